@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -116,6 +117,15 @@ class CrashPoint(StrEnum):
 
 
 VARIABLE = "LOGIO_CRASH_AT"
+STANDBY_VARIABLE = "LOGIO_STANDBY_CRASH_AT"
+"""The same, for the standby of the driver whose environment has it."""
+
+
+def standby_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a driver as its standby gets them: what is armed is armed for one process."""
+    others = {name: value for name, value in variables.items() if name not in (VARIABLE, STANDBY_VARIABLE)}
+    armed = variables.get(STANDBY_VARIABLE)
+    return others if armed is None else {**others, VARIABLE: armed}
 
 
 class _Armed:

@@ -81,11 +81,9 @@ def fed(
     return {Port(name, port): definition.output(upstream, f"operator {name!r} reads port") for port, upstream in named}
 
 
-def grouped(
-    definition: Definition, name: str, members: tuple[str, ...], spark: Mapping[str, str], jobs_at_once: int | None
-) -> Group:
-    """A new group, its members known and in no other group; raises PipelineDefinitionError."""
-    group = Group(name, members, spark, jobs_at_once)
+def check_group(definition: Definition, group: Group) -> None:
+    """Its members are known and in no other group; raises PipelineDefinitionError."""
+    name, members = group.name, group.operators
     if name in definition.groups:
         definition.refuse(f"group name {name!r} is used twice")
     owners = {member: other.name for other in definition.groups.values() for member in other.operators}
@@ -96,9 +94,10 @@ def grouped(
                 f"operator {member!r} is in group {owners[member]!r} and again in group {name!r}; it runs in one place"
             )
         owners[member] = name
-    if jobs_at_once is not None and all(definition.operators[m].mode is not ExecutionMode.DATAFRAME for m in members):
+    if group.jobs_at_once is not None and all(
+        definition.operators[m].mode is not ExecutionMode.DATAFRAME for m in members
+    ):
         definition.refuse(
             f"group {name!r} has jobs_at_once, and no operator of mode 'dataframe', whose events could be evaluated side by "
             "side; leave it out"
         )
-    return group

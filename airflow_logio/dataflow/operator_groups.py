@@ -17,7 +17,7 @@ class Group:
     """`operators` in topological order, and the group's own Spark settings (an Airflow operator may override them).
 
     Raises PipelineDefinitionError for an illegal name, an empty group, a setting that is no ``spark.`` property, or a number
-    of jobs that is none.
+    of jobs or standbys that is none.
     """
 
     name: str
@@ -25,6 +25,8 @@ class Group:
     spark: Mapping[str, str] = field(default_factory=dict)
     jobs_at_once: int | None = None
     """Events that are evaluated side by side in mode ``dataframe`` (ADR-92). None: what the cluster has room for."""
+    standby: int = 0
+    """How many processes stand by to take the place of its driver: none, or one (ADR-108)."""
 
     def __post_init__(self) -> None:
         check_name("group", self.name)
@@ -40,6 +42,12 @@ class Group:
         ):
             raise PipelineDefinitionError(
                 f"group {self.name!r}: jobs_at_once is {jobs!r}; give a number from 1 to {MOST_JOBS_AT_ONCE}"
+            )
+        standby: object = self.standby
+        if isinstance(standby, bool) or standby not in (0, 1):
+            raise PipelineDefinitionError(
+                f"group {self.name!r}: standby is {standby!r}; give 1, or leave it out: the process that takes a driver's "
+                "place starts the next one, so a second one would only wait"
             )
 
     def _check_setting(self, key: object, value: object) -> None:

@@ -140,16 +140,22 @@ class Pipeline:
         *operators: Node | str,
         spark: Mapping[str, str] | None = None,
         jobs_at_once: int | None = None,
+        standby: int = 0,
     ) -> Group:
         """Put operators into one Spark application, with Spark settings of its own.
 
         `jobs_at_once` is how many waiting events are evaluated side by side, each by Spark jobs of its own, where operators
         are of mode ``dataframe``. Results leave in the order of events. The default is what cores and memory of the driver
         allow. It may be changed between a driver and its successor, as Spark settings may.
+
+        With ``standby=1`` a second process stands by on the driver's machine, with everything imported and its Spark session
+        made. When the driver dies, it takes its place within a second, and starts the next one. It needs about as much memory
+        as an idle driver. Each replica of a replicated group has one of its own.
         """
         self._open()
         members = tuple(self._reference(operator) for operator in operators)
-        group = building.grouped(self._definition, name, members, spark or {}, jobs_at_once)
+        group = Group(name, members, spark or {}, jobs_at_once, standby)
+        building.check_group(self._definition, group)
         self._definition.groups[name] = group
         return group
 

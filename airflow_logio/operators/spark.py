@@ -346,7 +346,8 @@ class LogioSparkOperator(BaseOperator):
                 continue
             if sighting.state is GroupState.FINISHED or (sighting.state in WAITING and not task.must_stay(sighting)):
                 return sighting
-            if self.deferrable and sighting.state is not GroupState.NEW and not task.must_stay(sighting):
+            may_be_watched = sighting.state is not GroupState.NEW and not sighting.left_to_standby
+            if self.deferrable and may_be_watched and not task.must_stay(sighting):
                 return sighting
             if running.is_due():
                 running.ask(task.context.store)

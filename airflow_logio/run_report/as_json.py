@@ -14,7 +14,8 @@ from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.run_condition import RunCondition
 from airflow_logio.runtime.figures.run_summary import driver_json, quarantined_json
 from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, GroupView
-from airflow_logio.store.records import GroupStatus, Load, PortProgress, Run, SupervisorRecord
+from airflow_logio.store.load_records import Load
+from airflow_logio.store.records import GroupStatus, PortProgress, Run, SupervisorRecord
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -97,6 +98,7 @@ def _status(group: GroupStatus) -> dict[str, Any]:
         "rss_bytes": group.rss_bytes,
         "call": None if group.load is None or not group.load.call else _call(group.load),
         "spark": _spark(group.load),
+        "standby": _standby(group.load),
         "error": group.error,
         "log": group.log_path,
     }
@@ -105,6 +107,11 @@ def _status(group: GroupStatus) -> dict[str, Any]:
 def _spark(load: Load | None) -> dict[str, Any] | None:
     application = None if load is None else load.application
     return None if application is None else {"application": application.id, "ui": application.ui_url}
+
+
+def _standby(load: Load | None) -> dict[str, Any] | None:
+    standby = None if load is None else load.standby
+    return None if standby is None else {"pid": standby.pid, "ready": standby.is_ready, "rss_bytes": standby.rss_bytes}
 
 
 def _group(view: GroupView) -> dict[str, Any]:

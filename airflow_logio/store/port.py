@@ -15,6 +15,7 @@ from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
+from airflow_logio.store.load_records import Load
 from airflow_logio.store.output_port import OutputLog
 from airflow_logio.store.quarantine_records import QuarantinedInputSet, Retried
 from airflow_logio.store.records import (
@@ -25,7 +26,6 @@ from airflow_logio.store.records import (
     GroupRef,
     GroupStatus,
     LaunchRecipe,
-    Load,
     PortProgress,
     Run,
     RunFigures,

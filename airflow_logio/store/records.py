@@ -12,6 +12,7 @@ from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.load_records import Load
 from airflow_logio.store.quarantine_records import QuarantineCount
 
 REPLAY_SECONDS = 900.0
@@ -270,49 +271,6 @@ class FenceRow:
     incarnation: int
     epoch: int
     commit_no: int
-
-
-LOAD_SECONDS = 10.0
-"""The load of a driver covers this many seconds, or the time since it began."""
-
-
-@dataclass(frozen=True, slots=True)
-class SparkApplication:
-    """The Spark application of a driver, as people look it up."""
-
-    id: str
-    ui_url: str | None
-    """Where the driver shows it while it lives; None if its UI is turned off."""
-    keeps_events: bool
-    """Whether it writes an event log, which a history server shows when the driver has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How a driver has spent the last seconds, and what passed through it meanwhile. Fractions are of the time, 0 to
-    1."""
-
-    seconds: float
-    """How long the window is."""
-    busy: float
-    idle: float
-    """The share of the time in which it waited for input."""
-    blocked: float
-    """The share of the time in which a receiver, an external system or the log held it up."""
-    events_in: int
-    records_in: int
-    events_out: int
-    records_out: int
-    queued: int = 0
-    """Events in its memory that no step has used yet."""
-    lag_seconds: float = 0.0
-    """How long the oldest of these events has been there."""
-    call: str = ""
-    """The call of the author's code that has run longest among those under way; empty if there is none."""
-    call_seconds: float = 0.0
-    """How long it has run."""
-    application: SparkApplication | None = None
-    """None before the Spark session is made, and in a group without Spark."""
 
 
 @dataclass(frozen=True, slots=True)

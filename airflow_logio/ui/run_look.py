@@ -18,7 +18,8 @@ from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.runtime.figures.group_condition import condition_of
 from airflow_logio.runtime.figures.run_summary import quarantined_json
 from airflow_logio.runtime.figures.snapshot import ConnectionView, GroupView
-from airflow_logio.store.records import GroupStatus, Load, RunSpec
+from airflow_logio.store.load_records import Load
+from airflow_logio.store.records import GroupStatus, RunSpec
 from airflow_logio.ui.error_texts import error_text
 from airflow_logio.ui.lag_ages import LagAge, LagAges
 from airflow_logio.ui.run_history import happenings, noted

@@ -4,6 +4,7 @@ DataFrames against PySpark scripts and on a cluster, and commits against hand-wr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 from tests.bench import (
     cluster,
     constants,
+    growth,
+    hops,
     in_airflow,
     log_commits,
     page,
@@ -65,10 +68,10 @@ def _simulation(runs: int, results: dict[str, Any]) -> None:
         print(measured.line(), flush=True)
 
 
-def _recovery(databases: Databases) -> Iterator[Any]:
-    for group in RECOVERED:
-        for idle in (True, False):
-            yield recovery.measure(databases, group, idle=idle)
+def _recovery(databases: Databases, runs: int) -> Iterator[Any]:
+    for group, standby, idle in itertools.product(RECOVERED, (False, True), (True, False)):
+        kills = [recovery.measure(databases, group, idle=idle, standby=standby) for _ in range(runs)]
+        yield sorted(kills, key=lambda kill: kill.total)[runs // 2]
 
 
 def _in_airflow(databases: Any, arguments: argparse.Namespace) -> Iterator[Any]:
@@ -79,13 +82,15 @@ def _in_airflow(databases: Any, arguments: argparse.Namespace) -> Iterator[Any]:
 Measure = Callable[[Any, argparse.Namespace], Iterable[Any]]
 OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("throughput", Databases, lambda at, asked: [throughput.measure(at, asked.runs)]),
-    ("recovery", Databases, lambda at, _: _recovery(at)),
+    ("recovery", Databases, lambda at, asked: _recovery(at, asked.runs)),
     ("replicas", Postgres, lambda at, asked: replicas.measure(at, asked.runs)),
     ("airflow", Postgres, _in_airflow),
     ("constants", Databases, lambda at, _: constants.measure(at)),
     ("spark", Sqlite, lambda at, asked: spark.measure(at, asked.runs, asked.events, asked.event_mb)),
     ("cluster", Postgres, lambda at, asked: cluster.measure(at, asked.small_events, asked.small_seconds)),
     ("log", Postgres, lambda at, asked: log_commits.measure(at, asked.runs, asked.log_rows)),
+    ("growth", Databases, lambda at, asked: growth.measure(at, asked.log_rows)),
+    ("hops", Postgres, lambda at, _: hops.measure(at)),
     ("page", Databases, lambda at, _: page.measure(at)),
 )
 """Part → where it is measured, and how."""
@@ -94,7 +99,7 @@ PARTS = ("simulation", *(part for part, *_ in OF_A_DATABASE))
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--runs", type=int, default=3, help="runs per throughput figure (the median is reported)")
+    parser.add_argument("--runs", type=int, default=3, help="runs per figure of throughput and recovery (medians)")
     parser.add_argument("--kills", type=int, default=5, help="kills per recovery figure under Airflow (medians)")
     parser.add_argument("--form", action="append", choices=list(in_airflow.FORMS), help="under Airflow, only this one")
     parser.add_argument(
@@ -107,7 +112,10 @@ def _arguments() -> argparse.Namespace:
         "--small-seconds", type=float, default=600.0, help="for these events at most; fewer are done then"
     )
     parser.add_argument(
-        "--log-rows", type=int, default=1_000_000, help="of events in the log, up to which commits are compared"
+        "--log-rows",
+        type=int,
+        default=1_000_000,
+        help="of events in the log, up to which commits and lineage are measured",
     )
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=PARTS, help="only this part")

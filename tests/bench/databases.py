@@ -9,6 +9,15 @@ from airflow_logio.demo.data import load_products
 from airflow_logio.store.sql import migrate
 from tests.support.postgres import PostgresServer
 
+SETTINGS = {
+    "shared_buffers": "64MB",
+    "max_wal_size": "512MB",
+    "unix_socket_directories": "",
+    "timezone": "UTC",
+    "track_commit_timestamp": "on",
+}
+"""As the tests have them, and the times of commits by the server's clock. `fsync` is on, and can be changed."""
+
 
 class Databases(ABC):
     """Where log and warehouse of the measured runs are."""
@@ -43,7 +52,7 @@ class Postgres(Databases):
     name = "postgres"
 
     def __init__(self) -> None:
-        self._server = PostgresServer()
+        self._server = PostgresServer(settings=SETTINGS)
         self._made: list[str] = []
         try:
             self._server.create()
@@ -59,6 +68,10 @@ class Postgres(Databases):
         log, warehouse = self._made
         load_products(warehouse)
         return log, warehouse
+
+    def configure(self, **settings: str) -> None:
+        """Settings of the server that need no restart."""
+        self._server.configure(**settings)
 
     def close(self) -> None:
         self._server.destroy()

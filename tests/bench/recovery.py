@@ -24,6 +24,7 @@ from airflow_logio.store.records import DriverIdentity, DriverRecord
 from tests.bench.databases import Databases
 from tests.bench.sales import SalesRun, sales_run
 from tests.bench.throughput import WrongResult
+from tests.support.standbys import sales_with_standbys, standby_of
 from tests.support.waiting import eventually
 
 LOOK_SECONDS = 0.02
@@ -65,22 +66,27 @@ class Recovery:
     def line(self) -> str:
         spark = f"; Spark session {self.session:.1f} s, warm {self.warm:.1f} s" if self.session and self.warm else ""
         return (
-            f"{self.database:9} {self.group:7} {self.condition:7} {self.total:5.1f} s to the first new Output Set: "
+            f"{self.database:9} {self.group:7} {self.condition:15} {self.total:5.1f} s to the first new Output Set: "
             f"detected {self.detected:.2f}, submitted {self.submitted:.2f}, registered {self.registered:.2f}, "
             f"first commit {self.first_commit:.2f}, Output Set {self.first_output_set:.2f}{spark}"
         )
 
 
-def measure(databases: Databases, group: str, *, idle: bool) -> Recovery:
-    """Raises `WrongResult` if the run is not exact afterwards."""
+def measure(databases: Databases, group: str, *, idle: bool, standby: bool = False) -> Recovery:
+    """`standby`: a process stands by for the group (ADR-108). Raises `WrongResult` if the run is not exact afterwards."""
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         folder = Path(name)
-        with sales_run(databases.fresh(folder), folder, lease=PATIENT if idle else None) as sales:
+        go_on = folder / "go_on"
+        ref = sales_with_standbys(folder, [group], go_on, after=0) if standby else None
+        with sales_run(databases.fresh(folder), folder, lease=PATIENT if idle else None, ref=ref) as sales:
             outcome: list[Outcome] = []
             thread = threading.Thread(target=lambda: outcome.append(sales.local.run().outcome), name="supervisor")
             thread.start()
             try:
-                found = _kill_and_watch(sales, databases.name, group, idle=idle)
+                if standby:
+                    eventually(lambda: _is_standing_by(sales, group), what="the standby is ready", timeout=180)
+                    go_on.touch()
+                found = _kill_and_watch(sales, databases.name, group, idle=idle, standby=standby)
             except BaseException:
                 sales.local.halt()
                 raise
@@ -91,7 +97,12 @@ def measure(databases: Databases, group: str, *, idle: bool) -> Recovery:
             return found
 
 
-def _kill_and_watch(sales: SalesRun, database: str, group: str, *, idle: bool) -> Recovery:
+def _is_standing_by(sales: SalesRun, group: str) -> bool:
+    found = standby_of(sales.context.store, sales.context.run.run_id, group)
+    return found is not None and found.is_ready
+
+
+def _kill_and_watch(sales: SalesRun, database: str, group: str, *, idle: bool, standby: bool) -> Recovery:
     store, run_id = sales.context.store, sales.context.run.run_id
     eventually(lambda: _amount(sales, group) >= _threshold(group), what=f"{group} works", timeout=180)
     identity = store.group(run_id, group).identity
@@ -106,16 +117,19 @@ def _kill_and_watch(sales: SalesRun, database: str, group: str, *, idle: bool) -
     driver = max((one for one in store.drivers(run_id) if one.group == group), key=lambda one: one.incarnation)
     if driver.incarnation != 2 or None in (driver.submitted_at, driver.registered_at, driver.first_commit_at):
         raise WrongResult(f"{group} was to be recovered once, and is at incarnation {driver.incarnation}")
-    return _of(database, group, driver, killed_at, output_at, idle=idle)
+    condition = ("idle" if idle else "loaded") + (", standby" if standby else "")
+    return _of(database, group, driver, killed_at, output_at, condition)
 
 
-def _of(database: str, group: str, driver: DriverRecord, killed_at: float, output_at: float, *, idle: bool) -> Recovery:
+def _of(
+    database: str, group: str, driver: DriverRecord, killed_at: float, output_at: float, condition: str
+) -> Recovery:
     assert driver.submitted_at is not None and driver.registered_at is not None and driver.first_commit_at is not None
     found = _SESSION.search(Path(driver.log_path or "").read_text(errors="replace")) if driver.log_path else None
     return Recovery(
         database=database,
         group=group,
-        condition="idle" if idle else "loaded",
+        condition=condition,
         detected=driver.claimed_at - killed_at,
         submitted=driver.submitted_at - driver.claimed_at,
         registered=driver.registered_at - driver.submitted_at,

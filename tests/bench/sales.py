@@ -40,10 +40,11 @@ def sales_run(
     transactions: Path | None = None,
     hold_sources: bool = True,
     lease: Lease | None = None,
+    ref: bundle.PipelineRef | None = None,
 ) -> Iterator[SalesRun]:
-    """`hold_sources`: the first event is read when all drivers are up, Spark warm."""
+    """`hold_sources`: the first event is read when all drivers are up, Spark warm. `ref`: another form of the pipeline."""
     log_url, warehouse_url = urls
-    ref = bundle.parse_ref(f"{PIPELINE}:sales")
+    ref = ref or bundle.parse_ref(f"{PIPELINE}:sales")
     pipeline = bundle.load(ref)
     file = transactions or parquet_file("transactions")
     store = open_store(log_url, application="logio bench")

@@ -241,8 +241,11 @@ def shows_its_spark_ui(person: Person, log: LogStore) -> None:
     assert printed is not None and printed.endswith("/tasks/sales.hourly?try_number=1")
     said = "Group hourly, incarnation 2: Spark application local-"
     eventually(lambda: said in person.log(DAG_ID, RUN_ID, "sales.hourly"), what="it is said", timeout=LONG)
-    supervised = lambda: person.log(DAG_ID, RUN_ID, "sales.supervise").partition("recoveries")[2]  # noqa: E731
-    eventually(lambda: "hourly" in supervised(), what="the supervising task says whom it has recovered", timeout=LONG)
+
+    def names_the_group() -> bool:
+        return "hourly" in person.log(DAG_ID, RUN_ID, "sales.supervise").partition("recoveries")[2]
+
+    eventually(names_the_group, what="the supervising task says whom it has recovered", timeout=LONG)
 
 
 def lineage_is_whole(places: Places, run: Run, transactions: Path) -> None:

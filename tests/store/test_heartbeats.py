@@ -25,8 +25,9 @@ from airflow_logio.runtime.driver.heartbeat import Heartbeat
 from airflow_logio.runtime.launch import processes
 from airflow_logio.runtime.supervision.findings import FailureFinder
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Load, Supervision
+from airflow_logio.store.records import GroupRef, Supervision
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.lock_holder import lock_holder
 from tests.conftest import QUICK
@@ -281,7 +282,7 @@ def test_on_a_full_disk_nobody_dies_and_it_is_said_why(tmp_path: Path, caplog: p
             disk.make_room()
             beat = store.group(driver.run.run_id, "g").beat
             eventually(lambda: store.group(driver.run.run_id, "g").beat > beat, what="it beats again", timeout=10)
-        told = [said for record in caplog.records if "takes no heartbeat" in (said := record.getMessage())]
+        told = [text for record in caplog.records if "takes no heartbeat" in (text := record.getMessage())]
         assert len(told) == 1 and "keeps running" in told[0]
         driver.session.commit([sent(2)])
         for opened in (store, watching):

@@ -16,7 +16,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,13 @@ _SETTINGS = {
 class PostgresServer:
     """Start it once; `stop`, `start` and `restart` are for tests of outages, which leave it running."""
 
-    def __init__(self, host: str = LOOPBACK) -> None:
-        """`host` is the address at which it listens; whoever is in its network of 256 addresses is let in."""
+    def __init__(self, host: str = LOOPBACK, settings: Mapping[str, str] | None = None) -> None:
+        """`host` is the address at which it listens; whoever is in its network of 256 addresses is let in.
+
+        `settings` come instead of those of the tests.
+        """
         self.host = host
+        self._settings = _SETTINGS if settings is None else settings
         self._folder = Path(tempfile.mkdtemp(prefix="logio-postgres-"))
         self._data = self._folder / "data"
         self._log = self._folder / "server.log"
@@ -69,7 +73,7 @@ class PostgresServer:
                 rules.write(f"host all all {ipaddress.ip_network(f'{self.host}/24', strict=False)} trust\n")
 
     def start(self) -> None:
-        settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         server = [str(self._programs / "bin" / "postgres"), "-D", str(self._data), "-h", self.host]
         with self._log.open("ab") as log:
             self._guardian = subprocess.Popen(
@@ -93,6 +97,12 @@ class PostgresServer:
             return
         self._run("pg_ctl", "stop", "-D", str(self._data), "-m", mode, "-w", "-t", "60")
         self._end_guardian()
+
+    def configure(self, **settings: str) -> None:
+        """Change settings that need no restart. Those that `start` gives cannot be changed: the command line decides."""
+        for name, value in settings.items():
+            self._execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self._execute("SELECT pg_reload_conf()")
 
     def restart(self) -> None:
         self.stop()

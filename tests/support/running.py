@@ -100,14 +100,17 @@ class ArmedSparkLauncher(Launcher):
 
     work_dir: Path
     armed: Armed = field(default_factory=dict)
+    variable: str = VARIABLE
 
     def launch(
         self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
     ) -> Launched:
         variables = dict(settings.env_vars) | {"PYTHONPATH": str(Path(__file__).parents[2])}
         if point := self.armed.get((claim.group, claim.incarnation)):
-            variables[VARIABLE] = point
+            variables[self.variable] = point
         armed = replace(settings, env_vars=variables)
+        if config.standby is not None:
+            config = replace(config, standby=replace(config.standby, settings=armed))
         return LocalProcessLauncher(self.work_dir).launch(claim, config, armed, conf, code)
 
 

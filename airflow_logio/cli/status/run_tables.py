@@ -14,7 +14,7 @@ from airflow_logio.cli import display
 from airflow_logio.cli.common import options, written
 from airflow_logio.cli.status import cells, replica_tables
 from airflow_logio.protocol.replicas import base_operator
-from airflow_logio.protocol.states import ENDED, GroupState, RunState
+from airflow_logio.protocol.states import ALIVE, ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.report import Report, condition_seen
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
@@ -150,7 +150,10 @@ def _supervision(report: Report) -> str:
 
 def _groups(report: Report) -> Table:
     """Groups; a replicated group as a whole, with those of its replicas that are in use."""
-    table = cells.table("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", "done", "")
+    has_standbys = any(_standby(view.status) for view in report.snapshot.rows)
+    standby = ("standby",) if has_standbys else ()
+    columns = ("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", *standby, "done", "")
+    table = cells.table(*columns)
     whole_of = {name: one for one in report.replicated for name in one.shape.replicas}
     for view in report.snapshot.rows:
         status = view.status
@@ -166,10 +169,19 @@ def _groups(report: Report) -> Table:
             "" if status.beat_at is None else clock_time(status.beat_at),
             f"{status.commits:,}",
             f"{status.rss_bytes / 2**20:,.0f}" if status.rss_bytes else "",
+            *((_standby(status),) if has_standbys else ()),
             display.amount(view),
             display.lag(view),
         )
     return table
+
+
+def _standby(status: GroupStatus) -> str:
+    """What stands by to take the place of its driver, with its memory; empty if nothing does."""
+    found = None if status.load is None or status.state not in ALIVE else status.load.standby
+    if found is None:
+        return ""
+    return f"{'ready' if found.is_ready else 'starting'}, {found.rss_bytes / 2**20:,.0f} MB"
 
 
 def _state(status: GroupStatus) -> str:

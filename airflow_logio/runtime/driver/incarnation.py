@@ -42,6 +42,7 @@ from airflow_logio.runtime.driver.log_rotation import LogRotation
 from airflow_logio.runtime.driver.manual_epoch import ManualEpoch, manual_operator
 from airflow_logio.runtime.driver.output_sender import OutputSender
 from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.driver.standby_keeper import StandbyKeeper
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import needs_spark
 from airflow_logio.runtime.launch.driver_config import DriverConfig
@@ -55,8 +56,9 @@ from airflow_logio.runtime.payloads import Payloads, sweep_group
 from airflow_logio.runtime.systems.call_watch import Call, CallWatch
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store import open_store
+from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Load, Run
+from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.rules.graph_changes import check_graph
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.session_port import GroupSession
@@ -77,6 +79,8 @@ class Driver:
         self._drain = threading.Event()
         self._wishes = {GroupState.HALTED: self._halt, GroupState.DRAINING: self._drain}
         self._ready = threading.Event()
+        own_folder = Path.cwd()
+        self._standby = StandbyKeeper(config, self._store, own_folder, self._is_ready, ends=self._halt.is_set)
         self._meter = LoadMeter()
         self._calls = CallWatch()
 
@@ -102,6 +106,7 @@ class Driver:
         try:
             return self._drive(ref)
         finally:
+            self._standby.stop()
             rotation.stop()
             sender.stop()
             guard.stop()
@@ -131,6 +136,7 @@ class Driver:
             )
             _check_fingerprint(pipeline, run, ref)
             self._hear_wish(ref)
+            self._standby.begin(run)
             identity = WriterIdentity(
                 run.uid,
                 ref.incarnation,
@@ -311,7 +317,13 @@ class Driver:
 
     def _load_figures(self) -> Load:
         call, seconds = self._calls.longest()
-        return replace(self._meter.read(), call=call, call_seconds=seconds, application=self._sessions.application)
+        return replace(
+            self._meter.read(),
+            call=call,
+            call_seconds=seconds,
+            application=self._sessions.application,
+            standby=self._standby.figures(),
+        )
 
     def _exit_overrun(self, ref: GroupRef, call: Call, said: str) -> None:
         """Called by the guard's thread, while the thread that is in the call cannot be reached."""

@@ -10,6 +10,7 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,16 +18,21 @@ from airflow_logio.errors import LogioError
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch import driver_config
 from airflow_logio.runtime.launch.driver_config import DriverConfig
-from airflow_logio.runtime.launch.exit_codes import FAILED
+from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED
 from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
 
 log = logging.getLogger(__name__)
 
 
-def main() -> NoReturn:
-    """Entry point: ``logio_driver.py --config FILE``."""
+StandBy = Callable[[DriverConfig, SparkSessions], DriverConfig | None]
+"""Waits until there is a driver's place to take, and says which; None if there will be none."""
+
+
+def main(stand_by: StandBy) -> NoReturn:
+    """Entry point: ``logio_driver.py --config FILE [--standby]``."""
     parser = argparse.ArgumentParser(description="Driver of one LOG.io operator group; started by a launcher.")
     parser.add_argument("--config", type=Path, required=True, help="file of mode 0600 that the launcher wrote")
+    parser.add_argument("--standby", action="store_true", help="wait for the death of the driver whose claim this is")
     arguments = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
@@ -34,7 +40,7 @@ def main() -> NoReturn:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     code = FAILED
     try:
-        code = _drive(driver_config.take(arguments.config))
+        code = _drive(driver_config.take(arguments.config), stand_by if arguments.standby else None)
     except LogioError as error:
         log.error("%s: %s", type(error).__name__, error)
     except BaseException:
@@ -46,11 +52,15 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-def _drive(config: DriverConfig) -> int:
+def _drive(config: DriverConfig, stand_by: StandBy | None) -> int:
     os.environ.update(config.environment)  # before the author's module is imported, which may read them
     sessions = SparkSessions(has_frames=config.has_frames)
     if config.needs_spark:
         sessions.begin()
+    taken = config if stand_by is None else stand_by(config, sessions)
+    if taken is None:
+        sessions.stop()
+        return FINISHED
     from airflow_logio.runtime.driver.incarnation import Driver  # not before the session is on its way
 
-    return Driver(config, sessions).run()
+    return Driver(taken, sessions).run()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_logio.store.records import SparkApplication
+from airflow_logio.store.load_records import SparkApplication
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,13 @@ class SparkSessions:
         if self._error is not None:
             raise self._error
         return self._session
+
+    def wait_until_warm(self) -> None:
+        """Returns when the session is made and warm; raises what has prevented it."""
+        self.begin()
+        assert self._thread is not None
+        self._thread.join()
+        self.raise_if_failed()
 
     def entered(self, job_group: str, description: str) -> Any:
         """The session, for jobs that this thread starts: those of a job group, in the fair pool that has the thread's name.

@@ -10,7 +10,17 @@ import msgspec
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.launch import private_files
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyRecipe:
+    """With what a driver starts the process that stands by to take its place: as it was launched itself."""
+
+    settings: SparkSettings
+    conf: Mapping[str, str]
+    """The effective Spark properties of its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,8 @@ class DriverConfig:
     """One of these is of mode ``dataframe``: tasks of Spark will run Python."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables that the pipeline names; they may be secrets."""
+    standby: StandbyRecipe | None = field(default=None, repr=False)
+    """None: no process is to stand by."""
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
+from airflow_logio.runtime.launch.driver_folders import incarnation_of
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.leftovers import processes_under
 from airflow_logio.runtime.launch.processes import this_host
@@ -34,9 +35,10 @@ def discard_earlier(folder: Path, incarnation: int) -> None:
     """Remove the files of a group's incarnations long before `incarnation`, and the scratch files of all before it; `folder`
     is the group's."""
     for one in _folders(folder):
-        if not one.name.isdecimal() or int(one.name) >= incarnation:
+        earlier = incarnation_of(one)
+        if earlier is None or earlier >= incarnation:
             continue
-        if int(one.name) < incarnation - KEPT_INCARNATIONS:
+        if earlier < incarnation - KEPT_INCARNATIONS:
             discard(one)
         elif (one / SCRATCH).is_dir():
             discard(one / SCRATCH, of=one)

@@ -12,22 +12,20 @@ import os
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_logio.dataflow import variables
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, Fenced, LogioError, ProtocolViolation, UnknownRun
+from airflow_logio.errors import Fenced, LogioError, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
-from airflow_logio.runtime.launch import driver_files, private_files, processes, spark_submit
+from airflow_logio.runtime.launch import driver_files, driver_process, private_files, processes, spark_submit
 from airflow_logio.runtime.launch.bundle import PipelineRef, has_frames, needs_spark
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
-from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.driver_config import DriverConfig, StandbyRecipe
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.kept_code import code_for, own_pipeline
 from airflow_logio.runtime.launch.output_parts import add_rest
-from airflow_logio.runtime.launch.private_files import CONFIG_NAME, KEYTAB_NAME
-from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.payloads import payload_root
@@ -55,6 +53,10 @@ class Launcher(ABC):
         """Start spark-submit and return; must not wait for the driver. The driver imports `code`, or, if that is not
         shipped, from `config.bundle_root`. Raises `ConfigurationError`."""
 
+    def check(self, settings: SparkSettings) -> None:
+        """Refuse what cannot work before anything is claimed or started. Raises `ConfigurationError`."""
+        spark_submit.check(settings)
+
     def tidy_up(self, store: LogStore) -> int:
         """Remove what drivers of ended runs have left on this machine; returns of how many. Raises `LogioError`."""
         return 0
@@ -75,41 +77,14 @@ class LocalProcessLauncher(Launcher):
         _reap()
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
-        scratch = folder / driver_files.SCRATCH
-        scratch.mkdir()
         private_files.discard_under(folder.parent)
         driver_files.discard_earlier(folder.parent, claim.incarnation)
-        bundle = None
-        if code.is_shipped:
-            code.write(folder / "code")
-            bundle = folder / "bundle.zip"
-            bundle.write_bytes(code.archive())
-            config = replace(config, bundle_root=str(folder / "code"))
-        config_path = folder / CONFIG_NAME
-        config.write(config_path)
-        log_path = folder / LOG_NAME
-        log.info("group %s, incarnation %d: spark-submit, output in %s", claim.group, claim.incarnation, log_path)
-        name = f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
-        try:
-            settings = _with_keytab(settings, folder / KEYTAB_NAME)
-            command = spark_submit.command(settings, conf, name, bundle, APPLICATION, config_path)
-            with log_path.open("ab") as output:  # at its end, wherever that is after a rotation
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=spark_submit.environment(settings, scratch),
-                    cwd=folder,
-                    start_new_session=True,
-                )
-        except BaseException as error:
-            private_files.discard_under(folder)
-            if isinstance(error, OSError):
-                raise ConfigurationError(f"spark-submit could not be started: {error}") from error
-            raise
+        log.info(
+            "group %s, incarnation %d: spark-submit, output in %s", claim.group, claim.incarnation, folder / LOG_NAME
+        )
+        process = driver_process.start_driver(folder, config, settings, conf, code, application_name(claim))
         _children.append(process)
-        return Launched(processes.identity_of(process.pid), str(log_path))
+        return Launched(processes.identity_of(process.pid), str(folder / LOG_NAME))
 
     def tidy_up(self, store: LogStore) -> int:
         return driver_files.discard_runs(
@@ -126,12 +101,9 @@ def _is_known(store: LogStore, uid: str) -> bool:
         return False
 
 
-def _with_keytab(settings: SparkSettings, path: Path) -> SparkSettings:
-    """A keytab that came with the connection goes to where spark-submit can read it, and nothing else."""
-    if settings.keytab_content is None:
-        return settings
-    private_files.create(path, settings.keytab_content)
-    return replace(settings, keytab=str(path), keytab_content=None)
+def application_name(claim: Claim) -> str:
+    """What an application is called to which nothing else gives a name."""
+    return f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
 
 
 _children: list[subprocess.Popen[bytes]] = []
@@ -181,7 +153,7 @@ def launch_group(
     `BudgetSpent` (parked), `ProtocolViolation` (also: that request is settled, or it is its own task's to launch it),
     `ConfigurationError`.
     """
-    spark_submit.check(context.settings)
+    context.launcher.check(context.settings)
     status = context.store.group(context.run.run_id, group)
     by_person = by_user and request_id is None  # chooses the place, too
     if status.own_place and not (group in context.own or by_person):
@@ -217,6 +189,8 @@ def _launch(
         if claim.code != status.code:  # a person has just taken other code
             own = _own(context, claim.code)
         frames = has_frames(own.pipeline, group)
+        defined = own.pipeline.group_of(group)
+        conf = context.settings.effective_conf(defined.spark, frames=frames)
         config = DriverConfig(
             context.log_url,
             claim,
@@ -228,9 +202,8 @@ def _launch(
             needs_spark(own.pipeline, group),
             frames,
             own.environment,
+            StandbyRecipe(context.settings, conf) if defined.standby else None,
         )
-        spark = own.pipeline.group_of(group).spark
-        conf = context.settings.effective_conf(spark, frames=frames)
         log.info("group %s, incarnation %d: code %d, digest %s", group, claim.incarnation, claim.code, own.code.digest)
         launched = context.launcher.launch(claim, config, context.settings, conf, own.code)
     except Exception as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from airflow_logio.runtime.launch.driver_folders import incarnation_of, is_of_standby
 from airflow_logio.runtime.launch.processes import APPLICATION
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,9 @@ class LocalDriver:
     run_uid: str
     group: str
     incarnation: int
+    """Of a standby, the one that it would be."""
+    is_of_standby: bool = False
+    """It began as a standby: it is the driver of that incarnation only if the log says so."""
 
 
 def local_drivers() -> list[LocalDriver]:
@@ -35,8 +39,10 @@ def local_drivers() -> list[LocalDriver]:
     for process in psutil.process_iter():
         try:
             if process.uids().real == os.getuid() and APPLICATION.name in " ".join(process.cmdline()):
-                run_uid, group, incarnation = Path(process.cwd()).parts[-3:]
-                found.append(LocalDriver(process, run_uid, group, int(incarnation)))
+                folder = Path(process.cwd())
+                run_uid, group, _ = folder.parts[-3:]
+                if (incarnation := incarnation_of(folder)) is not None:
+                    found.append(LocalDriver(process, run_uid, group, incarnation, is_of_standby(folder)))
         except (psutil.Error, OSError, ValueError):  # it has ended, or works elsewhere
             continue
     return found
@@ -70,3 +76,15 @@ def end_under(*folders: Path, timeout: float = 10.0) -> int:
             continue
     psutil.wait_procs(left, timeout=timeout)
     return len(left)
+
+
+def end_standbys(log_path: str | None) -> None:
+    """SIGKILL what stands by on this machine for the driver with this log: it would take its place when that ends."""
+    if log_path is None:
+        return
+    group_folder = Path(log_path).parents[1]
+    try:
+        folders = [one for one in group_folder.iterdir() if is_of_standby(one) and one != Path(log_path).parent]
+    except OSError:  # another machine's
+        return
+    end_under(*folders)

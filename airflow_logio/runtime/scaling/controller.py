@@ -14,8 +14,9 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.scaling.policies import Change, Decision, Figures, Policy
+from airflow_logio.store.load_records import LOAD_SECONDS
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import LOAD_SECONDS, GroupStatus, Run, RunSpec, ScalingRequest, senders_of
+from airflow_logio.store.records import GroupStatus, Run, RunSpec, ScalingRequest, senders_of
 
 CONTROLLER = "controller"
 """The name under which the Controller asks."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from airflow_logio.errors import LogioError
 from airflow_logio.protocol.states import ENDED, LAUNCHING, GroupState
 from airflow_logio.runtime.launch import leftovers, private_files, processes
+from airflow_logio.runtime.launch.driver_folders import incarnation_of, is_of_standby
 from airflow_logio.runtime.supervision.halt import end_process
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
@@ -60,6 +61,8 @@ class DriverEnder:
             if asked and self._nobody_to_wait_for():
                 break
             time.sleep(POLL_SECONDS)
+        folders = self._folders()
+        leftovers.end_under(*filter(is_of_standby, folders))  # first: they would take the places of the others
         for status in self._statuses():
             end_process(status)
             self._note_halted(status)
@@ -75,7 +78,11 @@ class DriverEnder:
         found = []
         for name in self.groups:
             folder, last = self.work_dir / self.run.uid / name, self._last.get(name)
-            found += [folder] if last is None else [folder / str(number) for number in range(1, last + 1)]
+            for one in folder.iterdir() if folder.is_dir() else ():
+                number = incarnation_of(one)
+                # A standby that is not a driver yet is that of the incarnation before it.
+                if number is not None and (last is None or number <= last + is_of_standby(one)):
+                    found.append(one)
         return found
 
     def _is_ours(self, status: GroupStatus) -> bool:

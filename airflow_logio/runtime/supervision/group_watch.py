@@ -18,6 +18,9 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus
 
 _LATE_SECONDS = 3 * BEAT_SECONDS
+STANDBY_SECONDS = 3.0
+"""For so long after a death, and after the driver's last heartbeat, others leave the recovery to its standby. It needs a
+tenth of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,13 @@ class Observation:
     status: GroupStatus | None
     cause: str | None = None
     unavailable: str | None = None
+    left_to_standby: bool = False
+    """It is dead, and a process that stands by is about to take its driver's place."""
 
     @property
     def is_dead(self) -> bool:
-        return self.status is not None and self.status.state is GroupState.DEAD
+        """Whether it is to be recovered."""
+        return self.status is not None and self.status.state is GroupState.DEAD and not self.left_to_standby
 
     @property
     def state(self) -> GroupState | None:
@@ -41,7 +47,8 @@ class Observation:
 class GroupWatcher:
     """One observer of one group. Call `poll`, or `judge` with what was read, about once per second.
 
-    `end_old_drivers` is off only in tests of zombies.
+    `end_old_drivers` is off only in tests of zombies. `is_standby`: it watches for the standby, to which others leave the
+    group.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class GroupWatcher:
         lease: Lease,
         *,
         end_old_drivers: bool = True,
+        is_standby: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -59,6 +67,7 @@ class GroupWatcher:
         self._group = group
         self._observer = LeaseObserver(lease)
         self._end_old_drivers = end_old_drivers
+        self._is_standby = is_standby
         self._clock = clock
 
     def poll(self) -> Observation:
@@ -80,7 +89,7 @@ class GroupWatcher:
         Raises `LogUnavailable`.
         """
         if status.state is GroupState.DEAD:
-            return Observation(status, status.error or "dead")
+            return self._dead(status, "dead")
         if status.state not in ALIVE:
             return Observation(status)
         try:
@@ -95,7 +104,11 @@ class GroupWatcher:
             processes.end(status.identity)  # a stopped writer shuts everyone out, this declaration included
         self._store.declare_dead(ref, cause)
         status = self._store.group(self._run_id, self._group)
-        return Observation(status, (status.error or cause) if status.state is GroupState.DEAD else None)
+        return self._dead(status, cause) if status.state is GroupState.DEAD else Observation(status)
+
+    def _dead(self, status: GroupStatus, cause: str) -> Observation:
+        left = not self._is_standby and _has_standby(status)
+        return Observation(status, None if left else status.error or cause, left_to_standby=left)
 
     def _cause_of_death(self, status: GroupStatus, asked_at: float) -> str | None:
         if status.identity is not None and processes.is_gone(status.identity):
@@ -128,3 +141,16 @@ class GroupWatcher:
             own = status.identity
             if own is None or error.pid != own.pid or not processes.is_stopped(own):
                 raise
+
+
+def _has_standby(status: GroupStatus) -> bool:
+    """Whether its driver had a standby that was ready, died just now, and did not vanish with the whole machine before.
+
+    By the log's clock alone: who asks may be a process that has seen nothing before. A driver that has said itself that it
+    fails may still give heartbeats.
+    """
+    standby = None if status.load is None else status.load.standby
+    if standby is None or not standby.is_ready or status.beat_at is None or status.beat_age_seconds is None:
+        return False
+    now = status.beat_at + status.beat_age_seconds
+    return max(status.beat_age_seconds, now - status.since) < STANDBY_SECONDS

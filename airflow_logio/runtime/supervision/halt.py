@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from airflow_logio.errors import LogioError
 from airflow_logio.protocol.states import ENDED, OPEN_SCALING, GroupState, ScalingState
-from airflow_logio.runtime.launch import processes
+from airflow_logio.runtime.launch import leftovers, processes
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
 
@@ -103,6 +103,7 @@ def force(store: LogStore, run_id: int, status: GroupStatus) -> bool:
     PostgreSQL the fence comes first, past a session that is stopped inside a transaction. A driver on another machine
     finds itself fenced with its next commit or heartbeat, and exits.
     """
+    leftovers.end_standbys(status.log_path)  # the end of the driver is what they wait for
     if store.ends_old_driver_first:
         end_process(status)
     fenced = store.halted(GroupRef(run_id, status.group, status.incarnation))

@@ -46,7 +46,7 @@ def find_lost(
 def _is_known(before: GroupStatus, seen: Observation) -> bool:
     """Whether a look has told what there is to tell."""
     now = seen.status
-    if now is None:
+    if now is None or seen.left_to_standby:
         return False
     gives_beats = (now.incarnation, now.beat) != (before.incarnation, before.beat)
     return now.state not in ALIVE or now.state in LAUNCHING or gives_beats

@@ -16,6 +16,7 @@ import psutil
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.runtime.launch.leftovers import LocalDriver, local_drivers
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupStatus
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,16 @@ class VoidDriverEnder:
         found = []
         for one in drivers:
             status = statuses.get((one.run_uid, one.group))
-            if status is None or one.incarnation > status.incarnation:
-                continue
-            if one.incarnation < status.incarnation or status.state in ENDED:
+            if status is not None and _is_void(one, status):
                 found.append(one)
         return found
+
+
+def _is_void(driver: LocalDriver, status: GroupStatus) -> bool:
+    if driver.is_of_standby:
+        own = status.identity
+        is_driver = own is not None and driver.process.pid in (own.pid, own.parent_pid)
+        return status.state in ENDED or (driver.incarnation <= status.incarnation and not is_driver)
+    return driver.incarnation < status.incarnation or (
+        driver.incarnation == status.incarnation and status.state in ENDED
+    )

@@ -53,6 +53,11 @@ class Sighting:
         return any(one.is_dead for one in self.observations.values())
 
     @property
+    def left_to_standby(self) -> bool:
+        """Whether a driver is dead whose standby is about to take its place."""
+        return any(one.left_to_standby for one in self.observations.values())
+
+    @property
     def incarnations(self) -> dict[str, int]:
         return {status.group: status.incarnation for status in self.statuses}
 

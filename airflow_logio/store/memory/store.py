@@ -14,6 +14,7 @@ from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
+from airflow_logio.store.load_records import Load
 from airflow_logio.store.memory import (
     code_changes,
     generations,
@@ -42,7 +43,6 @@ from airflow_logio.store.records import (
     GroupRef,
     GroupStatus,
     LaunchRecipe,
-    Load,
     PortProgress,
     Refused,
     Run,

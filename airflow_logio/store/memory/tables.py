@@ -19,12 +19,12 @@ from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
 from airflow_logio.store.code_records import CodeChange
+from airflow_logio.store.load_records import Load
 from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.records import (
     DriverIdentity,
     FenceRow,
     LaunchRecipe,
-    Load,
     PortProgress,
     Run,
     RunKey,

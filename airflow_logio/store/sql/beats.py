@@ -10,7 +10,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import Fenced
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import GroupRef, Load
+from airflow_logio.store.load_records import Load
+from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known, upserting

@@ -15,16 +15,8 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import (
-    DriverIdentity,
-    GroupStatus,
-    LaunchRecipe,
-    Load,
-    PortProgress,
-    Run,
-    RunSpec,
-    UnderWay,
-)
+from airflow_logio.store.load_records import Load
+from airflow_logio.store.records import DriverIdentity, GroupStatus, LaunchRecipe, PortProgress, Run, RunSpec, UnderWay
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now

@@ -23,7 +23,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.spark import spark_target
 from airflow_logio.operators._task.recipes import recipe_of
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.runtime.launch.launcher import _with_keytab
+from airflow_logio.runtime.launch.driver_process import with_keytab
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.launch.spark_submit import SparkSettings, command
 from tests.unit.airflow.support import connection, context
@@ -234,7 +234,7 @@ def test_a_keytab_of_the_connection_becomes_a_file_of_the_driver_alone(
     settings = SparkArguments().settings(spark_target("spark_x"))
     assert "not a real one" not in repr(settings) and IN_BASE64 not in repr(settings)
     file = tmp_path / "driver.keytab"
-    placed = _with_keytab(settings, file)
+    placed = with_keytab(settings, file)
     assert file.read_bytes() == KEYTAB and file.stat().st_mode & 0o777 == 0o600
     words = command(placed, {}, "n", None, Path("/a.py"), Path("/c.json"))
     assert words[words.index("--keytab") + 1] == str(file) and words[words.index("--principal") + 1] == "etl@R"

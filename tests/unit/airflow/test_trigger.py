@@ -24,8 +24,9 @@ from airflow_logio.runtime.launch import bundle, processes
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision import halt as halting
 from airflow_logio.runtime.supervision import presence
+from airflow_logio.store.load_records import Load, SparkApplication
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Load, Run, SparkApplication, Supervision
+from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers import stored_link

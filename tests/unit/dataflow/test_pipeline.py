@@ -204,6 +204,8 @@ EAGER: list[tuple[Change, str]] = [
     (lambda p: p.group("g", "same", jobs_at_once=0), "group 'g': jobs_at_once is 0; give a number from 1 to 64"),
     (lambda p: p.group("g", "same", jobs_at_once=True), "jobs_at_once is True; give a number"),
     (lambda p: p.group("g", "same", jobs_at_once=4), "group 'g' has jobs_at_once, and no operator of mode 'dataframe'"),
+    (lambda p: p.group("g", "same", standby=2), "group 'g': standby is 2; give 1, or leave it out"),
+    (lambda p: p.group("g", "same", standby=True), "group 'g': standby is True"),
     # lineage
     (lambda p: p.lineage("read.out", "same.ot"), "lineage scope names port 'same.ot', but 'same' has only 'out'"),
     (lambda p: p.lineage("read.out", "smae.out"), "Did you mean 'same.out'?"),

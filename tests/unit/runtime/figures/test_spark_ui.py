@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.spark_ui import SparkUi
-from airflow_logio.store.records import GroupStatus, Load, SparkApplication
+from airflow_logio.store.load_records import Load, SparkApplication
+from airflow_logio.store.records import GroupStatus
 
 HISTORY = "http://history:18080/"
 UI = "http://driver:4040"

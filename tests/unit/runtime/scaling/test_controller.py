@@ -11,8 +11,9 @@ from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.scaling.controller import Look, decide, look, observe
 from airflow_logio.runtime.scaling.policies import DS2, Change, Figures, Policy, Schedule
+from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Load, Run
+from airflow_logio.store.records import Run
 from tests.support.logs import Driver
 from tests.support.replicated import GROUP, REPLICAS, A, B, feeder, inbox, launch, replicated_run
 

@@ -19,7 +19,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease, LeaseObserver, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch import leftovers, processes
-from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.runtime.launch.private_files import CONFIG_NAME
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
@@ -59,7 +59,7 @@ def store(sqlite_url: str) -> Iterator[LogStore]:
 
 def context(store: LogStore, run: Any) -> LaunchContext:
     """Enough for what is refused before anything is launched."""
-    return LaunchContext(store, "sqlite://", run, None, None, {}, None)  # type: ignore[arg-type]
+    return LaunchContext(store, "sqlite://", run, None, None, {}, LocalProcessLauncher(Path("none")))  # type: ignore[arg-type]
 
 
 def test_a_second_supervisor_does_not_end_the_new_driver(store: LogStore, sleeper: Sleeper) -> None:

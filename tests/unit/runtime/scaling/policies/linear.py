@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_logio.runtime.scaling.policies import Change, Decision, Figures, Policy
-from airflow_logio.store.records import Load
+from airflow_logio.store.load_records import Load
 
 SECONDS = 10.0
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.scaling.policies import DS2, Change, Figures
-from airflow_logio.store.records import Load
+from airflow_logio.store.load_records import Load
 from tests.unit.runtime.scaling.policies.linear import LinearGroup, load
 
 POLICY = DS2(work_off_seconds=60)

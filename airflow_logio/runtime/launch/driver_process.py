@@ -1,0 +1,101 @@
+"""Starting a driver's process on this machine: its folder filled, spark-submit started in a session of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.launch import driver_files, private_files, spark_submit
+from airflow_logio.runtime.launch.code_bundle import CodeBundle
+from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.driver_log import LOG_NAME
+from airflow_logio.runtime.launch.private_files import CONFIG_NAME, KEYTAB_NAME
+from airflow_logio.runtime.launch.processes import APPLICATION
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+
+STANDBY = "--standby"
+"""Option of the application: it is to wait for the death of the driver whose claim it is given."""
+_LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
+"""A shell that ends at once: what it started is then nobody's child. Who ends a driver ends the driver's children, too."""
+
+
+def start_driver(
+    folder: Path, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle, name: str
+) -> subprocess.Popen[bytes]:
+    """Start spark-submit in an empty `folder`, which gets code, configuration and log.
+
+    Raises `ConfigurationError`, and OSError if the files cannot be written.
+    """
+    config, bundle = _with_code(folder, config, code)
+    with _started(folder), (folder / LOG_NAME).open("ab") as output:  # at its end, wherever that is after a rotation
+        settings = with_keytab(settings, folder / KEYTAB_NAME)
+        return subprocess.Popen(
+            spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder)),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=spark_submit.environment(settings, folder / driver_files.SCRATCH),
+            cwd=folder,
+            start_new_session=True,
+        )
+
+
+def start_standby(
+    folder: Path, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle, name: str
+) -> int:
+    """As `start_driver`, for a process that waits, and is no child of this one; returns its pid."""
+    config, bundle = _with_code(folder, config, code)
+    with _started(folder):
+        settings = with_keytab(settings, folder / KEYTAB_NAME)
+        command = spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
+        shell = subprocess.run(
+            ["/bin/sh", "-c", _LEFT_BEHIND, "sh", *command, STANDBY],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=spark_submit.environment(settings, folder / driver_files.SCRATCH),
+            cwd=folder,
+            start_new_session=True,
+            check=True,
+        )
+        return int(shell.stdout)
+
+
+def _with_code(folder: Path, config: DriverConfig, code: CodeBundle) -> tuple[DriverConfig, Path | None]:
+    """The configuration of a driver that imports the code from its own folder, and the zip file for executors."""
+    (folder / driver_files.SCRATCH).mkdir()
+    if not code.is_shipped:
+        return config, None
+    code.write(folder / "code")
+    bundle = folder / "bundle.zip"
+    bundle.write_bytes(code.archive())
+    return replace(config, bundle_root=str(folder / "code")), bundle
+
+
+def _written(config: DriverConfig, folder: Path) -> Path:
+    path = folder / CONFIG_NAME
+    config.write(path)
+    return path
+
+
+@contextmanager
+def _started(folder: Path) -> Iterator[None]:
+    """No file with secrets is left behind by a process that was not started."""
+    try:
+        yield
+    except BaseException as error:
+        private_files.discard_under(folder)
+        if isinstance(error, OSError | subprocess.SubprocessError):
+            raise ConfigurationError(f"spark-submit could not be started: {error}") from error
+        raise
+
+
+def with_keytab(settings: SparkSettings, path: Path) -> SparkSettings:
+    """A keytab that came with the connection goes to where spark-submit can read it, and nothing else."""
+    if settings.keytab_content is None:
+        return settings
+    private_files.create(path, settings.keytab_content)
+    return replace(settings, keytab=str(path), keytab_content=None)

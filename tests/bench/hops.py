@@ -1,0 +1,93 @@
+"""What a hop costs: from the read of an event to the commit of its row, through five groups, where commits take longer.
+
+The clock is strict: it begins when the source has its record, and ends with PostgreSQL's own time of the commit that has the
+row in the warehouse. A log that loses its last commits when its machine dies is measured too: nothing that sends before its
+rows are durable can be faster than that one (ADR-118).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg2
+
+from airflow_logio.runtime.figures.run_summary import Outcome
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.store import open_store
+from tests.bench.databases import Postgres
+from tests.bench.figure import Figure
+from tests.bench.pipelines.hops import HOPS
+from tests.bench.throughput import WrongResult
+
+PIPELINE = Path(__file__).parent / "pipelines" / "hops.py"
+DELAYS_MS = (0, 1, 5, 10)
+"""How much longer each commit of the server takes: commits that wait at the same time share it, as they share an fsync."""
+EVENTS = 400
+WARM = 100
+"""Of them, read before everything is warm: not counted."""
+PER_SECOND = 20.0
+
+
+def measure(databases: Postgres) -> Iterator[Figure]:
+    """Raises `WrongResult` if a row is missing."""
+    for delay in DELAYS_MS:
+        yield _figure(databases, f"commits that take {delay} ms more", delay_ms=delay, fsync=True)
+    yield _figure(databases, "commits that wait for no disk", delay_ms=0, fsync=False)
+
+
+def _figure(databases: Postgres, what: str, *, delay_ms: int, fsync: bool) -> Figure:
+    databases.configure(fsync="on" if fsync else "off", commit_delay=str(1_000 * delay_ms), commit_siblings="0")
+    try:
+        seconds = sorted(_latencies(databases))
+    finally:
+        databases.configure(fsync="on", commit_delay="0")
+    middle, late = (1_000 * seconds[int(share * len(seconds))] for share in (0.5, 0.99))
+    details = f"from read to row p50 {middle:.1f} ms, p99 {late:.1f} ms, {len(seconds)} events, {HOPS} hops and a write"
+    return Figure(databases.name, what, middle / (HOPS + 1), "ms a hop", "none", details)
+
+
+def _latencies(databases: Postgres) -> list[float]:
+    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
+        folder = Path(name)
+        log_url, warehouse_url = databases.fresh(folder)
+        ref = bundle.parse_ref(f"{PIPELINE}:hops")
+        pipeline = bundle.load(ref)
+        store = open_store(log_url, application="logio bench")
+        try:
+            spec = run_spec(
+                pipeline,
+                ref,
+                dag_id="bench",
+                dag_run_id="hops",
+                params={"events": EVENTS, "per_second": PER_SECOND},
+                connections={"warehouse": "warehouse"},
+                hold_sources=True,
+            )
+            launcher = LocalProcessLauncher(folder / "drivers")
+            run = store.start_run(spec)
+            context = LaunchContext(store, log_url, run, pipeline, ref, {"warehouse": warehouse_url}, launcher)
+            outcome = LocalRun(context).run().outcome
+        finally:
+            store.dispose()
+        return _read(warehouse_url, outcome)
+
+
+def _read(warehouse_url: str, outcome: Outcome) -> list[float]:
+    connection = psycopg2.connect(warehouse_url)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT number, extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 - read_at"
+                " FROM hop_results ORDER BY number"
+            )
+            rows = cursor.fetchall()
+    finally:
+        connection.close()
+    if outcome is not Outcome.FINISHED or [number for number, _ in rows] != list(range(EVENTS)):
+        raise WrongResult(f"the run is {outcome}, with {len(rows)} rows of {EVENTS}")
+    return [seconds for _, seconds in rows[WARM:]]
