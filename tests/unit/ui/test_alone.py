@@ -13,6 +13,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui.alone import LOOPBACK, serve
 from airflow_logio.ui.log_source import LogSource
+from tests.support.page_readers import Retries
 from tests.support.page_server import page_of
 from tests.support.two_groups import TwoGroups
 
@@ -23,7 +24,9 @@ def test_a_port_that_is_taken_is_said(store: LogStore) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"port {port} cannot be used: .* leave --port out"):
-            serve(LogSource(lambda: store, None), port, lambda _: pytest.fail("it said an address"))
+            serve(
+                LogSource(lambda: store, None), Retries().retrying(), port, lambda _: pytest.fail("it said an address")
+            )
 
 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
