@@ -292,7 +292,7 @@ _OF_GROUP_TASKS = {"group", "run_uid", "connections"}
 
 def clear_group_tasks(dag_id: str, dag_run_id: str, groups: Collection[str]) -> list[str]:
     """Clear the tasks that launch these groups of a DAG run, with what is behind them, as Airflow's own page does; returns
-    their names. A task that has not ended is left alone. Empty if the DAG run has no such task that has ended.
+    their names. Only tasks that have failed, as those of groups do that are parked or halted. Empty if there are none.
     """
     from airflow.models import DagRun
     from airflow.models.dagbag import DBDagBag
@@ -311,11 +311,11 @@ def clear_group_tasks(dag_id: str, dag_run_id: str, groups: Collection[str]) -> 
             for task in dag.tasks
             if set(task.template_fields) >= _OF_GROUP_TASKS and getattr(task, "group", None) in groups
         ]
-        ended = dag.clear(dry_run=True, task_ids=found, run_id=dag_run_id, session=session) if found else []
-        ended = [one for one in ended if one.state in State.finished]
-        if not ended:
+        failed = dag.clear(dry_run=True, task_ids=found, run_id=dag_run_id, session=session) if found else []
+        failed = [one for one in failed if one.state in State.failed_states]
+        if not failed:
             return []
-        names = sorted({one.task_id for one in ended})
+        names = sorted({one.task_id for one in failed})
         behind = find_relevant_relatives(names, [], dag=dag, run_id=dag_run_id, direction="downstream", session=session)
         both = [*names, *(one for one in behind if one not in names)]
         clear_task_instances(dag.clear(dry_run=True, task_ids=both, run_id=dag_run_id, session=session), session)

@@ -32,8 +32,8 @@ def retry_by_tasks(store: LogStore, run: Run, group: str | None) -> str:
     cleared = _compat.clear_group_tasks(key.dag_id, key.dag_run_id, {*names, *map(replicated_group, names)})
     if not cleared:
         raise ProtocolViolation(
-            f"no task that has ended launches {', '.join(names)} in DAG run {key.dag_run_id} of {key.dag_id}: wait until it "
-            f"has, or use `logio retry {run.uid[:8]}`"
+            f"no task that has failed launches {', '.join(names)} in DAG run {key.dag_run_id} of {key.dag_id}: wait until "
+            f"its task has, or use `logio retry {run.uid[:8]}`"
         )
     return f"cleared: task {', '.join(cleared)}, and what is behind; Airflow runs it again, and the group resumes"
 

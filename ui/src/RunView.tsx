@@ -1,5 +1,6 @@
 import { useCallback, useMemo, useRef } from "react";
-import type { ListedRun, Run, Server } from "./data";
+import { RunActions } from "./Actions";
+import type { ListedRun, Rights, Run, Server } from "./data";
 import { Graph } from "./Graph";
 import { GroupTable } from "./GroupTable";
 import { History } from "./History";
@@ -14,6 +15,7 @@ import { moment, seconds } from "./words";
 
 const LOOK_SECONDS = 2;
 const ENDED_SECONDS = 15;
+const RIGHTS_SECONDS = 60;
 
 interface Props {
   server: Server;
@@ -30,6 +32,7 @@ interface Props {
 /** One run: its graph, its groups, what has happened, and one group beside them. */
 export function RunView({ server, uid, group, taskId, select, others, open, back }: Props) {
   const look = usePolled<Run>(server, `api/runs/${uid}`, LOOK_SECONDS);
+  const rights = usePolled<Rights>(server, `api/runs/${uid}/rights`, RIGHTS_SECONDS).value;
   const run = look.value;
   const trails = useTrails(run);
   const names = useMemo(() => (run === null ? [] : [...run.groups, ...run.wholes].map((one) => one.name)), [run]);
@@ -72,6 +75,7 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
             ? `, supervised by ${run.supervision.last_look_by} (${seconds(run.supervision.last_look_seconds_ago)} ago)`
             : ""}
         </span>
+        <RunActions server={server} run={run} rights={rights} />
         {others.length > 1 && (
           <label className="small">
             Run of this DAG run{" "}
@@ -100,6 +104,7 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
             key={shown}
             server={server}
             run={run}
+            rights={rights}
             group={shown}
             close={close}
             select={choose}

@@ -20,10 +20,10 @@ from airflow.models.dag import DagModel
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.tasklog import LogTemplate
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, timezone
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
-from airflow.utils import timezone
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from fastapi import FastAPI
@@ -177,7 +177,7 @@ def test_a_retry_clears_the_groups_task_and_what_is_behind_it(api: TestClient, l
     assert log.park(flow.drivers["totals"].ref, "KeyError")
     without_tasks = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
     assert without_tasks.status_code == 409
-    assert "no task that has ended launches totals in DAG run run-1 of dag" in without_tasks.text
+    assert "no task that has failed launches totals in DAG run run-1 of dag" in without_tasks.text
     states = {"ingest": "running", "totals": "failed", "scale": "success", "finish": "upstream_failed"}
     run_of_tasks(states)
     answer = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
@@ -193,12 +193,13 @@ def run_of_tasks(states: dict[str, str]) -> None:
     """DAG run ``run-1`` of ``dag``, with tasks in these states: two groups, one that scales, and one behind them."""
     with DAG("dag", schedule=None) as dag:
         groups = [
-            LogioSparkOperator(task_id=name, group=name, run_uid="{{ ti.xcom_pull('start') }}")
+            LogioSparkOperator(task_id=name, pipeline="tests.support.bundle.plain_sales:sales", group=name, run_uid="x")
             for name in ("ingest", "totals")
         ]
         LogioScaleOperator(task_id="scale", group="totals", replicas=1, run_uid="x")
         groups >> EmptyOperator(task_id="finish")
     with settings.Session() as session:
+        session.add(LogTemplate(id=0, filename="log", elasticsearch_id="log"))
         SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), "dags", session=session)
         session.flush()
         known = DBDagBag().get_latest_version_of_dag("dag", session=session)
