@@ -70,7 +70,26 @@ def test_a_driver_that_is_killed_dies_and_comes_back_before_ones_eyes(run: Runni
         expect(panel).to_have_count(0)
         expect(graph.get_by_role("button", name="hourly")).to_be_focused()
         graph.get_by_role("button", name="totals").click()
-        expect(page.get_by_label("Group totals", exact=True)).to_be_visible()
+        panel = page.get_by_label("Group totals", exact=True)
+        expect(panel).to_be_visible()
+        # A group is stopped by click, once a person has read what will happen; Escape changes nothing.
+        stop = panel.get_by_role("button", name="Stop ...")
+        stop.click()
+        dialog = page.get_by_role("dialog", name="Stop group totals?")
+        expect(dialog).to_contain_text("Its driver commits what it has, and ends.")
+        assert browser.faults() == []
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        expect(stop).to_be_focused()
+        assert run.status("totals").desired is GroupState.RUNNING
+        page.keyboard.press("Enter")
+        dialog.get_by_role("button", name="Stop it").click()
+        expect(dialog.locator(".said")).to_have_text("totals halted")
+        assert run.status("totals").state is GroupState.HALTED
+        assert browser.faults() == []
+        dialog.get_by_role("button", name="Close").click()
+        expect(panel.get_by_role("button", name="Retry ...")).to_be_visible()
+        run.relaunch("totals")
         run.finish()
         expect(graph.get_by_text("finished").nth(3)).to_be_visible()
         assert browser.complaints == []
