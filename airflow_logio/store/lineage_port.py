@@ -27,6 +27,8 @@ class LineageLog(ABC):
     """
 
     run: Run
+    most_rows: int | None = None
+    """Where it is set, nobody takes more rows of one answer, so that an adapter need not read more."""
 
     @abstractmethod
     def input_sets_of(self, sender: Port, event_ids: Collection[int]) -> Iterable[tuple[int, str]]:

@@ -139,7 +139,8 @@ class SqlLineageLog(LineageLog):
         """Rows in the order of `column`, for any number of keys."""
         ordered = iter(sorted(keys))
         while chunk := list(islice(ordered, KEYS_PER_STATEMENT)):
-            yield from self._connection.execute(query.where(self._among(column, chunk)).order_by(column)).all()
+            asked = query.where(self._among(column, chunk)).order_by(column).limit(self.most_rows)
+            yield from self._connection.execute(asked).all()
 
     def _among(self, column: sa.ColumnElement[Any], keys: list[Any]) -> sa.ColumnElement[bool]:
         """`keys` as one parameter: a single statement takes thousands of them, always with the same text."""
