@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from airflow_logio.cli.common import LogOption, opened, options, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
@@ -39,10 +41,17 @@ def ui(
         ) from error
     from airflow_logio.ui.log_source import LogSource
 
-    with opened(ConnectionUrls.load(warn).log_url(log)) as store:
+    known = ConnectionUrls.load(warn)
+
+    def payloads() -> Payloads | None:
+        root = known.payloads(log)
+        return Payloads(root) if root else None
+
+    with opened(known.log_url(log)) as store:
         uid = None if run is None else store.find_run(run).uid
         source = LogSource(lambda: store, options.log)
-        serve(source, _retrying(log), port, lambda text: out.print(text, markup=False), run=uid)
+        say = partial(out.print, markup=False)
+        serve(source, _retrying(log), port, say, run=uid, payloads=payloads)
 
 
 def _retrying(log: str | None) -> Retrying:

@@ -18,7 +18,7 @@ from airflow_logio.store.records import Run
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
-from airflow_logio.ui.posted import Posted, Text, decoded, posted_bytes
+from airflow_logio.ui.posted import Posted, Text, decoded, posted_after
 from airflow_logio.ui.run_actions import Outcome, RunActions
 
 
@@ -54,13 +54,7 @@ class ActionRoutes:
 
     def add_to(self, app: FastAPI) -> None:
         user = Depends(self._access.user)
-
-        async def body(
-            who: Any = user, raw: bytes = Depends(posted_bytes)
-        ) -> bytes:  # in this order: who asks is known
-            return raw
-
-        given = Depends(body)
+        given = Depends(posted_after(self._access.user))
 
         @app.post("/api/runs/{uid}/stop")
         def stop(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:

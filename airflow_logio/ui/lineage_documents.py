@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.protocol.replicas import slot_operator
+from airflow_logio.protocol.replicas import base_operator, slot_of
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.figures.event_search import events_holding
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, first_records
@@ -151,9 +151,7 @@ def _named(run: Run, place: Port) -> str:
     return names.get(place, str(place))
 
 
-def records_document(
-    store: LogStore, run: Run, node: EventNode | ReadNode, load: Elsewhere | None
-) -> dict[str, Any]:
+def records_document(store: LogStore, run: Run, node: EventNode | ReadNode, load: Elsewhere | None) -> dict[str, Any]:
     """The first records of an event, or of what a read action has read, as texts. Raises as `lineage_records.records`."""
     table = first_records(store, run, node, MOST_RECORDS + 1, load)
     shown = table.select(table.column_names[:MOST_COLUMNS]).slice(0, MOST_RECORDS)
@@ -168,18 +166,15 @@ def event_node(run: Run, port: str, event: int) -> EventNode:
     """The event of a port as the page names it. Raises `LineageUnknown`."""
     ports = CapturedPorts(run)
     place = ports.checked(port)
-    operator, _, slot = place.operator.partition("[")
-    if slot:
-        return EventNode(Port(operator, place.name), event, slot=int(slot.rstrip("]")))
-    return EventNode(ports.authored.seen(place), event)
+    return EventNode(ports.authored.seen(place), event, slot=slot_of(place.operator))
 
 
 def read_node(operator: str, connection: str, action: int) -> ReadNode:
     """The read action of an operator as the page names it."""
-    base, _, slot = operator.partition("[")
-    number = int(slot.rstrip("]")) if slot.rstrip("]").isdigit() else None
-    assert number is None or slot_operator(base, number) == operator
-    return ReadNode(base, connection, action, slot=number)
+    base, slot = base_operator(operator), operator.partition("[")[2].removesuffix("]")
+    if slot.isascii() and slot.isdigit():
+        return ReadNode(base, connection, action, slot=int(slot))
+    return ReadNode(operator, connection, action)
 
 
 def _values(table: pa.Table) -> list[list[Any]]:

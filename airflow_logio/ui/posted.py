@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import HTTPException, Request
+from fastapi import Depends, HTTPException, Request
 
 LONGEST = 16_384
 """Bytes of a body."""
@@ -32,6 +33,17 @@ async def posted_bytes(request: Request) -> bytes:
         if len(found) > LONGEST:
             raise HTTPException(413, f"send at most {LONGEST:,} bytes")
     return bytes(found)
+
+
+def posted_after(user: Callable[..., Any]) -> Callable[..., Any]:
+    """FastAPI's dependency for the body of a POST: it is read once it is known who asks."""
+
+    asked, read = Depends(user), Depends(posted_bytes)
+
+    async def body(_who: Any = asked, raw: bytes = read) -> bytes:  # in this order
+        return raw
+
+    return body
 
 
 def decoded(body: bytes, kind: type[T]) -> T:

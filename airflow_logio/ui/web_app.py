@@ -16,9 +16,11 @@ from fastapi.responses import FileResponse
 
 from airflow_logio.errors import LogioError
 from airflow_logio.run_report.report import Report
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.sent_output import sent_lines
 from airflow_logio.ui.action_routes import ActionRoutes
 from airflow_logio.ui.group_panel import panel_document, printing
+from airflow_logio.ui.lineage_routes import LineageRoutes
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
@@ -49,10 +51,12 @@ def create_app(
     retrying: Retrying,
     *,
     changed: LogSource | None = None,
+    payloads: Callable[[], Elsewhere | None] = lambda: None,
     history_url: str = "",
     is_of_one_person: bool = False,
 ) -> FastAPI:
-    """`changed`: the log as actions open it, if with another role. `history_url`: address of a Spark history server, empty
+    """`changed`: the log as actions open it, if with another role. `payloads`: where bodies are that are not in the log.
+    `history_url`: address of a Spark history server, empty
     for none.
 
     `is_of_one_person`: who has started this server, who may read the log. It says then what is wrong with the log; else its
@@ -103,6 +107,7 @@ def create_app(
         return _json({"change": may_change, "data": data, "retry": retrying.told})
 
     ActionRoutes(changed or source, access, RunActions(retrying), readable).add_to(app)
+    LineageRoutes(source, access, payloads, readable).add_to(app)
 
     @app.get("/assets/{name}", dependencies=[] if is_of_one_person else [user])
     def asset(name: str) -> Response:
