@@ -4,7 +4,8 @@ import type { ListedRun, Rights, Run, Server } from "./data";
 import { Graph } from "./Graph";
 import { GroupTable } from "./GroupTable";
 import { History } from "./History";
-import { groupOfTask } from "./place";
+import { Lineage } from "./Lineage";
+import { groupOfTask, type Named } from "./place";
 import { usePolled } from "./poll";
 import { Problem, Warnings } from "./Problem";
 import { Quarantine } from "./Quarantine";
@@ -24,13 +25,16 @@ interface Props {
   /** The task whose group is shown first: once something was chosen, the address names it. */
   taskId: string | null;
   select: (group: string | null) => void;
+  /** The event whose lineage is shown. */
+  event: Named | null;
+  follow: (event: Named | null) => void;
   others: ListedRun[];
   open: (uid: string) => void;
   back: (() => void) | null;
 }
 
 /** One run: its graph, its groups, what has happened, and one group beside them. */
-export function RunView({ server, uid, group, taskId, select, others, open, back }: Props) {
+export function RunView({ server, uid, group, taskId, select, event, follow, others, open, back }: Props) {
   const look = usePolled<Run>(server, `api/runs/${uid}`, LOOK_SECONDS);
   const rights = usePolled<Rights>(server, `api/runs/${uid}/rights`, RIGHTS_SECONDS).value;
   const run = look.value;
@@ -97,6 +101,7 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
           <Graph run={run} selected={shown} select={choose} />
           <GroupTable run={run} trails={trails} selected={shown} select={choose} />
           <Quarantine run={run} />
+          <Lineage server={server} uid={uid} rights={rights} named={event} open={follow} />
           <History run={run} select={choose} />
         </div>
         {shown !== null && (

@@ -172,6 +172,52 @@ export interface Rights {
   retry: string;
 }
 
+export interface LineagePorts {
+  ports: { port: string; sent: number }[];
+  in_all: number;
+}
+
+type About = Record<string, string | null> | null;
+
+export interface LineageEvent {
+  port: string;
+  event: number;
+  records: number | null;
+  code: number;
+  about: About;
+}
+
+export interface LineageRead {
+  operator: string;
+  connection: string;
+  action: number;
+  is_source: boolean;
+  records: number | null;
+  about: About;
+}
+
+export interface LineageStep {
+  roots: LineageEvent[];
+  ports: { port: string; events: number; records: number; first: LineageEvent[] }[];
+  reads: LineageRead[];
+  reads_in_all: number;
+  input_sets: { operator: string; id: string }[];
+  input_sets_in_all: number;
+  cut: boolean;
+}
+
+export interface Found {
+  events: { port: string; event: number; records: number }[];
+  searched: number | null;
+  before: number | null;
+}
+
+export interface Table {
+  columns: string[];
+  rows: (string | null)[][];
+  more: boolean;
+}
+
 export class Refused extends Error {
   constructor(
     readonly status: number,
