@@ -107,6 +107,28 @@ def test_it_is_dark_where_the_person_wants_that_and_keeps_its_place(run: Running
         assert browser.faults() == []
         page.reload()
         expect(page.get_by_label("Group totals", exact=True)).to_be_visible()
+        page.keyboard.press("Escape")
+        # An event is found, and what it was made from unfolds by keyboard, down to the records.
+        lineage = page.get_by_label("Lineage", exact=True)
+        lineage.get_by_label("Port").select_option("hourly.out")
+        lineage.get_by_label("What to look for").fill("1")
+        page.keyboard.press("Enter")
+        lineage.get_by_role("button", name="hourly.out 1", exact=True).click()
+        graph = page.get_by_label("Lineage graph")
+        before = graph.get_by_role("button", name="What it was made from:")
+        expect(before).to_have_count(2)
+        expect(graph.get_by_role("button", name="What it was made from: hourly.out 1")).to_be_disabled()
+        details = lineage.locator("aside")
+        details.get_by_role("button", name="Show records").click()
+        expect(details.get_by_role("region", name="Records").get_by_role("row").nth(1)).to_be_visible()
+        assert browser.faults() == []
+        before.first.focus()
+        page.keyboard.press("Enter")
+        expect(graph.get_by_role("button", name="read ingest")).to_have_count(1)
+        assert browser.faults() == []
+        assert "port=hourly.out&event=1" in page.url
+        page.reload()
+        expect(graph.get_by_role("button", name="What it was made from: hourly.out 1")).to_be_visible()
         page.get_by_role("button", name="All runs").click()
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
         assert browser.faults() == []
