@@ -1,7 +1,7 @@
 import { type ReactNode, useState } from "react";
 import { Confirm, type Done } from "./Confirm";
 import type { Group, Rights, Run, Server, Whole } from "./data";
-import { count } from "./words";
+import { count, counted } from "./words";
 
 interface Props {
   server: Server;
@@ -39,7 +39,7 @@ export function RunActions({ server, run, rights }: Props) {
       {asked === "stop" && (
         <Confirm title={`Stop the run of ${run.pipeline}?`} action="Stop it" run={act} close={close}>
           <p>
-            {count(alive.length)} {alive.length === 1 ? "group" : "groups"} ({names(alive)}): drivers commit what they have, and end.
+            {counted(alive.length, "group")} ({names(alive)}): drivers commit what they have, and end.
             Nothing is lost; a retry resumes it. A driver that does not obey is refused by the log from then on.
           </p>
         </Confirm>

@@ -4,7 +4,7 @@ import { type FormEvent, useEffect, useRef, useState } from "react";
 import { type Found, type LineageEvent, type LineagePorts, type LineageRead, type LineageStep, Refused, type Rights, type Server, type Table } from "./data";
 import { Flow } from "./Graph";
 import type { Named } from "./place";
-import { count } from "./words";
+import { count, counted } from "./words";
 
 type Way = "backward" | "forward";
 
@@ -100,7 +100,7 @@ function itemOf(port: string, events: LineageEvent[], many: number, records: num
   return {
     id: `${port} ${events.map((one) => one.event).join()}`,
     title: many === 1 ? `${port} ${first}` : port,
-    figures: [many > 1 && `${count(many)} events from ${first}${many === events.length ? ` to ${last}` : ""}`, records !== null && `${count(records)} records`]
+    figures: [many > 1 && `${count(many)} events from ${first}${many === events.length ? ` to ${last}` : ""}`, records !== null && counted(records, "record")]
       .filter(Boolean)
       .join(", "),
     events,
@@ -120,7 +120,7 @@ function grown(before: Unfolded, from: string, way: Way, step: LineageStep): Unf
   const found = step.ports.map((one) => itemOf(one.port, one.first, one.events, one.records));
   for (const one of step.reads) {
     const title = `read ${one.operator}.${one.connection} ${one.action}`;
-    found.push({ id: title, title, figures: one.records === null ? "" : `${count(one.records)} records`, events: [], read: one, done: {} });
+    found.push({ id: title, title, figures: one.records === null ? "" : counted(one.records, "record"), events: [], read: one, done: {} });
   }
   for (const one of found) {
     if (!items.has(one.id)) items.set(one.id, one);
@@ -212,7 +212,7 @@ function Details({ server, api, item, data, open, close }: DetailProps) {
       <p className="small">{item.figures}</p>
       {Object.entries(item.done).map(([way, step]) => (
         <p key={way} className="small">
-          {way === "backward" ? "Made from" : "Went into"} {count(step.input_sets_in_all)} Input Sets
+          {way === "backward" ? "Made from" : "Went into"} {counted(step.input_sets_in_all, "Input Set")}
           {step.input_sets_in_all > 0 && `: ${step.input_sets.map((inset) => inset.id).slice(0, 5).join(", ")}`}
           {step.input_sets_in_all > 5 && " ..."}
           {step.reads_in_all > step.reads.length && `; ${count(step.reads_in_all)} read actions`}
@@ -236,7 +236,7 @@ function Details({ server, api, item, data, open, close }: DetailProps) {
               <button type="button" className="link" onClick={() => open(event)}>
                 {event.port} {event.event}
               </button>{" "}
-              <span className="small">{event.records === null ? "let go by retention" : `${count(event.records)} records`}</span>
+              <span className="small">{event.records === null ? "let go by retention" : counted(event.records, "record")}</span>
             </li>
           ))}
         </ul>

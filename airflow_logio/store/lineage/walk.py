@@ -93,7 +93,7 @@ class _Walk:
     def _reads_of_sources(self) -> None:
         """An event of a source says in its header which read action it comes from."""
         for port, ids in self._pending.items():
-            if self._ports.is_source(port.operator):
+            if self._ports.is_source(port.operator) and self._only in (None, port):
                 for event_id, header in self._log.headers(port.operator, port.name, ids):
                     if isinstance(action_id := header.about.get(READ_ACTION_ID), int):
                         read = ReadNode(port.operator, READ_CONNECTION, action_id, is_source=True)

@@ -96,15 +96,16 @@ def test_a_step_back_names_what_was_used_and_read(client: TestClient, sales: Sal
     (port,) = found["ports"]
     assert (port["port"], port["events"], port["records"]) == ("ingest.out", 2, 4)
     assert [one["event"] for one in port["first"]] == [3, 4]
-    side, source = found["reads"]
+    (side,) = found["reads"]
     assert (side["operator"], side["connection"], side["records"], side["about"]["table"]) == (
         "hourly",
         "warehouse",
         100,
         "products",
     )
-    assert source["is_source"] and source["about"]["path"] == "/data/sales 1.parquet"
     assert found["cut"] is False
+    (source,) = asked(client, sales, "lineage/step", "port=ingest.out&event=3&direction=backward")["reads"]
+    assert source["is_source"] and source["about"]["path"] == "/data/sales 1.parquet"
     onward = asked(client, sales, "lineage/step", "port=ingest.out&event=3&event=4&direction=forward")
     assert [(one["port"], one["events"]) for one in onward["ports"]] == [("hourly.out", 2)]
 
