@@ -73,5 +73,10 @@ class LineageLog(ABC):
         """Header and body of at most `limit` events behind event `after`, by event_id; those not in the log are left out."""
 
     @abstractmethod
+    def logged_since(self, sender: Port, at: float, limit: int) -> Iterable[int]:
+        """The first events, at most `limit`, of those that are kept for lineage and were logged at `at` or later, in seconds
+        since the epoch by the database's clock. In the order of their ids, in which they were logged."""
+
+    @abstractmethod
     def sent(self, sender: Port) -> int:
         """How many events the port has sent so far: their ids are 1 to this number."""

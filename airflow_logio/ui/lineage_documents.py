@@ -25,6 +25,8 @@ MOST_ROWS = 2_000
 """Rows of the log that one step takes, of each kind."""
 MOST_EVENTS = 100
 """Events of a port that are named; all that a step has found are counted."""
+MOST_SINCE = 20
+"""Events that are named of those that were logged from a time on."""
 MOST_INPUT_SETS = 50
 MOST_READS = 50
 MOST_SEARCHED = 1_000
@@ -103,8 +105,13 @@ def _read(one: ReadNode, with_data: bool) -> dict[str, Any]:
     }
 
 
-def found_document(store: LogStore, run: Run, port: str, *, event: int | None, input_set: str | None) -> dict[str, Any]:
-    """The events of a port with this number, or made from this Input Set. Raises `LineageUnknown`."""
+def found_document(
+    store: LogStore, run: Run, port: str, *, event: int | None, input_set: str | None, at: float | None
+) -> dict[str, Any]:
+    """The events of a port with this number, made from this Input Set, or the first ones that were logged from a time on.
+
+    Raises `LineageUnknown`.
+    """
     found: list[dict[str, Any]] = []
     with store.lineage(run) as log:
         log.most_rows = MOST_EVENTS
@@ -113,6 +120,8 @@ def found_document(store: LogStore, run: Run, port: str, *, event: int | None, i
             if input_set is not None:
                 made = log.outputs_of(place.operator, [input_set])
                 ids = [number for _, sender, number in made if sender == place]
+            if at is not None:
+                ids = log.logged_since(place, at, MOST_SINCE)
             headers = dict(log.headers(place.operator, place.name, sorted(ids)))
             found += [
                 {"port": _named(run, place), "event": number, "records": header.records}

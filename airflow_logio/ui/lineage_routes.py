@@ -30,11 +30,13 @@ Name = Annotated[str, Query(max_length=LONGEST_TEXT)]
 
 
 class Wanted(Posted, frozen=True):
-    """What is looked for on a port: one of the three."""
+    """What is looked for on a port: one of the four."""
 
     port: Text
     event: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
     input_set: Text | None = None
+    at: Annotated[float, msgspec.Meta(ge=0, le=LARGEST)] | None = None
+    """Seconds since the epoch: events that were logged from then on."""
     where: Annotated[dict[Text, Text], msgspec.Meta(min_length=1, max_length=MOST_CRITERIA)] | None = None
     """Column → value: of a record that the event holds."""
     before: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
@@ -93,13 +95,13 @@ class LineageRoutes:
         def find(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
             look = self._readable(uid, who)
             it = decoded(raw, Wanted)
-            if [it.event, it.input_set, it.where].count(None) != 2:
-                raise HTTPException(422, "give the number of an event, or an Input Set, or values of a record")
+            if [it.event, it.input_set, it.at, it.where].count(None) != 3:
+                raise HTTPException(422, "give the number of an event, an Input Set, a time, or values of a record")
             if it.where is not None:
                 look = self._with_data(uid, who)
             with self._asking(look) as (log, run):
                 if it.where is None:
-                    return documents.found_document(log, run, it.port, event=it.event, input_set=it.input_set)
+                    return documents.found_document(log, run, it.port, event=it.event, input_set=it.input_set, at=it.at)
                 return documents.held_document(log, run, it.port, it.where, it.before, self._payloads())
 
     def _with_data(self, uid: str, who: Any) -> RunLook:

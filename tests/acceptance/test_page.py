@@ -122,7 +122,7 @@ def test_it_is_dark_where_the_person_wants_that_and_keeps_its_place(run: Running
         details.get_by_role("button", name="Show records").click()
         expect(details.get_by_role("region", name="Records").get_by_role("row").nth(1)).to_be_visible()
         assert browser.faults() == []
-        before.first.focus()
+        graph.get_by_role("button", name="What it was made from: ingest.out").focus()
         page.keyboard.press("Enter")
         expect(graph.get_by_role("button", name="read ingest")).to_have_count(1)
         assert browser.faults() == []

@@ -297,7 +297,12 @@ function Finder({ server, api, data, open }: Pick<DetailProps, "server" | "api" 
   const look = async (before: number | null) => {
     setProblem(null);
     const where = Object.fromEntries(text.split(",").map((one) => one.split(/=(.*)/s).map((part) => part.trim())));
-    const wanted = by === "event" ? { event: Number(text) } : by === "where" ? { where, before } : { input_set: text.trim() };
+    const wanted = {
+      event: { event: Number(text) },
+      at: { at: Date.parse(`${text}Z`) / 1000 },
+      where: { where, before },
+      input_set: { input_set: text.trim() },
+    }[by];
     try {
       setFound(await server.post<Found>(`${api}/find`, { port: port || ports.ports[0]!.port, ...wanted }));
     } catch (error) {
@@ -323,15 +328,23 @@ function Finder({ server, api, data, open }: Pick<DetailProps, "server" | "api" 
       </label>
       <label>
         by{" "}
-        <select value={by} onChange={(event) => setBy(event.target.value)}>
+        <select
+          value={by}
+          onChange={(event) => {
+            setBy(event.target.value);
+            setText("");
+          }}
+        >
           <option value="event">number</option>
           <option value="input_set">Input Set</option>
+          <option value="at">time (UTC), from then on</option>
           {data && <option value="where">values</option>}
         </select>
       </label>
       <input
-        type={by === "event" ? "number" : "text"}
-        min={1}
+        type={{ event: "number", at: "datetime-local" }[by] ?? "text"}
+        step={1}
+        min={by === "event" ? 1 : undefined}
         required
         aria-label="What to look for"
         placeholder={by === "where" ? "column=value, ..." : ""}

@@ -150,6 +150,8 @@ def test_events_are_found_by_number_input_set_and_values(
     of_set = find(client, sales, port="hourly.out", input_set="small").json()
     assert of_set["events"] == [{"port": "hourly.out", "event": 2, "records": 1}]
     assert find(client, sales, port="hourly.out", input_set="none").json()["events"] == []
+    assert [one["event"] for one in find(client, sales, at=0).json()["events"]] == list(range(1, 21))
+    assert find(client, sales, at=9e9).json()["events"] == []
     held = find(client, sales, where={"product_id": "1007"}).json()
     assert held == {"events": [{"port": "ingest.out", "event": 7, "records": 1}], "searched": EVENTS, "before": None}
     # A search looks at the latest events first, some at a time, and says where the next one goes on.
@@ -161,7 +163,15 @@ def test_events_are_found_by_number_input_set_and_values(
 
 
 def test_what_is_asked_wrongly_is_said(client: TestClient, sales: Sales) -> None:
-    for wanted in ({}, {"event": 1, "input_set": "small"}, {"event": 0}, {"event": "1"}, {"where": {}}, {"else": 1}):
+    for wanted in (
+        {},
+        {"event": 1, "input_set": "small"},
+        {"event": 0},
+        {"event": "1"},
+        {"at": "now"},
+        {"where": {}},
+        {"else": 1},
+    ):
         assert find(client, sales, **wanted).status_code == 422, wanted
     for wanted, said in (
         ({"where": {"order": "1"}}, "have no column 'order'"),
