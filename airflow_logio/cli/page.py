@@ -51,10 +51,11 @@ def ui(
         uid = None if run is None else store.find_run(run).uid
         source = LogSource(lambda: store, options.log)
         say = partial(out.print, markup=False)
-        serve(source, _retrying(log), port, say, run=uid, payloads=payloads)
+        serve(source, retrying(log), port, say, run=uid, payloads=payloads)
 
 
-def _retrying(log: str | None) -> Retrying:
+def retrying(log: str | None) -> Retrying:
+    """How the page of `logio ui` launches groups again, with the log of that connection id."""
     from airflow_logio.ui.run_actions import Retrying
 
     def retry(_store: LogStore, run: Run, group: str | None) -> str:

@@ -19,7 +19,7 @@ from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.posted import Posted, Text, decoded, posted_after
-from airflow_logio.ui.run_actions import Outcome, RunActions
+from airflow_logio.ui.run_actions import ActionResult, RunActions
 
 
 class OfGroup(Posted, frozen=True):
@@ -28,7 +28,7 @@ class OfGroup(Posted, frozen=True):
     group: Text | None = None
 
 
-class Scaling(Posted, frozen=True):
+class ReplicasWanted(Posted, frozen=True):
     group: Text
     replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPLICAS)]
     reason: Text = ""
@@ -76,11 +76,11 @@ class ActionRoutes:
 
         @app.post("/api/runs/{uid}/scale")
         def scale(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
-            def act(log: LogStore, run: Run, it: Scaling) -> Outcome:
+            def act(log: LogStore, run: Run, it: ReplicasWanted) -> ActionResult:
                 by = f"{self._access.name_of(who)}, on the page"
                 return self._actions.scale(log, run, it.group, it.replicas, by=by, reason=it.reason)
 
-            return self._done("scale", uid, who, raw, Scaling, act)
+            return self._done("scale", uid, who, raw, ReplicasWanted, act)
 
         @app.post("/api/runs/{uid}/give_up")
         def give_up(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class ActionRoutes:
         who: Any,
         raw: bytes,
         kind: type[Any],
-        act: Callable[[LogStore, Run, Any], Outcome],
+        act: Callable[[LogStore, Run, Any], ActionResult],
     ) -> dict[str, Any]:
         """Find the run, check the right, note who asks, act. Nothing is done that could not be noted."""
         look = self._readable(uid, who)

@@ -29,7 +29,7 @@ Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(max_len
 Name = Annotated[str, Query(max_length=LONGEST_TEXT)]
 
 
-class Wanted(Posted, frozen=True):
+class SoughtEvents(Posted, frozen=True):
     """What is looked for on a port: one of the four."""
 
     port: Text
@@ -94,7 +94,7 @@ class LineageRoutes:
         @app.post("/api/runs/{uid}/lineage/find")  # changes nothing: values are data, and stand in no address
         def find(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
             look = self._readable(uid, who)
-            it = decoded(raw, Wanted)
+            it = decoded(raw, SoughtEvents)
             if [it.event, it.input_set, it.at, it.where].count(None) != 3:
                 raise HTTPException(422, "give the number of an event, an Input Set, a time, or values of a record")
             if it.where is not None:

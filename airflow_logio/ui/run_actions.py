@@ -27,7 +27,7 @@ class Retrying(NamedTuple):
     """What will happen, for the person who is asked whether it may."""
 
 
-class Outcome(NamedTuple):
+class ActionResult(NamedTuple):
     """What came of an action."""
 
     said: str
@@ -42,31 +42,31 @@ class RunActions:
     def __init__(self, retrying: Retrying) -> None:
         self.retrying = retrying
 
-    def stop(self, store: LogStore, run: Run, group: str | None) -> Outcome:
+    def stop(self, store: LogStore, run: Run, group: str | None) -> ActionResult:
         """Halt it, and watch that for a few seconds: groups without a driver are marked halted."""
         _check_group(run, group)
         stopping = StopRun(store, run, StopMode.HALT, group)
         states = await_stop(stopping, STOP_SECONDS)
-        return Outcome(shown(states) if stopping.is_over(states) else not_ended(states, STOP_SECONDS))
+        return ActionResult(shown(states) if stopping.is_over(states) else not_ended(states, STOP_SECONDS))
 
-    def drain(self, store: LogStore, run: Run, group: str | None) -> Outcome:
+    def drain(self, store: LogStore, run: Run, group: str | None) -> ActionResult:
         """Ask for a drain, which takes as long as it takes; the supervisor of the run sees to it."""
         _check_group(run, group)
         states: States = await_stop(StopRun(store, run, StopMode.DRAIN, group), 0.0)
-        return Outcome(f"it drains: {shown(states)}", self._unsupervised(store, run))
+        return ActionResult(f"it drains: {shown(states)}", self._unsupervised(store, run))
 
-    def scale(self, store: LogStore, run: Run, group: str, replicas: int, *, by: str, reason: str) -> Outcome:
+    def scale(self, store: LogStore, run: Run, group: str, replicas: int, *, by: str, reason: str) -> ActionResult:
         """Ask for a number of replicas, which the supervisor of the run carries out."""
         _check_group(run, group)
         request = store.request_scaling(run.run_id, group, replicas, by=by, reason=reason)
-        return Outcome(asked_for(request), self._unsupervised(store, run))
+        return ActionResult(asked_for(request), self._unsupervised(store, run))
 
-    def retry(self, store: LogStore, run: Run, group: str | None) -> Outcome:
+    def retry(self, store: LogStore, run: Run, group: str | None) -> ActionResult:
         _check_group(run, group)
-        return Outcome(self.retrying.call(store, run, group))
+        return ActionResult(self.retrying.call(store, run, group))
 
-    def give_up(self, store: LogStore, run: Run) -> Outcome:
-        return Outcome(give_up(store, run, GIVE_UP_SECONDS))
+    def give_up(self, store: LogStore, run: Run) -> ActionResult:
+        return ActionResult(give_up(store, run, GIVE_UP_SECONDS))
 
     def _unsupervised(self, store: LogStore, run: Run) -> str | None:
         return missing(run, last_look(store.supervisors(), run))

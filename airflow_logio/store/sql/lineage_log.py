@@ -125,7 +125,7 @@ class SqlLineageLog(LineageLog):
 
     def logged_since(self, sender: Port, at: float, limit: int) -> Sequence[int]:
         columns = schema.event_data.c
-        kept = *self._data(sender.operator, sender.name), sa.text(schema.KEPT)
+        kept: tuple[Any, ...] = (*self._data(sender.operator, sender.name), sa.text(schema.KEPT))
         query = sa.select(columns.event_id, columns.logged_at).where(*kept).order_by(columns.event_id)
         # Halved again and again: an index by time would cost every event, and one along it could be read through.
         first, behind = 1, int(self._connection.scalar(sa.select(sa.func.max(columns.event_id)).where(*kept)) or 0) + 1
