@@ -29,7 +29,7 @@ MOST_SINCE = 20
 """Events that are named of those that were logged from a time on."""
 MOST_INPUT_SETS = 50
 MOST_READS = 50
-MOST_SEARCHED = 1_000
+MOST_SEARCHED = 500
 """Events whose records are looked at for one question."""
 MOST_RECORDS = 50
 MOST_COLUMNS = 100
