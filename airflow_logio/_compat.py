@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 from airflow.plugins_manager import AirflowPlugin
@@ -23,12 +25,17 @@ __all__ = [
     "BaseTrigger",
     "TriggerEvent",
     "aget_task_state",
+    "audit",
+    "clear_group_tasks",
     "default_deferrable",
     "get_task_state",
     "has_own_place",
     "kerberos_principal",
+    "may_change_runs",
+    "may_read_data",
     "may_read_runs",
     "may_read_task_logs",
+    "page_action_conn_id",
     "page_conn_id",
     "pods_end_with_their_task",
     "poll_interval",
@@ -199,6 +206,11 @@ def page_conn_id() -> str:
     return str(conf.get("logio", "page_conn_id", fallback="") or "logio_default")
 
 
+def page_action_conn_id() -> str:
+    """Option ``[logio] page_action_conn_id``: the connection of the log with which the page changes runs."""
+    return str(conf.get("logio", "page_action_conn_id", fallback="") or page_conn_id())
+
+
 def user_dependency() -> Any:
     """FastAPI's dependency for a route: the user who asks, by token or cookie, or else HTTP 401."""
     from airflow.api_fastapi.core_api.security import get_user
@@ -216,6 +228,16 @@ def may_read_task_logs(user: Any, dag_id: str) -> bool:
     return _may(user, dag_id, _team_of(dag_id), "TASK_LOGS")
 
 
+def may_read_data(user: Any, dag_id: str) -> bool:
+    """Whether the user may see the data of a DAG: Airflow asks the same right for what its tasks hand to each other."""
+    return _may(user, dag_id, _team_of(dag_id), "XCOM")
+
+
+def may_change_runs(user: Any, dag_id: str) -> bool:
+    """Whether the user may change the runs of a DAG."""
+    return _may(user, dag_id, _team_of(dag_id), "RUN", "PUT")
+
+
 def _team_of(dag_id: str) -> str | None:
     from airflow.models.dag import DagModel
 
@@ -223,14 +245,14 @@ def _team_of(dag_id: str) -> str | None:
     return team
 
 
-def _may(user: Any, dag_id: str, team: str | None, entity: str) -> bool:
+def _may(user: Any, dag_id: str, team: str | None, entity: str, method: Literal["GET", "PUT"] = "GET") -> bool:
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 
     details = DagDetails(id=dag_id, team_name=team)
     return bool(
         get_auth_manager().is_authorized_dag(
-            method="GET", access_entity=DagAccessEntity[entity], details=details, user=user
+            method=method, access_entity=DagAccessEntity[entity], details=details, user=user
         )
     )
 
@@ -243,3 +265,58 @@ def readable_dags(user: Any) -> set[str]:
     seen = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     teams = DagModel.get_dag_id_to_team_name_mapping(list(seen))
     return {dag_id for dag_id in seen if _may(user, dag_id, teams.get(dag_id), "RUN")}
+
+
+def audit(user: Any, event: str, dag_id: str, dag_run_id: str, extra: Mapping[str, Any]) -> None:
+    """Write into Airflow's audit log, as its own API does (`action_logging`): who asks for what, before it is done."""
+    from airflow.models import Log
+    from airflow.utils.session import create_session
+
+    name = user.get_name()
+    with create_session() as session:
+        session.add(
+            Log(
+                event=event,
+                owner=name,
+                owner_display_name=name,
+                extra=json.dumps({**extra, "method": "POST"}),
+                dag_id=dag_id,
+                run_id=dag_run_id,
+            )
+        )
+
+
+_OF_GROUP_TASKS = {"group", "run_uid", "connections"}
+"""Template fields of `LogioSparkOperator`; the others that name a group have no connections of a pipeline."""
+
+
+def clear_group_tasks(dag_id: str, dag_run_id: str, groups: Collection[str]) -> list[str]:
+    """Clear the tasks that launch these groups of a DAG run, with what is behind them, as Airflow's own page does; returns
+    their names. Only tasks that have failed, as those of groups do that are parked or halted. Empty if there are none.
+    """
+    from airflow.models import DagRun
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.taskinstance import clear_task_instances, find_relevant_relatives
+    from airflow.utils.session import create_session
+    from airflow.utils.state import State
+    from sqlalchemy import select
+
+    with create_session() as session:
+        dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == dag_run_id))
+        dag = None if dag_run is None else DBDagBag(load_op_links=False).get_dag_for_run(dag_run, session)
+        if dag is None:
+            return []
+        found = [
+            task.task_id
+            for task in dag.tasks
+            if set(task.template_fields) >= _OF_GROUP_TASKS and getattr(task, "group", None) in groups
+        ]
+        failed = dag.clear(dry_run=True, task_ids=found, run_id=dag_run_id, session=session) if found else []
+        failed = [one for one in failed if one.state in State.failed_states]
+        if not failed:
+            return []
+        names = sorted({one.task_id for one in failed})
+        behind = find_relevant_relatives(names, [], dag=dag, run_id=dag_run_id, direction="downstream", session=session)
+        both = [*names, *(one for one in behind if one not in names)]
+        clear_task_instances(dag.clear(dry_run=True, task_ids=both, run_id=dag_run_id, session=session), session)
+        return names

@@ -152,4 +152,12 @@ def _options() -> dict[str, Any]:
             "example": "logio_reader",
             "default": "logio_default",
         },
+        "page_action_conn_id": {
+            "description": "Connection of the log with which the LOG.io page stops, drains, scales and gives up runs. Empty: "
+            "that of `page_conn_id`; if its role only reads, these actions are refused.",
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "logio_default",
+            "default": "",
+        },
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from enum import StrEnum
 from getpass import getuser
 from pathlib import Path
@@ -18,13 +17,14 @@ from airflow_logio.cli.run import supervise
 from airflow_logio.cli.spark_options import ConfOption, MasterOption, MemoryOption, SparkOptions, options_for
 from airflow_logio.errors import Fenced, ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.supervision.own_place import give_up_place
 from airflow_logio.runtime.supervision.presence import last_look, missing
+from airflow_logio.runtime.supervision.retrial import STARTABLE, nothing_to_retry
 from airflow_logio.runtime.supervision.retried_destinations import check_destinations
-from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun
+from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun, await_stop, not_ended
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.quarantine_records import Retried
 from airflow_logio.store.records import Run
@@ -38,8 +38,6 @@ class Code(StrEnum):
 
 
 HALT_SECONDS = 30.0
-POLL_SECONDS = 0.25
-STARTABLE = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
 
 
 def register(app: typer.Typer) -> None:
@@ -148,11 +146,8 @@ def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -
     names = [name for name in asked if statuses[name].state in startable]
     names += [name for name in retried.to_launch if name not in names]
     if not names and not retried.input_sets and (group is not None or not takes_over(store, run)):
-        states = ", ".join(f"{name} is {statuses[name].state.value}" for name in asked)
-        raise ProtocolViolation(
-            f"run {run.spec.key} has nothing to retry: {states}, and none of their Input Sets is quarantined; only a "
-            f"group that is one of {', '.join(startable)} is launched again{supervised_by(store, run, statuses)}"
-        )
+        nothing = nothing_to_retry(run, statuses, asked, startable)
+        raise ProtocolViolation(f"{nothing}{supervised_by(store, run, statuses)}")
     return names
 
 
@@ -192,25 +187,21 @@ def stop(
 
 def watch_stop(stopping: StopRun, seconds: float) -> States:
     """Request a stop and print its progress. Returns the states at its end; exits with 1 if it does not end in time."""
-    stopping.request()
-    states = _watch(stopping, seconds)
+    states = await_stop(stopping, seconds, StopProgress().seen)
     if not stopping.is_over(states):
-        left = ", ".join(name for name, state in states.items() if state not in ENDED) or "the log does not answer"
-        warn(f"{left}: still not ended after {seconds:g} s; the request stands and takes effect without this command")
+        warn(not_ended(states, seconds))
         raise typer.Exit(1)
     return states
 
 
-def _watch(stopping: StopRun, seconds: float) -> States:
-    """Print every change of a state until the stop is over, or the time is up. Returns the last states that were seen."""
-    deadline = time.monotonic() + seconds
-    known: States = {}
-    while True:
-        states = stopping.look()
-        for name, state in (states or {}).items():
-            if known.get(name) is not state:
+class StopProgress:
+    """Prints every change of a group's state."""
+
+    def __init__(self) -> None:
+        self._known: States = {}
+
+    def seen(self, states: States) -> None:
+        for name, state in states.items():
+            if self._known.get(name) is not state:
                 out.print(f"{name}: {state.value}", markup=False)
-        known = states or known
-        if (states is not None and stopping.is_over(states)) or time.monotonic() > deadline:
-            return known
-        time.sleep(POLL_SECONDS)
+        self._known = states

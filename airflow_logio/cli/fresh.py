@@ -10,14 +10,11 @@ import typer
 
 from airflow_logio.cli.common import LogOption, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.control import HALT_SECONDS, watch_stop
+from airflow_logio.cli.control import HALT_SECONDS, StopProgress
 from airflow_logio.errors import ConfigurationError, UnknownRun
-from airflow_logio.protocol.states import RunState
-from airflow_logio.runtime.supervision.give_up import run_to_give_up
-from airflow_logio.runtime.supervision.stop_run import StopMode, StopRun
+from airflow_logio.runtime.supervision.give_up import give_up, run_to_give_up
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.rules.endings import how_to_begin_anew
 
 
 def register(app: typer.Typer) -> None:
@@ -43,11 +40,8 @@ def fresh(
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         found = _named(store, run, yes=yes)
-        if found.state is not RunState.SUPERSEDED:
-            watch_stop(StopRun(store, found, StopMode.HALT), timeout)
-        given_up = store.supersede(found.run_id)
-    said = "is given up" if given_up else "was given up before"
-    out.print(f"run {found.spec.key}, uid {found.uid[:8]}, {said}. {how_to_begin_anew(found)}", markup=False)
+        said = give_up(store, found, timeout, StopProgress().seen)
+    out.print(said, markup=False)
 
 
 def _named(store: LogStore, name: str, *, yes: bool) -> Run:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from airflow_logio.cli.common import LogOption, opened, options, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.runtime.payloads import Payloads
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+
+if TYPE_CHECKING:
+    from airflow_logio.ui.run_actions import Retrying
+
+RETRY_SECONDS = 120.0
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +41,42 @@ def ui(
         ) from error
     from airflow_logio.ui.log_source import LogSource
 
-    with opened(ConnectionUrls.load(warn).log_url(log)) as store:
+    known = ConnectionUrls.load(warn)
+
+    def payloads() -> Payloads | None:
+        root = known.payloads(log)
+        return Payloads(root) if root else None
+
+    with opened(known.log_url(log)) as store:
         uid = None if run is None else store.find_run(run).uid
-        serve(LogSource(lambda: store, options.log), port, lambda text: out.print(text, markup=False), run=uid)
+        source = LogSource(lambda: store, options.log)
+        say = partial(out.print, markup=False)
+        serve(source, retrying(log), port, say, run=uid, payloads=payloads)
+
+
+def retrying(log: str | None) -> Retrying:
+    """How the page of `logio ui` launches groups again, with the log of that connection id."""
+    from airflow_logio.ui.run_actions import Retrying
+
+    def retry(_store: LogStore, run: Run, group: str | None) -> str:
+        """`logio retry --detach`, in a process of its own: it loads the author's code as it is now, and may end."""
+        named = [run.uid, *([group] if group else []), *(["--log", log] if log else [])]
+        command = [sys.executable, "-m", "airflow_logio.cli", "retry", *named, "--detach"]
+        with tempfile.TemporaryFile() as output:  # a pipe would be held open by the drivers that it launches
+            try:
+                code = subprocess.run(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, timeout=RETRY_SECONDS
+                ).returncode
+            except subprocess.TimeoutExpired as error:
+                raise ProtocolViolation(f"`logio retry` has not ended after {RETRY_SECONDS:g} s") from error
+            output.seek(0)
+            said = output.read().decode(errors="replace").strip()
+        if code:
+            raise ProtocolViolation(said.rpartition("logio: ")[2] or f"`logio retry` has ended with code {code}")
+        return said
+
+    return Retrying(
+        retry,
+        "It is relaunched on this machine, with the code that it has, as by `logio retry --detach`: it resumes where the log "
+        "ends, at no cost to its recovery budget. Quarantined Input Sets are put back.",
+    )

@@ -13,7 +13,7 @@ from airflow_logio.cli.preparation import reopen
 from airflow_logio.cli.spark_options import MasterOption, SparkOptions, options_for
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
+from airflow_logio.runtime.scaling.requests import Stage, Step, asked_for, carry_out
 from airflow_logio.store.records import ScalingRequest
 
 POLL_SECONDS = 0.25
@@ -48,7 +48,7 @@ def scale(
         context = reopen(store, log_url, known.payloads(log), found, known, settings)
         request = store.request_scaling(found.run_id, group, replicas, by="logio scale", reason=reason)
         if detach:
-            out.print(f"request {request.request_id}: {group} is to have {replicas} replica(s)", markup=False)
+            out.print(asked_for(request), markup=False)
             return
         step = _until_settled(context, request, time.monotonic() + timeout)
     if step is None:

@@ -27,6 +27,8 @@ class LineageLog(ABC):
     """
 
     run: Run
+    most_rows: int | None = None
+    """Where it is set, nobody takes more rows of one answer, so that an adapter need not read more."""
 
     @abstractmethod
     def input_sets_of(self, sender: Port, event_ids: Collection[int]) -> Iterable[tuple[int, str]]:
@@ -69,6 +71,11 @@ class LineageLog(ABC):
     @abstractmethod
     def bodies(self, operator: str, channel: str, after: int, limit: int) -> Iterable[tuple[int, StoredBody]]:
         """Header and body of at most `limit` events behind event `after`, by event_id; those not in the log are left out."""
+
+    @abstractmethod
+    def logged_since(self, sender: Port, at: float, limit: int) -> Iterable[int]:
+        """The first events, at most `limit`, of those that are kept for lineage and were logged at `at` or later, in seconds
+        since the epoch by the database's clock. In the order of their ids, in which they were logged."""
 
     @abstractmethod
     def sent(self, sender: Port) -> int:

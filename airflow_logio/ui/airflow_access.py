@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fastapi import Depends, Request
 
 from airflow_logio import _compat
+from airflow_logio.store.records import RunKey
 from airflow_logio.ui.page_access import Access
 
 _USER = Depends(_compat.user_dependency())
@@ -24,6 +25,18 @@ class AirflowAccess(Access):
 
     def may_read_output(self, user: Any, dag_id: str) -> bool:
         return _compat.may_read_task_logs(user, dag_id)
+
+    def may_read_data(self, user: Any, dag_id: str) -> bool:
+        return _compat.may_read_data(user, dag_id)
+
+    def may_change(self, user: Any, dag_id: str) -> bool:
+        return _compat.may_change_runs(user, dag_id)
+
+    def name_of(self, user: Any) -> str:
+        return str(user.get_name())
+
+    def note(self, user: Any, run: RunKey, action: str, asked: Mapping[str, Any]) -> None:
+        _compat.audit(user, f"logio_{action}", run.dag_id, run.dag_run_id, asked)
 
     def readable(self, user: Any) -> Collection[str] | None:
         return _compat.readable_dags(user)

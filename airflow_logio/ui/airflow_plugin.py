@@ -44,7 +44,9 @@ class LogioPlugin(AirflowPlugin):
 def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from airflow_logio import _compat
     from airflow_logio.hooks.logio import LogioHook
+    from airflow_logio.runtime.payloads import Payloads
     from airflow_logio.ui.airflow_access import AirflowAccess
+    from airflow_logio.ui.cleared_tasks import CLEARING
     from airflow_logio.ui.log_source import MOST_ASKING, LogSource
     from airflow_logio.ui.page_files import PLUGIN, address
     from airflow_logio.ui.web_app import create_app
@@ -52,7 +54,16 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     conn_id = _compat.page_conn_id()
     # Commands name no log: this connection may be one that only reads, and a retry would fail with it.
     source = LogSource(lambda: LogioHook(conn_id).get_store(connections=MOST_ASKING), None)
-    app = create_app(source, AirflowAccess(), history_url=_compat.spark_history_url())
+    # What changes a run waits for the log in places of its own, and may need another role.
+    action_id = _compat.page_action_conn_id()
+    changed = LogSource(lambda: LogioHook(action_id).get_store(connections=MOST_ASKING), None)
+
+    def payloads() -> Payloads | None:
+        root = LogioHook(conn_id).get_payloads()
+        return Payloads(root) if root else None
+
+    url = _compat.spark_history_url()
+    app = create_app(source, AirflowAccess(), CLEARING, changed=changed, payloads=payloads, history_url=url)
     # Relative to where Airflow's own page is, which may be below a path.
     bundle = f"{PREFIX.removeprefix('/')}/assets/{address(PLUGIN)}"
     views = [

@@ -14,36 +14,48 @@ from fastapi.responses import HTMLResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.page_access import TokenAccess
 from airflow_logio.ui.page_files import ALONE, address
+from airflow_logio.ui.run_actions import Retrying
 from airflow_logio.ui.web_app import create_app
 
 LOOPBACK = "127.0.0.1"
 
 
-def alone_app(source: LogSource, token: str) -> FastAPI:
+def alone_app(
+    source: LogSource, token: str, retrying: Retrying, payloads: Callable[[], Elsewhere | None] = lambda: None
+) -> FastAPI:
     """The page and its data. The page itself is for everyone on this machine, and has no data; the token opens those.
 
     The token comes in the fragment of the printed address, which no browser sends; the page sends it as a header. So other
     pages cannot ask in its name, as they could with a cookie. Addresses with another host name are refused: a name that an
     attacker lets point here would make the page his own.
     """
-    app = create_app(source, TokenAccess(token), is_of_one_person=True)
+    app = create_app(source, TokenAccess(token), retrying, payloads=payloads, is_of_one_person=True)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"])
     page = HTMLResponse(_page())
     app.add_api_route("/", lambda: page, methods=["GET"], response_class=HTMLResponse)
     return app
 
 
-def serve(source: LogSource, port: int, say: Callable[[str], None], *, run: str | None = None) -> None:
+def serve(
+    source: LogSource,
+    retrying: Retrying,
+    port: int,
+    say: Callable[[str], None],
+    *,
+    run: str | None = None,
+    payloads: Callable[[], Elsewhere | None] = lambda: None,
+) -> None:
     """Serve the page until Ctrl-C; port 0 takes a free one. Says the address. Raises `ConfigurationError` for a port that
     is taken."""
     token = secrets.token_urlsafe(32)
     with closing(_bound(port)) as listening:
         place = "" if run is None else f"&run={run}"
         say(f"http://{LOOPBACK}:{listening.getsockname()[1]}/#token={token}{place}")
-        config = uvicorn.Config(alone_app(source, token), log_level="warning", access_log=False)
+        config = uvicorn.Config(alone_app(source, token, retrying, payloads), log_level="warning", access_log=False)
         uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import hmac
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from getpass import getuser
 from typing import Any
 
 from fastapi import HTTPException, Request
+
+from airflow_logio.store.records import RunKey
+
+log = logging.getLogger(__name__)
 
 
 class Access(ABC):
@@ -24,6 +30,22 @@ class Access(ABC):
     @abstractmethod
     def may_read_output(self, user: Any, dag_id: str) -> bool:
         """Whether this user may see what the drivers of a DAG's runs have printed."""
+
+    @abstractmethod
+    def may_read_data(self, user: Any, dag_id: str) -> bool:
+        """Whether this user may see the records that a DAG's runs have processed."""
+
+    @abstractmethod
+    def may_change(self, user: Any, dag_id: str) -> bool:
+        """Whether this user may stop, scale or retry the runs of a DAG, or give them up."""
+
+    @abstractmethod
+    def name_of(self, user: Any) -> str:
+        """The user's name, as it is written beside what was done."""
+
+    @abstractmethod
+    def note(self, user: Any, run: RunKey, action: str, asked: Mapping[str, Any]) -> None:
+        """Write down who asks for what, before it is done. If this raises, it is not done."""
 
     @abstractmethod
     def readable(self, user: Any) -> Collection[str] | None:
@@ -47,6 +69,18 @@ class TokenAccess(Access):
 
     def may_read_output(self, user: Any, dag_id: str) -> bool:
         return True
+
+    def may_read_data(self, user: Any, dag_id: str) -> bool:
+        return True
+
+    def may_change(self, user: Any, dag_id: str) -> bool:
+        return True
+
+    def name_of(self, user: Any) -> str:
+        return getuser()
+
+    def note(self, user: Any, run: RunKey, action: str, asked: Mapping[str, Any]) -> None:
+        log.warning("%s asks on the page: %s run %s, %s", getuser(), action, run, dict(asked))
 
     def readable(self, user: Any) -> Collection[str] | None:
         return None

@@ -1,4 +1,4 @@
-"""The page's web application: JSON of one log, for those who may see it. It only reads.
+"""The page's web application: JSON of one log, for those who may see it. What changes a run is a POST (`action_routes`).
 
 Every route asks who wants to know (`Access`), and runs of a DAG are only for readers of that DAG: 401, 403, and 404 for what
 is not there. A log that does not answer is 503.
@@ -16,13 +16,17 @@ from fastapi.responses import FileResponse
 
 from airflow_logio.errors import LogioError
 from airflow_logio.run_report.report import Report
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.sent_output import sent_lines
+from airflow_logio.ui.action_routes import ActionRoutes
 from airflow_logio.ui.group_panel import panel_document, printing
+from airflow_logio.ui.lineage_routes import LineageRoutes
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.page_files import served
 from airflow_logio.ui.refusals import Refusals
+from airflow_logio.ui.run_actions import Retrying, RunActions
 from airflow_logio.ui.shared_lists import list_document
 
 MOST_LINES = 200
@@ -41,8 +45,19 @@ NEVER_KEPT = "no-store"
 KEPT_FOR_EVER = "private, max-age=31536000, immutable"
 
 
-def create_app(source: LogSource, access: Access, *, history_url: str = "", is_of_one_person: bool = False) -> FastAPI:
-    """`history_url`: address of a Spark history server, empty for none.
+def create_app(
+    source: LogSource,
+    access: Access,
+    retrying: Retrying,
+    *,
+    changed: LogSource | None = None,
+    payloads: Callable[[], Elsewhere | None] = lambda: None,
+    history_url: str = "",
+    is_of_one_person: bool = False,
+) -> FastAPI:
+    """`changed`: the log as actions open it, if with another role. `payloads`: where bodies are that are not in the log.
+    `history_url`: address of a Spark history server, empty
+    for none.
 
     `is_of_one_person`: who has started this server, who may read the log. It says then what is wrong with the log; else its
     own log has that. The built files have no data in them, and need no user then.
@@ -84,6 +99,15 @@ def create_app(source: LogSource, access: Access, *, history_url: str = "", is_o
         may_read_output = access.may_read_output(who, look.dag_id)
         panel = panel_document(look.report, group, history_url, errors_shown=may_read_output)
         return _json({**panel, "lines": lines_of(source, look.report, group) if may_read_output else None})
+
+    @app.get("/api/runs/{uid}/rights")
+    def rights(uid: str, who: Any = user) -> Response:
+        look = readable(uid, who)
+        may_change, data = access.may_change(who, look.dag_id), access.may_read_data(who, look.dag_id)
+        return _json({"change": may_change, "data": data, "retry": retrying.told})
+
+    ActionRoutes(changed or source, access, RunActions(retrying), readable).add_to(app)
+    LineageRoutes(source, access, payloads, readable).add_to(app)
 
     @app.get("/assets/{name}", dependencies=[] if is_of_one_person else [user])
     def asset(name: str) -> Response:

@@ -70,7 +70,26 @@ def test_a_driver_that_is_killed_dies_and_comes_back_before_ones_eyes(run: Runni
         expect(panel).to_have_count(0)
         expect(graph.get_by_role("button", name="hourly")).to_be_focused()
         graph.get_by_role("button", name="totals").click()
-        expect(page.get_by_label("Group totals", exact=True)).to_be_visible()
+        panel = page.get_by_label("Group totals", exact=True)
+        expect(panel).to_be_visible()
+        # A group is stopped by click, once a person has read what will happen; Escape changes nothing.
+        stop = panel.get_by_role("button", name="Stop ...")
+        stop.click()
+        dialog = page.get_by_role("dialog", name="Stop group totals?")
+        expect(dialog).to_contain_text("Its driver commits what it has, and ends.")
+        assert browser.faults() == []
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        expect(stop).to_be_focused()
+        assert run.status("totals").desired is GroupState.RUNNING
+        page.keyboard.press("Enter")
+        dialog.get_by_role("button", name="Stop it").click()
+        expect(dialog.locator(".said")).to_have_text("totals halted")
+        assert run.status("totals").state is GroupState.HALTED
+        assert browser.faults() == []
+        dialog.get_by_role("button", name="Close").click()
+        expect(panel.get_by_role("button", name="Retry ...")).to_be_visible()
+        run.relaunch("totals")
         run.finish()
         expect(graph.get_by_text("finished").nth(3)).to_be_visible()
         assert browser.complaints == []
@@ -88,6 +107,28 @@ def test_it_is_dark_where_the_person_wants_that_and_keeps_its_place(run: Running
         assert browser.faults() == []
         page.reload()
         expect(page.get_by_label("Group totals", exact=True)).to_be_visible()
+        page.keyboard.press("Escape")
+        # An event is found, and what it was made from unfolds by keyboard, down to the records.
+        lineage = page.get_by_label("Lineage", exact=True)
+        lineage.get_by_label("Port").select_option("hourly.out")
+        lineage.get_by_label("What to look for").fill("1")
+        page.keyboard.press("Enter")
+        lineage.get_by_role("button", name="hourly.out 1", exact=True).click()
+        graph = page.get_by_label("Lineage graph")
+        before = graph.get_by_role("button", name="What it was made from:")
+        expect(before).to_have_count(2)
+        expect(graph.get_by_role("button", name="What it was made from: hourly.out 1")).to_be_disabled()
+        details = lineage.locator("aside")
+        details.get_by_role("button", name="Show records").click()
+        expect(details.get_by_role("region", name="Records").get_by_role("row").nth(1)).to_be_visible()
+        assert browser.faults() == []
+        graph.get_by_role("button", name="What it was made from: ingest.out").focus()
+        page.keyboard.press("Enter")
+        expect(graph.get_by_role("button", name="read ingest")).to_have_count(1)
+        assert browser.faults() == []
+        assert "port=hourly.out&event=1" in page.url
+        page.reload()
+        expect(graph.get_by_role("button", name="What it was made from: hourly.out 1")).to_be_visible()
         page.get_by_role("button", name="All runs").click()
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
         assert browser.faults() == []

@@ -51,7 +51,9 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
           uid={uid}
           group={named === null && inDagRun ? null : place.group}
           taskId={named === null ? taskId : null}
-          select={(group) => go({ run: uid, group })}
+          select={(group) => go({ run: uid, group, named: place.named })}
+          event={named === null && inDagRun ? null : (place.named ?? null)}
+          follow={(event) => go({ run: uid, group: place.group, named: event })}
           others={dagRunId !== null && runs !== null ? runs : []}
           open={(run) => go({ run, group: null })}
           back={dagRunId === null ? () => go({ run: null, group: null }) : null}

@@ -5,10 +5,12 @@ import {
   type Edge,
   EdgeLabelRenderer,
   type EdgeProps,
+  type EdgeTypes,
   getBezierPath,
   Handle,
   type Node,
   type NodeProps,
+  type NodeTypes,
   Position,
   ReactFlow,
   type ReactFlowInstance,
@@ -67,22 +69,38 @@ export function Graph({ run, selected, select }: { run: Run; selected: string | 
       ariaLabel: `from ${one.from} to ${one.to}: ${lagText(one) || "no lag"}`,
       data: { connection: one, pressure: pressureOf(one, byName.get(one.from_group)!, byName.get(one.to_group)!) },
     }));
+  const height = Math.max(180, ...[...places.values()].map((one) => one.y + one.height + 60));
+  return <Flow label="Graph" nodes={nodes} edges={edges} nodeTypes={NODE_TYPES} edgeTypes={EDGE_TYPES} height={Math.min(height, 520)} fit={places} />;
+}
+
+interface FlowProps<N extends Node, E extends Edge> {
+  label: string;
+  nodes: N[];
+  edges: E[];
+  nodeTypes: NodeTypes;
+  edgeTypes?: EdgeTypes;
+  height: number;
+  /** Where it changes, all of the graph is brought into view. */
+  fit: unknown;
+}
+
+/** A graph that can be moved and zoomed; what is in its nodes can be reached with the keyboard. */
+export function Flow<N extends Node, E extends Edge>({ label, nodes, edges, nodeTypes, edgeTypes, height, fit }: FlowProps<N, E>) {
   const frame = useRef<HTMLElement>(null);
-  const [flow, setFlow] = useState<ReactFlowInstance<GroupNode, LagEdge> | null>(null);
+  const [flow, setFlow] = useState<ReactFlowInstance<N, E> | null>(null);
   useEffect(() => {
     if (flow === null || frame.current === null) return;
-    const fit = new ResizeObserver(() => void flow.fitView(FIT));
-    fit.observe(frame.current);
-    return () => fit.disconnect();
-  }, [flow, places]);
-  const height = Math.max(180, ...[...places.values()].map((one) => one.y + one.height + 60));
+    const watch = new ResizeObserver(() => void flow.fitView(FIT));
+    watch.observe(frame.current);
+    return () => watch.disconnect();
+  }, [flow, fit]);
   return (
-    <section aria-label="Graph" className="graph" ref={frame} style={{ height: Math.min(height, 520) }}>
+    <section aria-label={label} className="graph" ref={frame} style={{ height }}>
       <ReactFlow
         nodes={nodes}
         edges={edges}
-        nodeTypes={NODE_TYPES}
-        edgeTypes={EDGE_TYPES}
+        nodeTypes={nodeTypes}
+        edgeTypes={edgeTypes}
         fitView
         fitViewOptions={FIT}
         onInit={setFlow}

@@ -1,9 +1,11 @@
 import { useCallback, useMemo, useRef } from "react";
-import type { ListedRun, Run, Server } from "./data";
+import { RunActions } from "./Actions";
+import type { ListedRun, Rights, Run, Server } from "./data";
 import { Graph } from "./Graph";
 import { GroupTable } from "./GroupTable";
 import { History } from "./History";
-import { groupOfTask } from "./place";
+import { Lineage } from "./Lineage";
+import { groupOfTask, type Named } from "./place";
 import { usePolled } from "./poll";
 import { Problem, Warnings } from "./Problem";
 import { Quarantine } from "./Quarantine";
@@ -14,6 +16,7 @@ import { moment, seconds } from "./words";
 
 const LOOK_SECONDS = 2;
 const ENDED_SECONDS = 15;
+const RIGHTS_SECONDS = 60;
 
 interface Props {
   server: Server;
@@ -22,14 +25,18 @@ interface Props {
   /** The task whose group is shown first: once something was chosen, the address names it. */
   taskId: string | null;
   select: (group: string | null) => void;
+  /** The event whose lineage is shown. */
+  event: Named | null;
+  follow: (event: Named | null) => void;
   others: ListedRun[];
   open: (uid: string) => void;
   back: (() => void) | null;
 }
 
 /** One run: its graph, its groups, what has happened, and one group beside them. */
-export function RunView({ server, uid, group, taskId, select, others, open, back }: Props) {
+export function RunView({ server, uid, group, taskId, select, event, follow, others, open, back }: Props) {
   const look = usePolled<Run>(server, `api/runs/${uid}`, LOOK_SECONDS);
+  const rights = usePolled<Rights>(server, `api/runs/${uid}/rights`, RIGHTS_SECONDS).value;
   const run = look.value;
   const trails = useTrails(run);
   const names = useMemo(() => (run === null ? [] : [...run.groups, ...run.wholes].map((one) => one.name)), [run]);
@@ -72,6 +79,7 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
             ? `, supervised by ${run.supervision.last_look_by} (${seconds(run.supervision.last_look_seconds_ago)} ago)`
             : ""}
         </span>
+        <RunActions server={server} run={run} rights={rights} />
         {others.length > 1 && (
           <label className="small">
             Run of this DAG run{" "}
@@ -93,6 +101,7 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
           <Graph run={run} selected={shown} select={choose} />
           <GroupTable run={run} trails={trails} selected={shown} select={choose} />
           <Quarantine run={run} />
+          <Lineage server={server} uid={uid} rights={rights} named={event} open={follow} />
           <History run={run} select={choose} />
         </div>
         {shown !== null && (
@@ -100,6 +109,7 @@ export function RunView({ server, uid, group, taskId, select, others, open, back
             key={shown}
             server={server}
             run={run}
+            rights={rights}
             group={shown}
             close={close}
             select={choose}

@@ -1,5 +1,6 @@
 import { useEffect, useRef } from "react";
-import type { Panel, Run, Server } from "./data";
+import { GroupActions } from "./Actions";
+import type { Panel, Rights, Run, Server } from "./data";
 import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { State } from "./State";
@@ -8,6 +9,7 @@ import { clock, count, moment, percent, seconds, webAddress } from "./words";
 interface Props {
   server: Server;
   run: Run;
+  rights: Rights | null;
   group: string;
   close: () => void;
   select: (group: string) => void;
@@ -15,7 +17,7 @@ interface Props {
 }
 
 /** One group: its drivers, its last error and where it was, what it printed, its Spark UI, its requests to scale. */
-export function SidePanel({ server, run, group, close, select, every }: Props) {
+export function SidePanel({ server, run, rights, group, close, select, every }: Props) {
   const panel = usePolled<Panel>(server, `api/runs/${run.uid}/groups/${encodeURIComponent(group)}`, every);
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => heading.current?.focus({ preventScroll: true }), []);
@@ -38,6 +40,7 @@ export function SidePanel({ server, run, group, close, select, every }: Props) {
       </header>
       <Problem problem={panel.problem} at={panel.at} />
       {one === undefined && <p>The run has no such group in use.</p>}
+      {one !== undefined && <GroupActions server={server} run={run} rights={rights} group={one} whole={whole !== undefined} />}
       {one !== undefined && (
         <dl>
           <Fact name="state since" value={`${moment(one.since)} UTC`} />

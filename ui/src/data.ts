@@ -164,6 +164,60 @@ export interface Panel {
   lines: string[] | null;
 }
 
+/** What this person may do with the run. */
+export interface Rights {
+  change: boolean;
+  data: boolean;
+  /** What a retry does here. */
+  retry: string;
+}
+
+export interface LineagePorts {
+  ports: { port: string; sent: number }[];
+  in_all: number;
+}
+
+type About = Record<string, string | null> | null;
+
+export interface LineageEvent {
+  port: string;
+  event: number;
+  records: number | null;
+  code: number;
+  about: About;
+}
+
+export interface LineageRead {
+  operator: string;
+  connection: string;
+  action: number;
+  is_source: boolean;
+  records: number | null;
+  about: About;
+}
+
+export interface LineageStep {
+  roots: LineageEvent[];
+  ports: { port: string; events: number; records: number; first: LineageEvent[] }[];
+  reads: LineageRead[];
+  reads_in_all: number;
+  input_sets: { operator: string; id: string }[];
+  input_sets_in_all: number;
+  cut: boolean;
+}
+
+export interface Found {
+  events: { port: string; event: number; records: number }[];
+  searched: number | null;
+  before: number | null;
+}
+
+export interface Table {
+  columns: string[];
+  rows: (string | null)[][];
+  more: boolean;
+}
+
 export class Refused extends Error {
   constructor(
     readonly status: number,
@@ -180,14 +234,24 @@ export class Server {
     private readonly token: string | null,
   ) {}
 
-  async get<T>(path: string, signal: AbortSignal): Promise<T> {
-    const headers: Record<string, string> = { Accept: "application/json" };
-    if (this.token !== null) headers.Authorization = `Bearer ${this.token}`;
+  get<T>(path: string, signal?: AbortSignal): Promise<T> {
+    return this.ask(path, { signal });
+  }
+
+  /** Has something done, or asks with data, which no address may have. */
+  post<T>(path: string, body: object, signal?: AbortSignal): Promise<T> {
+    return this.ask(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, signal });
+  }
+
+  private async ask<T>(path: string, how: RequestInit): Promise<T> {
+    const headers = new Headers(how.headers);
+    headers.set("Accept", "application/json");
+    if (this.token !== null) headers.set("Authorization", `Bearer ${this.token}`);
     let answer: Response;
     try {
-      answer = await fetch(new URL(path, this.base), { headers, signal, credentials: "same-origin" });
+      answer = await fetch(new URL(path, this.base), { ...how, headers, credentials: "same-origin" });
     } catch (error) {
-      if (signal.aborted) throw error;
+      if (how.signal?.aborted) throw error;
       throw new Refused(0, "the server does not answer");
     }
     if (!answer.ok) throw new Refused(answer.status, await reason(answer));

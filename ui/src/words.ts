@@ -2,6 +2,8 @@
 
 export const count = (value: number): string => Math.round(value).toLocaleString("en-US");
 
+export const counted = (value: number, name: string): string => `${count(value)} ${name}${value === 1 ? "" : "s"}`;
+
 export const rate = (value: number | null): string =>
   value === null ? "" : value >= 10_000 ? `${(value / 1000).toFixed(1)} k` : value >= 10 ? count(value) : value.toFixed(1);
 

@@ -50,29 +50,43 @@ class Holding:
 
 
 def events_holding(
-    store: LogStore, run: Run, port: Port | str, values: Mapping[str, str], load: Elsewhere | None = None
+    store: LogStore,
+    run: Run,
+    port: Port | str,
+    values: Mapping[str, str],
+    load: Elsewhere | None = None,
+    *,
+    among: range | None = None,
 ) -> Sequence[Holding]:
     """The events of an output port that hold a record with all these values: column → the value as text.
 
     A value is read as the type of its column. `port` is as for a lineage query, and also one inside of a replicated group,
-    whose slots count their events on their own: the answer has one `Holding` for each port of the log. Raises
+    whose slots count their events on their own: the answer has one `Holding` for each port of the log. With `among`, only
+    events with these numbers are looked at. Raises
     `LineageUnknown` for a port in no scope, for a column that no searched event has and for a value that its type cannot
     have; `LogInconsistent` for damaged records, and `ConfigurationError` for records in the payload store without `load`.
     """
     ports = CapturedPorts(run)
     places = ports.places(port)
     with store.lineage(run) as log:
-        found = [_search(log, place, ports.authored.seen(place), values, load) for place in places]
+        found = [_search(log, place, ports.authored.seen(place), values, load, among) for place in places]
     return found
 
 
-def _search(log: LineageLog, place: Port, port: Port, values: Mapping[str, str], load: Elsewhere | None) -> Holding:
+def _search(
+    log: LineageLog,
+    place: Port,
+    port: Port,
+    values: Mapping[str, str],
+    load: Elsewhere | None,
+    among: range | None = None,
+) -> Holding:
     slot = slot_of(place.operator)
     told = str(port) if slot is None else f"{port} in slot {slot}"
     matching: dict[int, int] = {}
     searched, has_columns = 0, False
     columns: list[str] = []
-    for event_id, stored in _bodies(log, place):
+    for event_id, stored in _bodies(log, place, among):
         where = f"event {event_id} of {told}"
         header = decode_header(where, stored.header, stored.body, stored.ref)
         if header.kind is not Kind.DATA:
@@ -92,10 +106,13 @@ def _search(log: LineageLog, place: Port, port: Port, values: Mapping[str, str],
     return Holding(port, place, matching, searched, log.sent(place))
 
 
-def _bodies(log: LineageLog, port: Port) -> Iterator[tuple[int, StoredBody]]:
-    after = 0
+def _bodies(log: LineageLog, port: Port, among: range | None) -> Iterator[tuple[int, StoredBody]]:
+    after = 0 if among is None else among.start - 1
     while some := list(log.bodies(port.operator, port.name, after, EVENTS_AT_ONCE)):
-        yield from some
+        for event_id, stored in some:
+            if among is not None and event_id >= among.stop:
+                return
+            yield event_id, stored
         after = some[-1][0]
 
 

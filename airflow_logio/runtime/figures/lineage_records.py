@@ -65,6 +65,26 @@ def records(
                 return _table(log, port.operator, port.name, node.event_id, str(node), load)
 
 
+def first_records(
+    store: LogStore, run: Run, node: EventNode | ReadNode, many: int, load: Elsewhere | None = None
+) -> pa.Table:
+    """The first records of `records`, at most so many: of a dataset, no more is read than is needed. Raises as `records`."""
+    if isinstance(node, ReadNode):
+        if node.is_source:
+            return effect(store, run, node, load=load)  # says why there are none
+        operator, channel, number = node.operator_in_log, read_channel(node.connection), node.action_id
+    else:
+        port = _port_in_log(run, node)
+        operator, channel, number = port.operator, port.name, node.event_id
+    found: list[pa.Table] = []
+    with store.lineage(run) as log:
+        for piece in _pieces(log, operator, channel, number, str(node), load):
+            found.append(piece.slice(0, many - sum(one.num_rows for one in found)))
+            if sum(one.num_rows for one in found) >= many:
+                break
+    return pa.concat_tables(found, promote_options="default")
+
+
 def _port_in_log(run: Run, event: EventNode) -> Port:
     if event.slot is not None:
         return Port(slot_operator(event.port.operator, event.slot), event.port.name)

@@ -88,6 +88,11 @@ def plan(statuses: Sequence[GroupStatus], replicas: int) -> Plan:
     )
 
 
+def asked_for(request: ScalingRequest) -> str:
+    """What is said of a request that its maker leaves to the supervisor of the run."""
+    return f"request {request.request_id}: {request.group} is to have {request.replicas} replica(s)"
+
+
 def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
     """The next step of a request. Call it about once per second until it is done or refused.
 

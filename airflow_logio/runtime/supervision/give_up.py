@@ -6,9 +6,14 @@ does, finds the run given up and spares the one that came after it.
 
 from __future__ import annotations
 
-from airflow_logio.errors import ConfigurationError
+from collections.abc import Callable
+
+from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.protocol.states import RunState
+from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun, await_stop, not_ended
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.store.rules.endings import how_to_begin_anew
 
 SHORTEST_UID = 8
 """As `logio status` shows uids: so many digits are not those of another run by chance."""
@@ -26,3 +31,18 @@ def run_to_give_up(store: LogStore, uid: str) -> Run:
             "`logio status` lists them"
         )
     return run
+
+
+def give_up(store: LogStore, run: Run, seconds: float, seen: Callable[[States], None] = lambda _: None) -> str:
+    """Halt the run, and give it up once its drivers have ended, within so many seconds; returns a sentence about the result.
+
+    Asked again, it changes nothing. `seen` hears of every look at the groups. Raises `ProtocolViolation` if a driver has not
+    ended in time: then the run is not given up, and the request to halt stands.
+    """
+    if run.state is not RunState.SUPERSEDED:
+        stopping = StopRun(store, run, StopMode.HALT)
+        states = await_stop(stopping, seconds, seen)
+        if not stopping.is_over(states):
+            raise ProtocolViolation(not_ended(states, seconds))
+    said = "is given up" if store.supersede(run.run_id) else "was given up before"
+    return f"run {run.spec.key}, uid {run.uid[:SHORTEST_UID]}, {said}. {how_to_begin_anew(run)}"

@@ -7,7 +7,8 @@ have and end, to be resumed later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from airflow_logio.errors import LogUnavailable, ProtocolViolation
@@ -22,6 +23,7 @@ from airflow_logio.store.records import GroupStatus, Run, has_sources
 log = logging.getLogger(__name__)
 
 States = Mapping[str, GroupState]
+POLL_SECONDS = 0.25
 
 
 class StopMode(StrEnum):
@@ -110,6 +112,28 @@ class StopRun:
         if status.state in (GroupState.NEW, GroupState.DEAD) and force(self._store, self._run.run_id, status):
             return GroupState.HALTED
         return status.state
+
+
+def await_stop(stopping: StopRun, seconds: float, seen: Callable[[States], None] = lambda _: None) -> States:
+    """Request the stop, and look until it is over or the time is up; returns the states seen last, none if the log has not
+    answered. `seen` hears of every look. Raises as `StopRun.request`."""
+    stopping.request()
+    deadline = time.monotonic() + seconds
+    known: States = {}
+    while True:
+        states = stopping.look()
+        if states is not None:
+            seen(states)
+            known = states
+        if (states is not None and stopping.is_over(states)) or time.monotonic() >= deadline:
+            return known
+        time.sleep(POLL_SECONDS)
+
+
+def not_ended(states: States, seconds: float) -> str:
+    """What is said when the time of a stop is up."""
+    left = ", ".join(name for name, state in states.items() if state not in ENDED) or "the log does not answer"
+    return f"{left}: still not ended after {seconds:g} s; the request stands and takes effect without this command"
 
 
 def shown(states: States) -> str:

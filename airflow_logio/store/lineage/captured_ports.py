@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol.replicas import is_dispatcher, is_merger, slot_of
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.records import Run
@@ -21,6 +22,8 @@ class CapturedPorts:
         self.operators = tuple(self._shapes)
         """The operators, in topological order."""
         self.authored = AuthoredPorts(self._shapes)
+        mergers = (shape for name, shape in self._shapes.items() if is_merger(name))
+        self._merged = {_port(sender) for shape in mergers for sender in shape.inputs.values()}
         self._next: dict[Port, list[Port]] = defaultdict(list)
         self._before: dict[Port, list[Port]] = defaultdict(list)
         for name, shape in self._shapes.items():
@@ -41,6 +44,19 @@ class CapturedPorts:
         """OUT of an operator: its outputs, except those at which paths only start."""
         shape = self._shapes[operator]
         return [Port(operator, name) for name in shape.lineage_out if name not in shape.lineage_starts]
+
+    def passes_on(self, port: Port) -> bool:
+        """Whether events of this port count as one with others: parts that a Dispatcher makes, and what a Merger takes."""
+        return is_dispatcher(port.operator) or port in self._merged
+
+    def named(self) -> list[tuple[str, Port]]:
+        """(author's name, port of the log) of the ports in lineage scopes; those of slots, if no Merger takes their events,
+        have the name of the log."""
+        found = {}
+        for place in (output for name in self.operators for output in self.outputs(name)):
+            if not self.passes_on(place):
+                found[str(place if slot_of(place.operator) is not None else self.authored.seen(place))] = place
+        return list(found.items())
 
     def is_source(self, operator: str) -> bool:
         return not self._shapes[operator].inputs

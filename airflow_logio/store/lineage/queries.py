@@ -85,6 +85,18 @@ def forward(
     return _query(store, run, Direction.FORWARD, port, event_id, to, slots)
 
 
+def step(
+    store: LogStore, run: Run, direction: Direction, port: AnyPort, event_id: EventIds, *, most_rows: int
+) -> tuple[Lineage, bool]:
+    """One step of `backward` or `forward`: to the events that a generation of the next operator has used, or made, and its
+    read actions; and whether there may be more than these.
+
+    It takes at most `most_rows` rows of each statement, however many there are. Raises as `backward`.
+    """
+    found = _query(store, run, direction, port, event_id, None, False, most_rows)
+    return found, sum(len(ends) for ends in found.edges.values()) >= most_rows
+
+
 def _query(
     store: LogStore,
     run: Run | str,
@@ -93,13 +105,16 @@ def _query(
     event_id: EventIds,
     to: AnyPort | None,
     slots: bool,
+    most_rows: int | None = None,
 ) -> Lineage:
     found = store.find_run(run) if isinstance(run, str) else run
     ports = CapturedPorts(found)
     begin, end = ports.checked(port), None if to is None else ports.checked(to)
     ids = sorted({event_id} if isinstance(event_id, int) else set(event_id))
     with store.lineage(found) as log:
-        edges = walk(log, ports, direction, begin, ids, end)
+        log.most_rows = most_rows
+        edges = walk(log, ports, direction, begin, ids, end, one_step=most_rows is not None)
+        log.most_rows = None
         _check_events(log, begin, ids)
         result = _described(log, direction, [EventNode(begin, number) for number in ids], edges, slots)
     return result if slots else as_authored(result, found)

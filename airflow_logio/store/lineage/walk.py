@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from itertools import islice
+from typing import TypeVar
 
 from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
 from airflow_logio.protocol.values import Port
@@ -14,15 +16,26 @@ from airflow_logio.store.lineage_port import LineageLog
 Edges = dict[Node, dict[Node, None]]
 """The nodes to which the edges of each node lead, in the order in which they were found; without descriptions yet."""
 
+T = TypeVar("T")
 _Uses = dict[str, dict[str, list[EventNode]]]
 """Operator → Input Set → events assigned to it."""
 
 
 def walk(
-    log: LineageLog, ports: CapturedPorts, direction: Direction, begin: Port, ids: Iterable[int], end: Port | None
+    log: LineageLog,
+    ports: CapturedPorts,
+    direction: Direction,
+    begin: Port,
+    ids: Iterable[int],
+    end: Port | None,
+    *,
+    one_step: bool = False,
 ) -> Edges:
-    """The edges from these events, as `Lineage` has them; raises `LineageUnknown` if no path leads to `end`."""
-    walking = _Walk(log, ports, ports.between(begin, end, direction), end)
+    """The edges from these events, as `Lineage` has them; raises `LineageUnknown` if no path leads to `end`.
+
+    With `one_step`, only to the next events of the author's ports, by way of Dispatchers and Mergers.
+    """
+    walking = _Walk(log, ports, ports.between(begin, end, direction), end, begin if one_step else None)
     if direction is Direction.BACKWARD:
         walking.backward(begin, ids)
     else:
@@ -31,12 +44,16 @@ def walk(
 
 
 class _Walk:
-    def __init__(self, log: LineageLog, ports: CapturedPorts, allowed: Collection[Port], end: Port | None) -> None:
+    def __init__(
+        self, log: LineageLog, ports: CapturedPorts, allowed: Collection[Port], end: Port | None, only: Port | None
+    ) -> None:
         self._log = log
         self._ports = ports
         self._allowed = allowed
         """Output ports that the query may touch."""
         self._end = end
+        self._only = only
+        """The port whose events alone are followed, but for ports inside of replicated groups that pass events on."""
         self._pending: dict[Port, set[int]] = defaultdict(set)
         """Events that were reached, by port."""
         self.edges: Edges = {}
@@ -46,15 +63,19 @@ class _Walk:
         for operator in reversed(self._ports.operators):
             insets: dict[str, None] = {}
             for port in self._ports.recorded_outputs(operator):
-                if port != self._end and (reached := self._pending.get(port)):
+                if self._follows(port) and (reached := self._pending.get(port)):
                     insets |= dict.fromkeys(self._made_from(port, reached))
             if insets:
                 self._inputs(operator, insets)
         self._keep_ways_to_the_end()
         self._reads_of_sources()
 
+    def _follows(self, port: Port) -> bool:
+        """Whether the walk goes on from events of a port."""
+        return port != self._end and (self._only in (None, port) or self._ports.passes_on(port))
+
     def _made_from(self, port: Port, ids: Collection[int]) -> Iterable[str]:
-        for event_id, inset_id in self._log.input_sets_of(port, ids):
+        for event_id, inset_id in self._some(self._log.input_sets_of(port, ids)):
             self._edge(EventNode(port, event_id), InputSetNode(port.operator, inset_id))
             yield inset_id
 
@@ -62,17 +83,17 @@ class _Walk:
         """Only events on ports in IN: the Input Set may hold others (the paper's c_1 was made from such events
         alone)."""
         captured = self._ports.inputs(operator)
-        for inset_id, name, sender, event_id in self._log.events_in(operator, insets):
+        for inset_id, name, sender, event_id in self._some(self._log.events_in(operator, insets)):
             if name in captured and sender in self._allowed:
                 self._edge(InputSetNode(operator, inset_id), EventNode(sender, event_id))
                 self._pending[sender].add(event_id)
-        for inset_id, connection, action_id in self._log.reads_in(operator, insets):
+        for inset_id, connection, action_id in self._some(self._log.reads_in(operator, insets)):
             self._edge(InputSetNode(operator, inset_id), ReadNode(operator, connection, action_id))
 
     def _reads_of_sources(self) -> None:
         """An event of a source says in its header which read action it comes from."""
         for port, ids in self._pending.items():
-            if self._ports.is_source(port.operator):
+            if self._ports.is_source(port.operator) and self._only in (None, port):
                 for event_id, header in self._log.headers(port.operator, port.name, ids):
                     if isinstance(action_id := header.about.get(READ_ACTION_ID), int):
                         read = ReadNode(port.operator, READ_CONNECTION, action_id, is_source=True)
@@ -85,25 +106,28 @@ class _Walk:
             if operator in uses:
                 self._outputs(operator, uses.pop(operator))
             for port in self._ports.outputs(operator):
-                if port != self._end and (reached := self._pending.get(port)):
+                if self._follows(port) and (reached := self._pending.get(port)):
                     self._uses(port, reached, uses)
         self._keep_ways_to_the_end()
 
     def _uses(self, port: Port, ids: Collection[int], uses: _Uses) -> None:
-        for event_id, receiver, inset_id in self._log.uses_of(port, ids):
+        for event_id, receiver, inset_id in self._some(self._log.uses_of(port, ids)):
             if receiver.name in self._ports.inputs(receiver.operator):
                 used = uses.setdefault(receiver.operator, {}).setdefault(inset_id, [])
                 used.append(EventNode(port, event_id))
 
     def _outputs(self, operator: str, used: dict[str, list[EventNode]]) -> None:
         """Leaves out an Input Set from which nothing was made on a port in OUT: it is not a relationship."""
-        for inset_id, port, event_id in self._log.outputs_of(operator, used):
+        for inset_id, port, event_id in self._some(self._log.outputs_of(operator, used)):
             if port in self._allowed:
                 inset = InputSetNode(operator, inset_id)
                 for event in used[inset_id]:
                     self._edge(event, inset)
                 self._edge(inset, EventNode(port, event_id))
                 self._pending[port].add(event_id)
+
+    def _some(self, answer: Iterable[T]) -> Iterable[T]:
+        return islice(answer, self._log.most_rows)
 
     def _edge(self, node: Node, end: Node) -> None:
         self.edges.setdefault(node, {})[end] = None

@@ -91,6 +91,13 @@ class MemoryLineageLog(LineageLog):
             row = self._bodies[BodyKey(*wanted, event_id)]
             yield event_id, StoredBody(row.header, row.body, row.ref)
 
+    def logged_since(self, sender: Port, at: float, limit: int) -> list[int]:
+        wanted = (self.run.run_id, sender.operator, sender.name)
+        found = (
+            key.event_id for key, row in self._bodies.items() if key[:3] == wanted and row.kept and row.logged_at >= at
+        )
+        return sorted(found)[:limit]
+
     def sent(self, sender: Port) -> int:
         row = self._counters.get((self.run.run_id, sender, "out"))
         return 0 if row is None else row.events

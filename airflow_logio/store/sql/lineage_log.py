@@ -123,6 +123,22 @@ class SqlLineageLog(LineageLog):
                     f"the description of read action {row.action_id} of {operator!r} cannot be read: {error}"
                 ) from error
 
+    def logged_since(self, sender: Port, at: float, limit: int) -> Sequence[int]:
+        columns = schema.event_data.c
+        kept: tuple[Any, ...] = (*self._data(sender.operator, sender.name), sa.text(schema.KEPT))
+        query = sa.select(columns.event_id, columns.logged_at).where(*kept).order_by(columns.event_id)
+        # Halved again and again: an index by time would cost every event, and one along it could be read through.
+        first, behind = 1, int(self._connection.scalar(sa.select(sa.func.max(columns.event_id)).where(*kept)) or 0) + 1
+        while first < behind:
+            middle = (first + behind) // 2
+            row = self._connection.execute(query.where(columns.event_id >= middle).limit(1)).one()
+            if (row.logged_at or 0.0) >= at:
+                behind = middle
+            else:
+                first = row.event_id + 1
+        found = self._connection.execute(query.where(columns.event_id >= first).limit(limit))
+        return [row.event_id for row in found]
+
     def sent(self, sender: Port) -> int:
         columns = schema.port_counter.c
         query = sa.select(columns.events).where(
@@ -139,7 +155,8 @@ class SqlLineageLog(LineageLog):
         """Rows in the order of `column`, for any number of keys."""
         ordered = iter(sorted(keys))
         while chunk := list(islice(ordered, KEYS_PER_STATEMENT)):
-            yield from self._connection.execute(query.where(self._among(column, chunk)).order_by(column)).all()
+            asked = query.where(self._among(column, chunk)).order_by(column).limit(self.most_rows)
+            yield from self._connection.execute(asked).all()
 
     def _among(self, column: sa.ColumnElement[Any], keys: list[Any]) -> sa.ColumnElement[bool]:
         """`keys` as one parameter: a single statement takes thousands of them, always with the same text."""

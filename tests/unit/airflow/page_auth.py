@@ -1,4 +1,4 @@
-"""An auth manager of Airflow's kind in which each user reads the DAGs of one name: its own."""
+"""An auth manager of Airflow's kind in which each user reads the DAGs of one name, its own, and may change their runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 
 
 class OwnDagManager(SimpleAuthManager):
-    """User ``dag`` reads all of DAG ``dag``, and nothing else; ``dag-RUN`` all but its runs, and so for each entity."""
+    """User ``dag`` reads all of DAG ``dag``, and nothing else; ``dag-RUN`` all but its runs, and so for each entity.
+    ``dag+`` also changes its runs."""
 
     def is_authorized_dag(self, *, method: Any, user: Any, access_entity: Any = None, details: Any = None) -> bool:
         dag_id, _, without = user.username.partition("-")
-        is_kept_back = access_entity is not None and access_entity.name == without
-        return method == "GET" and details is not None and details.id == dag_id and not is_kept_back
+        entity = None if access_entity is None else access_entity.name
+        allowed = method == "GET" or (method == "PUT" and entity == "RUN" and dag_id.endswith("+"))
+        is_kept_back = entity is not None and entity == without
+        return allowed and details is not None and details.id == dag_id.rstrip("+") and not is_kept_back

@@ -409,7 +409,9 @@ def test_what_its_task_cannot_launch_is_parked_by_the_supervisor_after_the_last_
         raise ConfigurationError("spark-submit could not be started: no such file")
 
     for kind in (LogioSparkOperator, LogioSuperviseOperator):
-        monkeypatch.setattr(kind, "make_launcher", lambda self: SimpleNamespace(launch=broken, check=lambda settings: None))
+        monkeypatch.setattr(
+            kind, "make_launcher", lambda self: SimpleNamespace(launch=broken, check=lambda settings: None)
+        )
     with pytest.raises(ConfigurationError):
         task().execute(context(attempt=attempt))
     supervise = LogioSuperviseOperator(task_id="supervise", pipeline=REF, poll_interval=0.01)

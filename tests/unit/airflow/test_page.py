@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -13,14 +14,25 @@ import pytest
 from airflow import plugins_manager, settings
 from airflow.api_fastapi import app as airflow_app
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from airflow.models import import_all_models
+from airflow.models import DagRun, Log, TaskInstance, import_all_models
 from airflow.models.base import Base
 from airflow.models.dag import DagModel
+from airflow.models.dagbag import DBDagBag
 from airflow.models.dagbundle import DagBundleModel
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.tasklog import LogTemplate
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, timezone
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from airflow_logio import _compat
+from airflow_logio.operators.scale import LogioScaleOperator
+from airflow_logio.operators.spark import LogioSparkOperator
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui.airflow_places import NAME, PREFIX, ROUTES, page_of_run
 from airflow_logio.ui.airflow_plugin import LogioPlugin
@@ -127,6 +139,82 @@ def test_airflow_decides_by_what_is_shown_of_a_dag(api: TestClient, log: LogStor
         quiet = api.get(path, headers=as_user("dag-TASK_LOGS"))
         assert (quiet.status_code, error in quiet.text, HIDDEN in quiet.text) == (200, False, True), path
         assert error in api.get(path, headers=as_user("dag")).text
+
+
+def audited() -> list[tuple[Any, ...]]:
+    """Who did what to which DAG run, in Airflow's audit log."""
+    with settings.Session() as session:
+        return [(one.owner, one.event, one.dag_id, one.run_id, one.extra) for one in session.query(Log)]
+
+
+def test_what_changes_a_run_needs_that_right_in_airflow_and_stands_in_its_audit_log(
+    api: TestClient, log: LogStore
+) -> None:
+    flow = TwoGroups(log)
+    stop = f"{PREFIX}/api/runs/{flow.run.uid}/stop"
+    for headers, status in (({}, 401), (as_user("dag"), 403), (as_user("other+"), 403)):
+        assert api.post(stop, json={"group": "ingest"}, headers=headers).status_code == status
+    with_cookie = TestClient(api.app, cookies={"_token": token("dag+")})
+    from_elsewhere = {"sec-fetch-site": "cross-site"}
+    assert with_cookie.post(stop, json={"group": "ingest"}, headers=from_elsewhere).status_code == 403
+    assert with_cookie.post(stop, data={"group": "ingest"}).status_code == 415, "as a form of another site would"
+    assert audited() == []
+    assert log.group(flow.run.run_id, "ingest").desired is GroupState.RUNNING
+    assert log.halted(flow.drivers["ingest"].ref)
+    assert with_cookie.post(stop, json={"group": "ingest"}).json()["said"] == "ingest halted"
+    rights = f"{PREFIX}/api/runs/{flow.run.uid}/rights"
+    assert api.get(rights, headers=as_user("dag-XCOM")).json()["data"] is False
+    assert api.get(rights, headers=as_user("dag+")).json()["change"] is True
+    extra = json.dumps({"uid": flow.run.uid, "group": "ingest", "method": "POST"})
+    assert audited() == [("dag+", "logio_stop", "dag", "run-1", extra)]
+
+
+def test_a_retry_clears_the_groups_task_and_what_is_behind_it(api: TestClient, log: LogStore) -> None:
+    flow = TwoGroups(log)
+    retry = f"{PREFIX}/api/runs/{flow.run.uid}/retry"
+    nothing = api.post(retry, json={}, headers=as_user("dag+"))
+    assert (nothing.status_code, "has nothing to retry: ingest is running" in nothing.text) == (409, True)
+    assert log.park(flow.drivers["totals"].ref, "KeyError")
+    without_tasks = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
+    assert without_tasks.status_code == 409
+    assert "no task that has failed launches totals in DAG run run-1 of dag" in without_tasks.text
+    states = {"ingest": "running", "totals": "failed", "scale": "success", "finish": "upstream_failed"}
+    run_of_tasks(states)
+    answer = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
+    assert answer.json()["said"].startswith("cleared: task totals, and what is behind")
+    with settings.Session() as session:
+        now = {one.task_id: one.state for one in session.query(TaskInstance)}
+        assert now == {"ingest": "running", "totals": None, "scale": "success", "finish": None}
+        assert [one.state for one in session.query(DagRun)] == ["queued"]
+    assert [one[:2] for one in audited()] == [("dag+", "logio_retry")] * 3
+
+
+def run_of_tasks(states: dict[str, str]) -> None:
+    """DAG run ``run-1`` of ``dag``, with tasks in these states: two groups, one that scales, and one behind them."""
+    with DAG("dag", schedule=None) as dag:
+        groups = [
+            LogioSparkOperator(task_id=name, pipeline="tests.support.bundle.plain_sales:sales", group=name, run_uid="x")
+            for name in ("ingest", "totals")
+        ]
+        LogioScaleOperator(task_id="scale", group="totals", replicas=1, run_uid="x")
+        groups >> EmptyOperator(task_id="finish")
+    with settings.Session() as session:
+        session.add(LogTemplate(id=0, filename="log", elasticsearch_id="log"))
+        SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), "dags", session=session)
+        session.flush()
+        known = DBDagBag().get_latest_version_of_dag("dag", session=session)
+        assert known is not None
+        run = known.create_dagrun(
+            run_id="run-1",
+            run_after=timezone.utcnow(),
+            run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.TEST,
+            state=DagRunState.FAILED,
+            session=session,
+        )
+        for task in run.get_task_instances(session=session):
+            task.state = states[task.task_id]
+        session.commit()
 
 
 def test_the_log_is_that_of_the_configured_connection(

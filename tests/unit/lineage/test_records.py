@@ -29,7 +29,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
 from airflow_logio.store.sql import schema
 from tests.support.datasets import dataset_of
-from tests.support.logs import spec, start_driver
+from tests.support.logs import open_sql_store, spec, start_driver
 
 INGEST, HOURLY = Port("ingest", "out"), Port("hourly", "out")
 IN = Port("hourly", "in")
@@ -110,6 +110,29 @@ def test_the_events_that_hold_a_record(sales: Sales) -> None:
     assert not found.records, "of one record, both must be true"
     (found,) = events_holding(sales.store, sales.run, "ingest.out", {"quantity": "1"})
     assert list(found.records) == list(range(1, EVENTS + 1))
+
+
+def test_the_events_that_were_logged_from_a_time_on(sales: Sales) -> None:
+    """Those that are kept for lineage, the first ones."""
+    with sales.store.lineage(sales.run) as log:
+        assert list(log.logged_since(INGEST, 0.0, 5)) == [1, 2, 3, 4, 5]
+        assert list(log.logged_since(HOURLY, 0.0, 5)) == [1, 2]
+        assert list(log.logged_since(INGEST, 9e9, 5)) == []
+
+
+@pytest.mark.parametrize("since", [*range(1, 10), EVENTS, EVENTS + 1])
+def test_the_first_event_of_a_time_is_found_whatever_is_gone(sqlite_url: str, since: int) -> None:
+    """Events are logged in the order of their ids; retention has removed the earliest, and some more are not there."""
+    store = open_sql_store(sqlite_url)
+    sales = filled(store)
+    data = schema.event_data
+    with store.engine.begin() as connection:
+        connection.execute(sa.update(data).values(logged_at=data.c.event_id + 0.5))
+        connection.execute(sa.delete(data).where(data.c.event_id.in_([1, 2, 7, 8])))
+    there = [n for n in range(1, EVENTS + 1) if n not in (1, 2, 7, 8)]
+    with store.lineage(sales.run) as log:
+        assert list(log.logged_since(INGEST, since + 0.5, 3)) == [n for n in there if n >= since][:3]
+    store.dispose()
 
 
 def in_slots(store: LogStore, *, merged: bool) -> Sales:

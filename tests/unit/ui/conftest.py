@@ -11,7 +11,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.web_app import create_app
-from tests.support.page_readers import Reader, Readers
+from tests.support.page_readers import Reader, Readers, Retries
 from tests.support.two_groups import TwoGroups
 
 
@@ -32,15 +32,28 @@ def flow(store: LogStore) -> TwoGroups:
 
 
 @pytest.fixture
-def client(store: LogStore) -> TestClient:
-    """`owner` reads DAG ``dag``, `quiet` without the logs of its tasks, `stranger` another one."""
-    readers = Readers(
+def readers() -> Readers:
+    """`owner` reads DAG ``dag``, `quiet` without logs of its tasks and without data, `stranger` another one. `boss` changes
+    what runs."""
+    return Readers(
         owner=Reader(frozenset({"dag"})),
-        quiet=Reader(frozenset({"dag"}), output=False),
-        stranger=Reader(frozenset({"other"})),
+        quiet=Reader(frozenset({"dag"}), output=False, data=False),
+        stranger=Reader(frozenset({"other"}), change=True),
+        boss=Reader(frozenset({"dag"}), change=True, name="Grace"),
     )
-    return TestClient(create_app(LogSource(lambda: store, "logio_default"), readers))
+
+
+@pytest.fixture
+def retries() -> Retries:
+    return Retries()
+
+
+@pytest.fixture
+def client(store: LogStore, readers: Readers, retries: Retries) -> TestClient:
+    return TestClient(create_app(LogSource(lambda: store, "logio_default"), readers, retries.retrying()))
 
 
 OWNER = {"x-reader": "owner"}
 STRANGER = {"x-reader": "stranger"}
+QUIET = {"x-reader": "quiet"}
+BOSS = {"x-reader": "boss"}

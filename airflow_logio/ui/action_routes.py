@@ -1,0 +1,128 @@
+"""The routes that change a run: POSTs of JSON, by people who may change the runs of its DAG. Who asks is noted first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException
+from sqlalchemy.exc import DBAPIError
+
+from airflow_logio.commands import with_log
+from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
+from airflow_logio.protocol.replicas import MAX_REPLICAS
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.looks import RunLook
+from airflow_logio.ui.page_access import Access
+from airflow_logio.ui.posted import Posted, Text, decoded, posted_after
+from airflow_logio.ui.run_actions import ActionResult, RunActions
+
+
+class OfGroup(Posted, frozen=True):
+    """A group of the run; None for all of them."""
+
+    group: Text | None = None
+
+
+class ReplicasWanted(Posted, frozen=True):
+    group: Text
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPLICAS)]
+    reason: Text = ""
+
+
+class OfRun(Posted, frozen=True):
+    pass
+
+
+class ActionRoutes:
+    """`source` is the log that is changed: it may be opened with another role than the one that is read.
+
+    `readable` finds a run that a person may see, and raises for others.
+    """
+
+    def __init__(
+        self, source: LogSource, access: Access, actions: RunActions, readable: Callable[[str, Any], RunLook]
+    ) -> None:
+        self._source = source
+        self._access = access
+        self._actions = actions
+        self._readable = readable
+
+    def add_to(self, app: FastAPI) -> None:
+        user = Depends(self._access.user)
+        given = Depends(posted_after(self._access.user))
+
+        @app.post("/api/runs/{uid}/stop")
+        def stop(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+            return self._done(
+                "stop", uid, who, raw, OfGroup, lambda log, run, it: self._actions.stop(log, run, it.group)
+            )
+
+        @app.post("/api/runs/{uid}/drain")
+        def drain(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+            return self._done(
+                "drain", uid, who, raw, OfGroup, lambda log, run, it: self._actions.drain(log, run, it.group)
+            )
+
+        @app.post("/api/runs/{uid}/retry")
+        def retry(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+            return self._done(
+                "retry", uid, who, raw, OfGroup, lambda log, run, it: self._actions.retry(log, run, it.group)
+            )
+
+        @app.post("/api/runs/{uid}/scale")
+        def scale(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+            def act(log: LogStore, run: Run, it: ReplicasWanted) -> ActionResult:
+                by = f"{self._access.name_of(who)}, on the page"
+                return self._actions.scale(log, run, it.group, it.replicas, by=by, reason=it.reason)
+
+            return self._done("scale", uid, who, raw, ReplicasWanted, act)
+
+        @app.post("/api/runs/{uid}/give_up")
+        def give_up(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+            return self._done("give_up", uid, who, raw, OfRun, lambda log, run, _: self._actions.give_up(log, run))
+
+    def _done(
+        self,
+        action: str,
+        uid: str,
+        who: Any,
+        raw: bytes,
+        kind: type[Any],
+        act: Callable[[LogStore, Run, Any], ActionResult],
+    ) -> dict[str, Any]:
+        """Find the run, check the right, note who asks, act. Nothing is done that could not be noted."""
+        look = self._readable(uid, who)
+        if not self._access.may_change(who, look.dag_id):
+            raise HTTPException(403, "you may not change the runs of this DAG")
+        it = decoded(raw, kind)
+        with self._source.asking() as log:
+            seen = log.store.sight([uid])
+            if not seen:
+                raise UnknownRun("no such run is in the log that is changed")
+            self._access.note(who, look.report.run.spec.key, action, {"uid": uid, **it.told()})
+            with _refused(look.report.log):
+                outcome = act(log.store, seen[0].run, it)
+        told = look.report.log
+        return {"said": with_log(outcome.said, told), "warning": outcome.warning and with_log(outcome.warning, told)}
+
+
+@contextmanager
+def _refused(log: str | None) -> Iterator[None]:
+    """409 for what is refused, with the sentence that the commands say."""
+    try:
+        yield
+    except (LogUnavailable, UnknownRun):
+        raise
+    except LogioError as error:
+        raise HTTPException(409, with_log(str(error), log)) from error
+    except DBAPIError as error:
+        raise HTTPException(
+            409,
+            "the log refuses it: the role with which the page opens the log may not write. Option `[logio] "
+            "page_action_conn_id` names a connection that may",
+        ) from error

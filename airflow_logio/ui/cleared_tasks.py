@@ -1,0 +1,45 @@
+"""Retrying in Airflow: groups are launched by their tasks, so these are cleared. The API server launches nothing."""
+
+from __future__ import annotations
+
+from airflow_logio import _compat
+from airflow_logio.errors import ProtocolViolation
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.runtime.figures.whole_group import members_of
+from airflow_logio.runtime.supervision.retrial import STARTABLE, nothing_to_retry
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.ui.run_actions import Retrying
+
+
+def retry_by_tasks(store: LogStore, run: Run, group: str | None) -> str:
+    """Clear the tasks of groups that are parked, halted or dead: one, or all. Raises `ProtocolViolation` if there is nothing
+    to clear, `LogUnavailable`.
+
+    Quarantined Input Sets stay: to put them back, what lies behind them is asked first, which needs the author's code.
+    """
+    statuses = {status.group: status for status in store.groups(run.run_id)}
+    asked = list(statuses) if group is None else list(members_of(run, group))
+    names = [name for name in asked if statuses[name].state in STARTABLE]
+    if not names:
+        if store.quarantined(run.run_id, None if group is None else asked[0], limit=1):
+            raise ProtocolViolation(
+                f"only quarantined Input Sets can be retried, and this server does not load the code that is needed for it: "
+                f"`logio retry {run.uid[:8]}` puts them back"
+            )
+        raise ProtocolViolation(nothing_to_retry(run, statuses, asked))
+    key = run.spec.key
+    cleared = _compat.clear_group_tasks(key.dag_id, key.dag_run_id, {*names, *map(replicated_group, names)})
+    if not cleared:
+        raise ProtocolViolation(
+            f"no task that has failed launches {', '.join(names)} in DAG run {key.dag_run_id} of {key.dag_id}: wait until "
+            f"its task has, or use `logio retry {run.uid[:8]}`"
+        )
+    return f"cleared: task {', '.join(cleared)}, and what is behind; Airflow runs it again, and the group resumes"
+
+
+CLEARING = Retrying(
+    retry_by_tasks,
+    "Its task is cleared, with the tasks behind it. A worker launches a new driver, with the code that it has by now, which "
+    "resumes where the log ends, at no cost to the recovery budget.",
+)

@@ -1,0 +1,120 @@
+"""The routes of lineage: each answers one click, with a bounded question. Records need the right to data, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Query
+from pydantic import Field
+
+from airflow_logio.commands import with_log
+from airflow_logio.errors import LineageUnknown
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.store.lineage.result import Direction
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.ui import lineage_documents as documents
+from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.looks import RunLook
+from airflow_logio.ui.page_access import Access
+from airflow_logio.ui.posted import LONGEST_TEXT, Posted, Text, decoded, posted_after
+
+MOST_CRITERIA = 20
+LARGEST = 2**62
+Number = Annotated[int, Query(ge=1, le=LARGEST)]
+Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(max_length=documents.MOST_EVENTS)]
+Name = Annotated[str, Query(max_length=LONGEST_TEXT)]
+
+
+class SoughtEvents(Posted, frozen=True):
+    """What is looked for on a port: one of the four."""
+
+    port: Text
+    event: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
+    input_set: Text | None = None
+    at: Annotated[float, msgspec.Meta(ge=0, le=LARGEST)] | None = None
+    """Seconds since the epoch: events that were logged from then on."""
+    where: Annotated[dict[Text, Text], msgspec.Meta(min_length=1, max_length=MOST_CRITERIA)] | None = None
+    """Column → value: of a record that the event holds."""
+    before: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
+
+
+class LineageRoutes:
+    """`payloads`: where bodies are that are not in the log. `readable` finds a run that a person may see."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        access: Access,
+        payloads: Callable[[], Elsewhere | None],
+        readable: Callable[[str, Any], RunLook],
+    ) -> None:
+        self._source = source
+        self._access = access
+        self._payloads = payloads
+        self._readable = readable
+
+    def add_to(self, app: FastAPI) -> None:
+        user = Depends(self._access.user)
+        given = Depends(posted_after(self._access.user))
+
+        @app.get("/api/runs/{uid}/lineage")
+        def ports(uid: str, who: Any = user) -> dict[str, Any]:
+            with self._asking(self._readable(uid, who)) as (log, run):
+                return documents.ports_document(log, run)
+
+        @app.get("/api/runs/{uid}/lineage/step")
+        def step(
+            uid: str,
+            port: Name,
+            event: Numbers,
+            direction: Direction,
+            who: Any = user,
+        ) -> dict[str, Any]:
+            look = self._readable(uid, who)
+            with_data = self._access.may_read_data(who, look.dag_id)
+            with self._asking(look) as (log, run):
+                return documents.step_document(log, run, direction, port, event, with_data=with_data)
+
+        @app.get("/api/runs/{uid}/lineage/records")
+        def records(uid: str, port: Name, event: Number, who: Any = user) -> dict[str, Any]:
+            with self._asking(self._with_data(uid, who)) as (log, run):
+                node = documents.event_node(run, port, event)
+                return documents.records_document(log, run, node, self._payloads())
+
+        @app.get("/api/runs/{uid}/lineage/read")
+        def read(uid: str, operator: Name, connection: Name, action: Number, who: Any = user) -> dict[str, Any]:
+            with self._asking(self._with_data(uid, who)) as (log, run):
+                node = documents.read_node(operator, connection, action)
+                return documents.records_document(log, run, node, self._payloads())
+
+        @app.post("/api/runs/{uid}/lineage/find")  # changes nothing: values are data, and stand in no address
+        def find(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+            look = self._readable(uid, who)
+            it = decoded(raw, SoughtEvents)
+            if [it.event, it.input_set, it.at, it.where].count(None) != 3:
+                raise HTTPException(422, "give the number of an event, an Input Set, a time, or values of a record")
+            if it.where is not None:
+                look = self._with_data(uid, who)
+            with self._asking(look) as (log, run):
+                if it.where is None:
+                    return documents.found_document(log, run, it.port, event=it.event, input_set=it.input_set, at=it.at)
+                return documents.held_document(log, run, it.port, it.where, it.before, self._payloads())
+
+    def _with_data(self, uid: str, who: Any) -> RunLook:
+        look = self._readable(uid, who)
+        if not self._access.may_read_data(who, look.dag_id):
+            raise HTTPException(403, "you may not read the data of this DAG")
+        return look
+
+    @contextmanager
+    def _asking(self, look: RunLook) -> Iterator[tuple[LogStore, Run]]:
+        """The log and the run as it is described now. What is not there is 404, with the sentence of `logio lineage`."""
+        with self._source.asking() as log:
+            try:
+                yield log.store, look.report.run
+            except LineageUnknown as error:
+                raise HTTPException(404, with_log(str(error), look.report.log)) from error

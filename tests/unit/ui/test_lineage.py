@@ -1,0 +1,193 @@
+"""Lineage on the page: who sees what of it, what a click answers, and how much at most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from airflow_logio.store.port import LogStore
+from airflow_logio.ui import lineage_documents
+from tests.support.app_routes import routes
+from tests.unit.lineage.test_records import EVENTS, Sales, filled
+from tests.unit.ui.conftest import OWNER, QUIET, STRANGER
+
+QUERIES = {
+    "lineage": "",
+    "lineage/step": "?port=hourly.out&event=2&direction=backward",
+    "lineage/records": "?port=ingest.out&event=3",
+    "lineage/read": "?operator=hourly&connection=warehouse&action=1",
+}
+DATA = ("lineage/records", "lineage/read")
+
+
+@pytest.fixture
+def sales(store: LogStore) -> Sales:
+    return filled(store)
+
+
+def path(sales: Sales, name: str) -> str:
+    return f"/api/runs/{sales.run.uid}/{name}{QUERIES.get(name, '')}"
+
+
+def asked(client: TestClient, sales: Sales, name: str, query: str, reader: dict[str, str] = OWNER) -> dict[str, Any]:
+    answer = client.get(f"/api/runs/{sales.run.uid}/{name}?{query}", headers=reader)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def find(client: TestClient, sales: Sales, reader: dict[str, str] = OWNER, **wanted: Any) -> Any:
+    return client.post(path(sales, "lineage/find"), json={"port": "ingest.out", **wanted}, headers=reader)
+
+
+# --- who ---------------------------------------------------------------------------------------------------------------
+
+
+def test_these_are_all_the_routes_of_lineage(client: TestClient) -> None:
+    every = routes(client.app, uid="u", group="g", name="n")
+    found = {(method, one.partition("u/")[2]) for method, one in every if "/lineage" in one}
+    assert found == {*(("GET", name) for name in QUERIES), ("POST", "lineage/find")}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_lineage_is_for_readers_of_the_run_and_records_for_those_of_its_data(
+    client: TestClient, sales: Sales, name: str
+) -> None:
+    where = path(sales, name)
+    expected = {"": 401, "stranger": 403, "owner": 200, "quiet": 403 if name in DATA else 200}
+    for reader, status in expected.items():
+        answer = client.get(where, headers={"x-reader": reader})
+        assert answer.status_code == status, reader
+    unknown = where.replace(sales.run.uid, "0" * 32)
+    assert client.get(unknown, headers=OWNER).json() == {"detail": "there is no such run, or no such group in it"}
+
+
+def test_to_look_for_values_needs_the_right_to_data(client: TestClient, sales: Sales) -> None:
+    where = {"product_id": "1007"}
+    assert find(client, sales, {}, where=where).status_code == 401
+    assert find(client, sales, STRANGER, event=3).status_code == 403
+    assert find(client, sales, QUIET, where=where).status_code == 403
+    assert find(client, sales, QUIET, event=3).status_code == 200
+    assert client.post(path(sales, "lineage/find"), content=b"{}", headers=OWNER).status_code == 415
+
+
+def test_what_sources_say_and_what_was_read_are_data(client: TestClient, sales: Sales) -> None:
+    for query in (QUERIES["lineage/step"][1:], "port=ingest.out&event=3&direction=backward"):
+        shown, quiet = (asked(client, sales, "lineage/step", query, reader) for reader in (OWNER, QUIET))
+        assert any(one["about"] for one in shown["reads"])
+        text = str(quiet)
+        assert "products" not in text and "sales 1.parquet" not in text
+        assert [one["action"] for one in quiet["reads"]] == [one["action"] for one in shown["reads"]]
+
+
+# --- what --------------------------------------------------------------------------------------------------------------
+
+
+def test_ports_say_how_many_events_they_have(client: TestClient, sales: Sales) -> None:
+    ports = asked(client, sales, "lineage", "")
+    assert ports == {"ports": [{"port": "ingest.out", "sent": EVENTS}, {"port": "hourly.out", "sent": 2}], "in_all": 2}
+
+
+def test_a_step_back_names_what_was_used_and_read(client: TestClient, sales: Sales) -> None:
+    found = asked(client, sales, "lineage/step", "port=hourly.out&event=2&direction=backward")
+    assert found["input_sets"] == [{"operator": "hourly", "id": "small"}]
+    (port,) = found["ports"]
+    assert (port["port"], port["events"], port["records"]) == ("ingest.out", 2, 4)
+    assert [one["event"] for one in port["first"]] == [3, 4]
+    (side,) = found["reads"]
+    assert (side["operator"], side["connection"], side["records"], side["about"]["table"]) == (
+        "hourly",
+        "warehouse",
+        100,
+        "products",
+    )
+    assert found["cut"] is False
+    (source,) = asked(client, sales, "lineage/step", "port=ingest.out&event=3&direction=backward")["reads"]
+    assert source["is_source"] and source["about"]["path"] == "/data/sales 1.parquet"
+    onward = asked(client, sales, "lineage/step", "port=ingest.out&event=3&event=4&direction=forward")
+    assert [(one["port"], one["events"]) for one in onward["ports"]] == [("hourly.out", 2)]
+
+
+def test_many_events_are_counted_and_some_are_named(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = "port=hourly.out&event=1&direction=backward"
+    (port,) = asked(client, sales, "lineage/step", query)["ports"]
+    assert (port["events"], len(port["first"])) == (EVENTS - 3, EVENTS - 3)
+    monkeypatch.setattr(lineage_documents, "MOST_EVENTS", 5)
+    (port,) = asked(client, sales, "lineage/step", query)["ports"]
+    assert (port["events"], [one["event"] for one in port["first"]]) == (EVENTS - 3, [1, 2, 3, 4, 5])
+    monkeypatch.setattr(lineage_documents, "MOST_ROWS", 10)
+    cut = asked(client, sales, "lineage/step", query)
+    assert (cut["cut"], cut["ports"][0]["events"]) == (True, 10)
+    too_many = "&".join(f"event={n}" for n in range(1, 200))
+    answer = client.get(f"{path(sales, 'lineage/step')}&{too_many}", headers=OWNER)
+    assert answer.status_code == 422
+
+
+def test_records_are_the_first_ones_as_texts(client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = asked(client, sales, "lineage/records", "port=ingest.out&event=3")
+    assert records == {
+        "columns": ["product_id", "quantity"],
+        "rows": [["3", "1"], ["1003", "2"]],
+        "more": False,
+    }
+    read = asked(client, sales, "lineage/read", QUERIES["lineage/read"][1:])
+    assert (read["columns"], len(read["rows"]), read["more"]) == (["product_id", "department"], 50, True)
+    monkeypatch.setattr(lineage_documents, "MOST_RECORDS", 1)
+    monkeypatch.setattr(lineage_documents, "LONGEST_VALUE", 3)
+    cut = asked(client, sales, "lineage/read", QUERIES["lineage/read"][1:])
+    assert cut == {"columns": ["product_id", "department"], "rows": [["0", "GRO..."]], "more": True}
+
+
+def test_events_are_found_by_number_input_set_and_values(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find(client, sales, event=3).json()["events"] == [{"port": "ingest.out", "event": 3, "records": 2}]
+    assert find(client, sales, event=999).json()["events"] == []
+    of_set = find(client, sales, port="hourly.out", input_set="small").json()
+    assert of_set["events"] == [{"port": "hourly.out", "event": 2, "records": 1}]
+    assert find(client, sales, port="hourly.out", input_set="none").json()["events"] == []
+    assert [one["event"] for one in find(client, sales, at=0).json()["events"]] == list(range(1, 21))
+    assert find(client, sales, at=9e9).json()["events"] == []
+    held = find(client, sales, where={"product_id": "1007"}).json()
+    assert held == {"events": [{"port": "ingest.out", "event": 7, "records": 1}], "searched": EVENTS, "before": None}
+    # A search looks at the latest events first, some at a time, and says where the next one goes on.
+    monkeypatch.setattr(lineage_documents, "MOST_SEARCHED", 50)
+    first = find(client, sales, where={"product_id": "1007"}).json()
+    assert first == {"events": [], "searched": 50, "before": 11}
+    rest = find(client, sales, where={"product_id": "1007"}, before=first["before"]).json()
+    assert rest == {"events": held["events"], "searched": 10, "before": None}
+
+
+def test_what_is_asked_wrongly_is_said(client: TestClient, sales: Sales) -> None:
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"event": 1, "input_set": "small"},
+        {"event": 0},
+        {"event": "1"},
+        {"at": "now"},
+        {"where": {}},
+        {"else": 1},
+    ]
+    for wanted in wrong:
+        assert find(client, sales, **wanted).status_code == 422, wanted
+    for wanted, said in (
+        ({"where": {"order": "1"}}, "have no column 'order'"),
+        ({"where": {"product_id": "x"}}, "is no value of it"),
+        ({"port": "nothing.out", "event": 1}, "has no port"),
+    ):
+        answer = find(client, sales, **wanted)
+        assert (answer.status_code, said in answer.json()["detail"]) == (404, True)
+    for query in ("port=hourly.out&event=9&direction=backward", "port=x&event=1&direction=forward"):
+        assert client.get(f"/api/runs/{sales.run.uid}/lineage/step?{query}", headers=OWNER).status_code == 404
+    for query in (
+        "port=hourly.out&event=1&direction=up",
+        "port=hourly.out&event=-1&direction=forward",
+        "port=hourly.out",
+    ):
+        assert client.get(f"/api/runs/{sales.run.uid}/lineage/step?{query}", headers=OWNER).status_code == 422
+    for query in ("operator=hourly[x]&connection=warehouse&action=1", "operator=hourly&connection=warehouse&action=9"):
+        assert client.get(f"/api/runs/{sales.run.uid}/lineage/read?{query}", headers=OWNER).status_code == 404
