@@ -15,7 +15,7 @@ import psutil
 from airflow_logio.crash import VARIABLE, CrashPoint
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import bundle, processes, spark_submit
+from airflow_logio.runtime.launch import bundle, leftovers, processes, spark_submit
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import (
@@ -260,7 +260,9 @@ class Running:
         return process
 
     def close(self) -> None:
-        """End every driver of the run, whatever state it is in."""
+        """End every driver of the run, whatever state it is in, and what stands by to take its place."""
+        if (work_dir := getattr(self.context.launcher, "work_dir", None)) is not None:
+            leftovers.end_under(work_dir)
         for group in self.groups:
             identity = self.status(group).identity
             if identity is not None:
