@@ -9,6 +9,8 @@ ARGS ?=
 # Tests run in so many processes: most of them wait for drivers, databases and deadlines.
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Hundreds of processes import the same modules: each would compile them again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test test-fast soak check format bench clean
@@ -18,7 +20,7 @@ help: ## this list
 
 setup: $(STAMP) ## virtual environment and dependencies (again only if pyproject.toml or constraints.txt has changed)
 
-$(STAMP): pyproject.toml constraints.txt .ci/setup
+$(STAMP): pyproject.toml constraints.txt .ci/setup .ci/bytecode
 	@.ci/setup "$(PYTHON)" "$(VENV)"
 	@touch $@
 

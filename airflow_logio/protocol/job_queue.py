@@ -46,6 +46,8 @@ class JobQueue:
     def is_full(self) -> bool:
         """Enough is triggered for the next job and the one after it: take no more events into memory for now."""
         for waiting in self._waiting.values():
+            if not waiting:
+                continue
             records = sum(count for count, _ in waiting.values())
             size = sum(size for _, size in waiting.values())
             if records >= 2 * self._bounds.most_records or size >= self._bounds.waiting_bytes:

@@ -160,8 +160,11 @@ class GroupLoop:
 
         `is_held_up` says whether a receiver lags by its bound. It may ask the log, so it is asked last.
         """
-        if self._jobs.is_full() or any(writer.is_full() for writer in self._writers.values()):
+        if self._jobs.is_full():
             return False
+        for writer in self._writers.values():
+            if writer.is_full():
+                return False
         return not is_held_up()
 
     def deliver(self, receiver: Port, event: Event, now: float) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Status
@@ -142,19 +143,27 @@ class Collection:
 
 def done_rows(effect: fx.Effect) -> int:
     """Rows of EVENT_LOG that an effect marks done, or that are born so, whether they are kept or not."""
-    match effect:
-        case fx.MarkDone(_, _, rows):
-            return rows
-        case fx.WritesDone(_, _, first, last):
-            return last - first + 1
-        case fx.Acknowledge(_, _, _, assignments):
-            return sum(status is Status.DONE for _, status in assignments) if assignments else 1
-        case fx.LogEvent(_, deliveries):
-            return sum(
-                sum(status is Status.DONE for _, status in delivery.assignments) if delivery.assignments else 1
-                for delivery in deliveries
-                if delivery.fused
-            )
-        case fx.CompleteReadAction():
-            return 1
-    return 0
+    count = _DONE_ROWS.get(type(effect))
+    return 0 if count is None else count(effect)
+
+
+def _done_of(assignments: Sequence[tuple[str, Status]]) -> int:
+    return sum(status is Status.DONE for _, status in assignments) if assignments else 1
+
+
+def _done_deliveries(effect: fx.LogEvent) -> int:
+    done = 0
+    for delivery in effect.deliveries:
+        if delivery.fused:
+            done += _done_of(delivery.assignments)
+    return done
+
+
+_DONE_ROWS: Mapping[type, Callable[[Any], int]] = {
+    fx.MarkDone: lambda effect: effect.rows,
+    fx.WritesDone: lambda effect: effect.last - effect.first + 1,
+    fx.Acknowledge: lambda effect: _done_of(effect.assignments),
+    fx.LogEvent: _done_deliveries,
+    fx.CompleteReadAction: lambda _effect: 1,
+}
+"""Looked up by type: patterns would be tried one after the other, for every effect of every step."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol.commit_queue import CommitStep
@@ -56,7 +55,8 @@ def options_of(driver: SimulatedDriver) -> list[Option]:
 
 
 def _running(driver: SimulatedDriver) -> list[Option]:
-    out = [*_transaction(driver), *_writing(driver)]
+    out = _transaction(driver)
+    _writing(driver, out)
     _inputs(driver, out)
     if driver.jobs:
         _generating(driver, out)
@@ -71,16 +71,16 @@ def _running(driver: SimulatedDriver) -> list[Option]:
     return out
 
 
-def _writing(driver: SimulatedDriver) -> Iterator[Option]:
-    acting = not driver.is_replaced or not driver.world.scenario.crash_stop
+def _writing(driver: SimulatedDriver, out: list[Option]) -> None:
     for key, writer in driver.writers.items():
-        if writer.wants in (WriteStep.COMPARE, WriteStep.APPLY):
-            if acting:
-                yield "apply", key
-        elif writer.wants is WriteStep.REPORT:
-            yield "note_writes", key
+        wants = writer.wants
+        if wants is WriteStep.COMPARE or wants is WriteStep.APPLY:
+            if not driver.is_replaced or not driver.world.scenario.crash_stop:
+                out.append(("apply", key))
+        elif wants is WriteStep.REPORT:
+            out.append(("note_writes", key))
         elif writer.pending:
-            yield "take_writes", key
+            out.append(("take_writes", key))
 
 
 def _wishes(driver: SimulatedDriver, out: list[Option]) -> None:
@@ -116,12 +116,13 @@ def _inputs(driver: SimulatedDriver, out: list[Option]) -> None:
         if known.get(port, 0) > cursor:
             out.append(("fetch", port))
     observes = driver.observes()
+    operators = driver.protocol.operators
     if driver.evaluating is not None:
         out += [("evaluate", port) for port, events in driver.evaluating.arriving.items() if events]
         if driver.evaluating.removals:
             out.append(("remove", None))
     for port, events in driver.inbox.items():
-        if events and observes and driver.has_its_turn(port):
+        if events and observes and (operators[port.operator].order is None or driver.has_its_turn(port)):
             out.append(("deliver", port))
     _reading(driver, observes, out)
 
