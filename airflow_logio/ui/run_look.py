@@ -15,7 +15,7 @@ from airflow_logio.run_report import as_json
 from airflow_logio.run_report.replica_report import Replicas, request_document
 from airflow_logio.run_report.report import Report
 from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
-from airflow_logio.runtime.figures.group_condition import condition_of
+from airflow_logio.runtime.figures.group_condition import condition_of, standby_of
 from airflow_logio.runtime.figures.run_summary import quarantined_json
 from airflow_logio.runtime.figures.snapshot import ConnectionView, GroupView
 from airflow_logio.store.load_records import Load
@@ -101,6 +101,7 @@ def _of_status(status: GroupStatus) -> dict[str, Any]:
         "rss_bytes": status.rss_bytes,
         "process": None if identity is None else f"{identity.pid or identity.parent_pid} on {identity.host}",
         "heartbeat_seconds_ago": status.beat_age_seconds,
+        "standby": standby_of(status),
         **_load(status.load),
     }
 

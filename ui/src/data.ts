@@ -32,6 +32,7 @@ interface Figures {
   events_per_second: number | null;
   call: string;
   spark: Spark | null;
+  standby: string;
   received: Amount;
   sent: Amount;
   writes: number;

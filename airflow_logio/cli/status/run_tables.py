@@ -14,11 +14,11 @@ from airflow_logio.cli import display
 from airflow_logio.cli.common import options, written
 from airflow_logio.cli.status import cells, replica_tables
 from airflow_logio.protocol.replicas import base_operator
-from airflow_logio.protocol.states import ALIVE, ENDED, GroupState, RunState
+from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.report import Report, condition_seen
 from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
-from airflow_logio.runtime.figures.group_condition import condition_of
+from airflow_logio.runtime.figures.group_condition import condition_of, standby_of
 from airflow_logio.runtime.figures.recoveries import Recovery
 from airflow_logio.runtime.figures.snapshot import ConnectionView
 from airflow_logio.store.code_records import CodeChange
@@ -150,7 +150,7 @@ def _supervision(report: Report) -> str:
 
 def _groups(report: Report) -> Table:
     """Groups; a replicated group as a whole, with those of its replicas that are in use."""
-    has_standbys = any(_standby(view.status) for view in report.snapshot.rows)
+    has_standbys = any(standby_of(view.status) for view in report.snapshot.rows)
     standby = ("standby",) if has_standbys else ()
     columns = ("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", *standby, "done", "")
     table = cells.table(*columns)
@@ -169,19 +169,11 @@ def _groups(report: Report) -> Table:
             "" if status.beat_at is None else clock_time(status.beat_at),
             f"{status.commits:,}",
             f"{status.rss_bytes / 2**20:,.0f}" if status.rss_bytes else "",
-            *((_standby(status),) if has_standbys else ()),
+            *((standby_of(status),) if has_standbys else ()),
             display.amount(view),
             display.lag(view),
         )
     return table
-
-
-def _standby(status: GroupStatus) -> str:
-    """What stands by to take the place of its driver, with its memory; empty if nothing does."""
-    found = None if status.load is None or status.state not in ALIVE else status.load.standby
-    if found is None:
-        return ""
-    return f"{'ready' if found.is_ready else 'starting'}, {found.rss_bytes / 2**20:,.0f} MB"
 
 
 def _state(status: GroupStatus) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.store.records import GroupStatus
 
 SILENT_SECONDS = 5.0
@@ -20,3 +20,11 @@ def condition_of(status: GroupStatus) -> str:
     """Such as ``running``, or ``running, no heartbeat for 184 s``."""
     silent = silent_seconds(status)
     return status.state.value if silent is None else f"{status.state.value}, no heartbeat for {silent:.0f} s"
+
+
+def standby_of(status: GroupStatus) -> str:
+    """What stands by to take the place of its driver, with its memory: ``ready, 512 MB``; empty if nothing does."""
+    found = None if status.load is None or status.state not in ALIVE else status.load.standby
+    if found is None:
+        return ""
+    return f"{'ready' if found.is_ready else 'starting'}, {found.rss_bytes / 2**20:,.0f} MB"

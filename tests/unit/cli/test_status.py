@@ -26,6 +26,7 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.store import open_store
+from airflow_logio.store.load_records import Load, Standby
 from airflow_logio.store.port import LogStore
 from tests.support.logs import replace_driver
 from tests.support.postgres import PostgresServer
@@ -285,6 +286,18 @@ def test_a_run_with_a_halted_group_and_none_that_runs_has_ended(flow: TwoGroups,
     assert not reporter.look().has_ended
     assert store.halted(flow.drivers["totals"].ref)
     assert reporter.look().has_ended
+
+
+def test_what_stands_by_is_shown_with_its_memory(flow: TwoGroups, logio: Logio) -> None:
+    assert "standby" not in logio("status", flow.run.uid)[1], "no column for what no group has"
+    load = Load(1.0, 0.0, 1.0, 0.0, 0, 0, 0, 0, standby=Standby(4711, True, 512 << 20))
+    flow.store.heartbeat(flow.drivers["totals"].ref, 1, ready=True, rss_bytes=1 << 20, load=load)
+    printed = logio("status", flow.run.uid)[1]
+    [row] = [line for line in printed.splitlines() if line.startswith("totals ")]
+    assert "ready, 512 MB" in row
+    shown = json.loads(logio("status", flow.run.uid, "--json")[1])["groups"]
+    assert shown["totals"]["standby"] == {"pid": 4711, "ready": True, "rss_bytes": 512 << 20}
+    assert shown["ingest"]["standby"] is None
 
 
 def test_a_driver_that_is_silent_is_not_shown_as_if_it_ran(

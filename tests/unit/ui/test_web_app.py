@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
+from airflow_logio.store.load_records import Load, Standby
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef
 from airflow_logio.ui import log_source, shared_value
@@ -153,6 +154,15 @@ def look(client: TestClient, flow: TwoGroups) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
+
+
+def test_what_stands_by_for_a_driver_is_shown(client: TestClient, flow: TwoGroups) -> None:
+    load = Load(1.0, 0.0, 1.0, 0.0, 0, 0, 0, 0, standby=Standby(4711, False, 64 << 20))
+    flow.store.heartbeat(flow.drivers["totals"].ref, 1, ready=True, rss_bytes=1, load=load)
+    assert {one["name"]: one["standby"] for one in look(client, flow)["groups"]} == {
+        "ingest": "",
+        "totals": "starting, 64 MB",
+    }
 
 
 def test_a_death_is_followed_from_its_cause_to_the_first_commit(client: TestClient, flow: TwoGroups) -> None:
