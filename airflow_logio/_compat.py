@@ -238,6 +238,11 @@ def may_change_runs(user: Any, dag_id: str) -> bool:
     return _may(user, dag_id, _team_of(dag_id), "RUN", "PUT")
 
 
+def may_clear_tasks(user: Any, dag_id: str) -> bool:
+    """Whether the user may clear tasks of a DAG's runs."""
+    return _may(user, dag_id, _team_of(dag_id), "TASK_INSTANCE", "PUT")
+
+
 def _team_of(dag_id: str) -> str | None:
     from airflow.models.dag import DagModel
 
@@ -293,13 +298,17 @@ _OF_GROUP_TASKS = {"group", "run_uid", "connections"}
 def clear_group_tasks(dag_id: str, dag_run_id: str, groups: Collection[str]) -> list[str]:
     """Clear the tasks that launch these groups of a DAG run, with what is behind them, as Airflow's own page does; returns
     their names. Only tasks that have failed, as those of groups do that are parked or halted. Empty if there are none.
+
+    Raises `ProtocolViolation` if one of those behind is running.
     """
     from airflow.models import DagRun
     from airflow.models.dagbag import DBDagBag
     from airflow.models.taskinstance import clear_task_instances, find_relevant_relatives
     from airflow.utils.session import create_session
-    from airflow.utils.state import State
+    from airflow.utils.state import State, TaskInstanceState
     from sqlalchemy import select
+
+    from airflow_logio.errors import ProtocolViolation
 
     with create_session() as session:
         dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == dag_run_id))
@@ -318,5 +327,11 @@ def clear_group_tasks(dag_id: str, dag_run_id: str, groups: Collection[str]) -> 
         names = sorted({one.task_id for one in failed})
         behind = find_relevant_relatives(names, [], dag=dag, run_id=dag_run_id, direction="downstream", session=session)
         both = [*names, *(one for one in behind if one not in names)]
-        clear_task_instances(dag.clear(dry_run=True, task_ids=both, run_id=dag_run_id, session=session), session)
+        cleared = dag.clear(dry_run=True, task_ids=both, run_id=dag_run_id, session=session)
+        if running := sorted(one.task_id for one in cleared if one.state == TaskInstanceState.RUNNING):
+            raise ProtocolViolation(
+                f"behind {', '.join(names)}, {', '.join(running)} is running, and would be ended: wait until it has ended, "
+                "and retry then"
+            )
+        clear_task_instances(cleared, session)
         return names

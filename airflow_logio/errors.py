@@ -25,6 +25,10 @@ class ConfigurationError(LogioError):
     """A connection, parameter, path or installed program is missing or unusable; the message says which and what to do."""
 
 
+class NotPermitted(ConfigurationError):
+    """The database role with which the log is opened may not do it: open it with another one, or grant it the right."""
+
+
 class SchemaMismatch(ConfigurationError):
     """The tables of the log database are not of the version that this code expects."""
 

@@ -49,9 +49,9 @@ def ui(
 
     with opened(known.log_url(log)) as store:
         uid = None if run is None else store.find_run(run).uid
-        source = LogSource(lambda: store, options.log)
+        source, changed = (LogSource(lambda: store, options.log) for _ in range(2))  # a retry holds up no look
         say = partial(out.print, markup=False)
-        serve(source, retrying(log), port, say, run=uid, payloads=payloads)
+        serve(source, retrying(log), port, say, run=uid, payloads=payloads, changed=changed)
 
 
 def retrying(log: str | None) -> Retrying:
@@ -68,7 +68,10 @@ def retrying(log: str | None) -> Retrying:
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, timeout=RETRY_SECONDS
                 ).returncode
             except subprocess.TimeoutExpired as error:
-                raise ProtocolViolation(f"`logio retry` has not ended after {RETRY_SECONDS:g} s") from error
+                raise ProtocolViolation(
+                    f"`logio retry` has not ended after {RETRY_SECONDS:g} s, and was ended: it may have launched some "
+                    "groups, as the run shows; retry the others"
+                ) from error
             output.seek(0)
             said = output.read().decode(errors="replace").strip()
         if code:

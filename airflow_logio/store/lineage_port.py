@@ -39,8 +39,10 @@ class LineageLog(ABC):
         """EVENT_LINEAGE of Input Sets: (Input Set, sender, event_id of an output event)."""
 
     @abstractmethod
-    def events_in(self, operator: str, inset_ids: Collection[str]) -> Iterable[tuple[str, str, Port, int]]:
-        """EVENT_LOG of Input Sets: (Input Set, input port, sender, event_id), for events of any port."""
+    def events_in(
+        self, operator: str, inset_ids: Collection[str], ports: Collection[str] | None = None
+    ) -> Iterable[tuple[str, str, Port, int]]:
+        """EVENT_LOG of Input Sets: (Input Set, input port, sender, event_id), for events of these input ports, or of any."""
 
     @abstractmethod
     def uses_of(self, sender: Port, event_ids: Collection[int]) -> Iterable[tuple[int, Port, str]]:

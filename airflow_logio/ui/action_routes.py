@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException
-from sqlalchemy.exc import DBAPIError
 
 from airflow_logio.commands import with_log
-from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
+from airflow_logio.errors import Fenced, NotPermitted, ProtocolViolation, ReplicaBusy, UnknownRun
 from airflow_logio.protocol.replicas import MAX_REPLICAS
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
@@ -70,6 +69,9 @@ class ActionRoutes:
 
         @app.post("/api/runs/{uid}/retry")
         def retry(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+            look = self._readable(uid, who)
+            if not self._access.may_retry(who, look.dag_id):
+                raise HTTPException(403, "you may not clear the tasks of this DAG's runs")
             return self._done(
                 "retry", uid, who, raw, OfGroup, lambda log, run, it: self._actions.retry(log, run, it.group)
             )
@@ -113,14 +115,13 @@ class ActionRoutes:
 
 @contextmanager
 def _refused(log: str | None) -> Iterator[None]:
-    """409 for what is refused, with the sentence that the commands say."""
+    """409 for what the rules of the protocol refuse, with the sentence that the commands say. What is wrong with the log is
+    said as for a look (`Refusals`): it names hosts and roles."""
     try:
         yield
-    except (LogUnavailable, UnknownRun):
-        raise
-    except LogioError as error:
+    except (ProtocolViolation, ReplicaBusy, Fenced) as error:
         raise HTTPException(409, with_log(str(error), log)) from error
-    except DBAPIError as error:
+    except NotPermitted as error:
         raise HTTPException(
             409,
             "the log refuses it: the role with which the page opens the log may not write. Option `[logio] "

@@ -32,6 +32,9 @@ class AirflowAccess(Access):
     def may_change(self, user: Any, dag_id: str) -> bool:
         return _compat.may_change_runs(user, dag_id)
 
+    def may_retry(self, user: Any, dag_id: str) -> bool:
+        return self.may_change(user, dag_id) and _compat.may_clear_tasks(user, dag_id)
+
     def name_of(self, user: Any) -> str:
         return str(user.get_name())
 

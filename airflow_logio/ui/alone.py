@@ -25,7 +25,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def alone_app(
-    source: LogSource, token: str, retrying: Retrying, payloads: Callable[[], Elsewhere | None] = lambda: None
+    source: LogSource,
+    token: str,
+    retrying: Retrying,
+    payloads: Callable[[], Elsewhere | None] = lambda: None,
+    changed: LogSource | None = None,
 ) -> FastAPI:
     """The page and its data. The page itself is for everyone on this machine, and has no data; the token opens those.
 
@@ -33,7 +37,7 @@ def alone_app(
     pages cannot ask in its name, as they could with a cookie. Addresses with another host name are refused: a name that an
     attacker lets point here would make the page his own.
     """
-    app = create_app(source, TokenAccess(token), retrying, payloads=payloads, is_of_one_person=True)
+    app = create_app(source, TokenAccess(token), retrying, changed=changed, payloads=payloads, is_of_one_person=True)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost"])
     page = HTMLResponse(_page())
     app.add_api_route("/", lambda: page, methods=["GET"], response_class=HTMLResponse)
@@ -48,14 +52,19 @@ def serve(
     *,
     run: str | None = None,
     payloads: Callable[[], Elsewhere | None] = lambda: None,
+    changed: LogSource | None = None,
 ) -> None:
-    """Serve the page until Ctrl-C; port 0 takes a free one. Says the address. Raises `ConfigurationError` for a port that
-    is taken."""
+    """Serve the page until Ctrl-C; port 0 takes a free one. Says the address.
+
+    `changed`: the log as actions ask it, in places of their own. Raises `ConfigurationError` for a port that is taken.
+    """
     token = secrets.token_urlsafe(32)
     with closing(_bound(port)) as listening:
         place = "" if run is None else f"&run={run}"
         say(f"http://{LOOPBACK}:{listening.getsockname()[1]}/#token={token}{place}")
-        config = uvicorn.Config(alone_app(source, token, retrying, payloads), log_level="warning", access_log=False)
+        config = uvicorn.Config(
+            alone_app(source, token, retrying, payloads, changed), log_level="warning", access_log=False
+        )
         uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -24,8 +24,8 @@ def retry_by_tasks(store: LogStore, run: Run, group: str | None) -> str:
     if not names:
         if store.quarantined(run.run_id, None if group is None else asked[0], limit=1):
             raise ProtocolViolation(
-                f"only quarantined Input Sets can be retried, and this server does not load the code that is needed for it: "
-                f"`logio retry {run.uid[:8]}` puts them back"
+                f"only quarantined Input Sets can be retried. That needs the pipeline's code, which Airflow's API server "
+                f"does not load: `logio retry {run.uid[:8]}` puts them back"
             )
         raise ProtocolViolation(nothing_to_retry(run, statuses, asked))
     key = run.spec.key
@@ -35,7 +35,7 @@ def retry_by_tasks(store: LogStore, run: Run, group: str | None) -> str:
             f"no task that has failed launches {', '.join(names)} in DAG run {key.dag_run_id} of {key.dag_id}: wait until "
             f"its task has, or use `logio retry {run.uid[:8]}`"
         )
-    return f"cleared: task {', '.join(cleared)}, and what is behind; Airflow runs it again, and the group resumes"
+    return f"cleared, with what is behind: {', '.join(cleared)}. Airflow runs that again, and the groups resume"
 
 
 CLEARING = Retrying(

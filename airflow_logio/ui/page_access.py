@@ -39,6 +39,10 @@ class Access(ABC):
     def may_change(self, user: Any, dag_id: str) -> bool:
         """Whether this user may stop, scale or retry the runs of a DAG, or give them up."""
 
+    def may_retry(self, user: Any, dag_id: str) -> bool:
+        """Whether this user may have groups of a DAG's runs launched again."""
+        return self.may_change(user, dag_id)
+
     @abstractmethod
     def name_of(self, user: Any) -> str:
         """The user's name, as it is written beside what was done."""

@@ -53,7 +53,8 @@ class RunActions:
         """Ask for a drain, which takes as long as it takes; the supervisor of the run sees to it."""
         _check_group(run, group)
         states: States = await_stop(StopRun(store, run, StopMode.DRAIN, group), 0.0)
-        return ActionResult(f"it drains: {shown(states)}", self._unsupervised(store, run))
+        said = f"asked to drain; now: {shown(states)}" if states else not_ended(states, 0.0)
+        return ActionResult(said, self._unsupervised(store, run))
 
     def scale(self, store: LogStore, run: Run, group: str, replicas: int, *, by: str, reason: str) -> ActionResult:
         """Ask for a number of replicas, which the supervisor of the run carries out."""

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.databases import parse_url
-from airflow_logio.errors import LogioError
+from airflow_logio.errors import NotPermitted
 from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from tests.conftest import QUICK
@@ -36,7 +36,7 @@ def test_who_may_only_read_sees_a_run_and_changes_nothing(postgres_url: str, rea
     (run,) = reader.list_runs()
     assert [status.group for status in reader.groups(run.run_id)] == ["g"]
     assert reader.code(run.run_id, 0).archive is None
-    with pytest.raises(LogioError, match="permission denied"):
+    with pytest.raises(NotPermitted, match="permission denied"):
         reader.declare_dead(GroupRef(run.run_id, "g", 1), "by somebody who may not")
     driver.session.commit([sent(2)])
     assert fetched(driver.session) == [1, 2]

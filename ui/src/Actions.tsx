@@ -26,7 +26,7 @@ export function RunActions({ server, run, rights }: Props) {
     <div className="actions" role="group" aria-label="What can be done with the run">
       {alive.length > 0 && <Action name="Drain ..." open={() => ask("drain")} />}
       {alive.length > 0 && <Action name="Stop ..." open={() => ask("stop")} />}
-      {(stopped.length > 0 || run.condition.includes("quarantine")) && <Action name="Retry ..." open={() => ask("retry")} />}
+      {rights.retry !== null && (stopped.length > 0 || run.condition.includes("quarantine")) && <Action name="Retry ..." open={() => ask("retry")} />}
       <Action name="Give up ..." open={() => ask("give_up")} />
       {asked === "drain" && (
         <Confirm title={`Drain the run of ${run.pipeline}?`} action="Drain it" run={act} close={close}>
@@ -86,7 +86,7 @@ export function GroupActions({ server, run, rights, group, whole }: Props & { gr
         />
       )}
       {isAlive && <Action name="Stop ..." open={() => ask("stop")} />}
-      {!whole && STARTABLE.has(group.state) && <Action name="Retry ..." open={() => ask("retry")} />}
+      {rights.retry !== null && !whole && STARTABLE.has(group.state) && <Action name="Retry ..." open={() => ask("retry")} />}
       {asked === "scale" && (
         <Confirm
           title={`Scale group ${group.name}?`}

@@ -169,8 +169,8 @@ export interface Panel {
 export interface Rights {
   change: boolean;
   data: boolean;
-  /** What a retry does here. */
-  retry: string;
+  /** What a retry does here; null for those who may not. */
+  retry: string | null;
 }
 
 export interface LineagePorts {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
 from airflow_logio.protocol.states import RunState
-from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun, await_stop, not_ended
+from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun, await_stop, left_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.endings import how_to_begin_anew
@@ -43,6 +43,9 @@ def give_up(store: LogStore, run: Run, seconds: float, seen: Callable[[States], 
         stopping = StopRun(store, run, StopMode.HALT)
         states = await_stop(stopping, seconds, seen)
         if not stopping.is_over(states):
-            raise ProtocolViolation(not_ended(states, seconds))
+            raise ProtocolViolation(
+                f"{left_of(states)}: still not ended after {seconds:g} s, so the run is not given up. It has been asked to "
+                "halt: give it up again when it has"
+            )
     said = "is given up" if store.supersede(run.run_id) else "was given up before"
     return f"run {run.spec.key}, uid {run.uid[:SHORTEST_UID]}, {said}. {how_to_begin_anew(run)}"

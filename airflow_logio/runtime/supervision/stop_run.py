@@ -85,10 +85,11 @@ class StopRun:
             return None
 
     def is_over(self, states: States) -> bool:
-        """Everything has ended. A drain is also over when a group was halted or parked: what is behind it waits for it."""
+        """Everything has ended, and that is known. A drain is also over when a group was halted or parked: what is behind it
+        waits for it."""
         if self._mode is StopMode.DRAIN and any(state in WAITING for state in states.values()):
             return True
-        return all(state in ENDED for state in states.values()) and not self._is_left
+        return bool(states) and all(state in ENDED for state in states.values()) and not self._is_left
 
     def has_succeeded(self, states: States) -> bool:
         """The stop is over, and the result is what was asked for."""
@@ -132,8 +133,12 @@ def await_stop(stopping: StopRun, seconds: float, seen: Callable[[States], None]
 
 def not_ended(states: States, seconds: float) -> str:
     """What is said when the time of a stop is up."""
-    left = ", ".join(name for name, state in states.items() if state not in ENDED) or "the log does not answer"
-    return f"{left}: still not ended after {seconds:g} s; the request stands and takes effect without this command"
+    return f"{left_of(states)}: still not ended after {seconds:g} s; the request stands, and takes effect by itself"
+
+
+def left_of(states: States) -> str:
+    """The groups that have not ended."""
+    return ", ".join(name for name, state in states.items() if state not in ENDED) or "the log does not answer"
 
 
 def shown(states: States) -> str:

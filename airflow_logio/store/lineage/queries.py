@@ -69,7 +69,7 @@ def backward(
     every scope, for an event that is not in the log (any more) and for ports without a path. Also raises `UnknownRun`
     and `LogUnavailable`.
     """
-    return _query(store, run, Direction.BACKWARD, port, event_id, to, slots)
+    return _query(store, run, Direction.BACKWARD, port, event_id, to, slots)[0]
 
 
 def forward(
@@ -82,7 +82,7 @@ def forward(
     slots: bool = False,
 ) -> Lineage:
     """What was made so far from one event of an output port, or from several: `backward` in the other direction."""
-    return _query(store, run, Direction.FORWARD, port, event_id, to, slots)
+    return _query(store, run, Direction.FORWARD, port, event_id, to, slots)[0]
 
 
 def step(
@@ -93,8 +93,7 @@ def step(
 
     It takes at most `most_rows` rows of each statement, however many there are. Raises as `backward`.
     """
-    found = _query(store, run, direction, port, event_id, None, False, most_rows)
-    return found, sum(len(ends) for ends in found.edges.values()) >= most_rows
+    return _query(store, run, direction, port, event_id, None, False, most_rows)
 
 
 def _query(
@@ -106,18 +105,19 @@ def _query(
     to: AnyPort | None,
     slots: bool,
     most_rows: int | None = None,
-) -> Lineage:
+) -> tuple[Lineage, bool]:
+    """The answer, and whether it may be cut."""
     found = store.find_run(run) if isinstance(run, str) else run
     ports = CapturedPorts(found)
     begin, end = ports.checked(port), None if to is None else ports.checked(to)
     ids = sorted({event_id} if isinstance(event_id, int) else set(event_id))
     with store.lineage(found) as log:
         log.most_rows = most_rows
-        edges = walk(log, ports, direction, begin, ids, end, one_step=most_rows is not None)
+        edges, is_cut = walk(log, ports, direction, begin, ids, end, one_step=most_rows is not None)
         log.most_rows = None
         _check_events(log, begin, ids)
         result = _described(log, direction, [EventNode(begin, number) for number in ids], edges, slots)
-    return result if slots else as_authored(result, found)
+    return (result if slots else as_authored(result, found)), is_cut
 
 
 def _check_events(log: LineageLog, port: Port, ids: Collection[int]) -> None:

@@ -30,8 +30,9 @@ def walk(
     end: Port | None,
     *,
     one_step: bool = False,
-) -> Edges:
-    """The edges from these events, as `Lineage` has them; raises `LineageUnknown` if no path leads to `end`.
+) -> tuple[Edges, bool]:
+    """The edges from these events, as `Lineage` has them; and whether `LineageLog.most_rows` may have left some out.
+    Raises `LineageUnknown` if no path leads to `end`.
 
     With `one_step`, only to the next events of the author's ports, by way of Dispatchers and Mergers.
     """
@@ -40,7 +41,7 @@ def walk(
         walking.backward(begin, ids)
     else:
         walking.forward(begin, ids)
-    return walking.edges
+    return walking.edges, walking.is_cut
 
 
 class _Walk:
@@ -57,6 +58,8 @@ class _Walk:
         self._pending: dict[Port, set[int]] = defaultdict(set)
         """Events that were reached, by port."""
         self.edges: Edges = {}
+        self.is_cut = False
+        """A statement has given as many rows as it may: also of rows that no edge is made of."""
 
     def backward(self, begin: Port, ids: Iterable[int]) -> None:
         self._pending[begin].update(ids)
@@ -83,8 +86,8 @@ class _Walk:
         """Only events on ports in IN: the Input Set may hold others (the paper's c_1 was made from such events
         alone)."""
         captured = self._ports.inputs(operator)
-        for inset_id, name, sender, event_id in self._some(self._log.events_in(operator, insets)):
-            if name in captured and sender in self._allowed:
+        for inset_id, _, sender, event_id in self._some(self._log.events_in(operator, insets, captured)):
+            if sender in self._allowed:
                 self._edge(InputSetNode(operator, inset_id), EventNode(sender, event_id))
                 self._pending[sender].add(event_id)
         for inset_id, connection, action_id in self._some(self._log.reads_in(operator, insets)):
@@ -127,7 +130,11 @@ class _Walk:
                 self._pending[port].add(event_id)
 
     def _some(self, answer: Iterable[T]) -> Iterable[T]:
-        return islice(answer, self._log.most_rows)
+        taken = 0
+        for row in islice(answer, self._log.most_rows):
+            taken += 1
+            yield row
+        self.is_cut = self.is_cut or taken == self._log.most_rows
 
     def _edge(self, node: Node, end: Node) -> None:
         self.edges.setdefault(node, {})[end] = None

@@ -47,10 +47,12 @@ class MemoryLineageLog(LineageLog):
             for sender, event_id in self._made.get((operator, inset_id), ()):
                 yield inset_id, sender, event_id
 
-    def events_in(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, str, Port, int]]:
+    def events_in(
+        self, operator: str, inset_ids: Collection[str], ports: Collection[str] | None = None
+    ) -> Iterator[tuple[str, str, Port, int]]:
         for inset_id in sorted(inset_ids):
             for row in self._in_set.get((operator, inset_id), ()):
-                if row.rec_port is not None:
+                if row.rec_port is not None and (ports is None or row.rec_port in ports):
                     yield inset_id, row.rec_port, Port(row.body.operator, row.body.channel), row.body.event_id
 
     def reads_in(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, str, int]]:

@@ -5,7 +5,7 @@ What it shares with warehouses is in `airflow_logio/databases.py`: URLs, durable
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from airflow_logio.databases import (
     snapshot_options,
     sqlite_engine,
 )
-from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable
+from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable, NotPermitted
 from airflow_logio.postgres_sessions import SETTINGS, postgres_engine
 from airflow_logio.store.sql.beat_file import beat_file_engine
 
@@ -88,8 +88,12 @@ def reading(engine: Engine) -> Iterator[Connection]:
         transaction.rollback()
 
 
-_CONFLICTS = {"40001", "40P01"}
-_LOCK_TIMEOUT = "55P03"
+_BY_CODE: Mapping[str, Callable[[str], Exception]] = {
+    "40001": TransactionConflict,  # serialization_failure
+    "40P01": TransactionConflict,  # deadlock_detected
+    "42501": NotPermitted,  # insufficient_privilege
+    "55P03": LockTimeout,  # lock_not_available
+}
 
 
 @contextmanager
@@ -110,10 +114,8 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
     cause = str(error.orig).strip()
     where = describe(engine)
     code = getattr(error.orig, "pgcode", None) or ""
-    if code == _LOCK_TIMEOUT:
-        return LockTimeout(f"{where}: {cause}")
-    if code in _CONFLICTS:
-        return TransactionConflict(f"{where}: {cause}")
+    if code in _BY_CODE:
+        return _BY_CODE[code](f"{where}: {cause}")
     if code == "42P01" or ("no such table" in cause and not error.connection_invalidated):
         return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
     if is_misconfigured(error):

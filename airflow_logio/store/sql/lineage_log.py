@@ -47,9 +47,13 @@ class SqlLineageLog(LineageLog):
         for row in self._rows(query, table.c.inset_id, inset_ids):
             yield row.inset_id, Port(operator, row.send_port), row.event_id
 
-    def events_in(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, str, Port, int]]:
+    def events_in(
+        self, operator: str, inset_ids: Collection[str], ports: Collection[str] | None = None
+    ) -> Iterator[tuple[str, str, Port, int]]:
         columns = schema.event_log.c
         query = self._received(operator).where(columns.rec_port.is_not(None), columns.send_port.is_not(None))
+        if ports is not None:
+            query = query.where(columns.rec_port.in_(sorted(ports)))
         for row in self._rows(query, columns.inset_id, inset_ids):
             yield row.inset_id, row.rec_port, Port(row.send_op, row.send_port), row.event_id
 

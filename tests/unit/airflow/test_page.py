@@ -180,13 +180,27 @@ def test_a_retry_clears_the_groups_task_and_what_is_behind_it(api: TestClient, l
     assert "no task that has failed launches totals in DAG run run-1 of dag" in without_tasks.text
     states = {"ingest": "running", "totals": "failed", "scale": "success", "finish": "upstream_failed"}
     run_of_tasks(states)
+    refused = api.post(retry, json={"group": "totals"}, headers=as_user("dag+-TASK_INSTANCE"))
+    assert refused.status_code == 403, "Airflow asks for this right where it clears tasks"
+    rights = f"{PREFIX}/api/runs/{flow.run.uid}/rights"
+    assert api.get(rights, headers=as_user("dag+-TASK_INSTANCE")).json()["retry"] is None
+    in_state("finish", "running")
+    waits = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
+    assert (waits.status_code, "behind totals, finish is running" in waits.text) == (409, True)
+    in_state("finish", "upstream_failed")
     answer = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
-    assert answer.json()["said"].startswith("cleared: task totals, and what is behind")
+    assert answer.json()["said"].startswith("cleared, with what is behind: totals.")
     with settings.Session() as session:
         now = {one.task_id: one.state for one in session.query(TaskInstance)}
         assert now == {"ingest": "running", "totals": None, "scale": "success", "finish": None}
         assert [one.state for one in session.query(DagRun)] == ["queued"]
-    assert [one[:2] for one in audited()] == [("dag+", "logio_retry")] * 3
+    assert [one[:2] for one in audited()] == [("dag+", "logio_retry")] * 4
+
+
+def in_state(task_id: str, state: str) -> None:
+    with settings.Session() as session:
+        session.query(TaskInstance).filter(TaskInstance.task_id == task_id).update({"state": state})
+        session.commit()
 
 
 def run_of_tasks(states: dict[str, str]) -> None:

@@ -98,6 +98,23 @@ def test_a_step_is_bounded_and_says_so(wide: Flow) -> None:
     assert all(isinstance(one, EventNode) for one in whole.roots)
 
 
+def test_events_outside_of_the_lineage_take_no_room_from_those_inside(log_store: LogStore) -> None:
+    """Of two inputs one is captured. Whatever is left out is said, also if it would not have been shown."""
+    joined = {
+        "a": Op(events=6),
+        "z": Op(events=30),
+        "j": Op(("a.out", "z.out"), window="count", size=18, emits={"out": 1}),
+    }
+    flow = Flow(log_store, joined, [("a.out", "j.out")]).to_the_end()
+    whole = backward(flow.store, flow.run, "j.out", 1)
+    captured = len(whole.events("a.out"))
+    assert captured > 1 and whole.events() != [] and not [one for one in whole.events() if str(one.port) == "z.out"]
+    for most_rows in range(1, 40):
+        found, is_cut = step(flow.store, flow.run, Direction.BACKWARD, "j.out", 1, most_rows=most_rows)
+        assert len(found.events("a.out")) == min(captured, most_rows)
+        assert is_cut or len(found.events("a.out")) == captured
+
+
 def test_a_step_from_what_is_not_there(wide: Flow) -> None:
     with pytest.raises(LineageUnknown, match=r"has no event 99 of b\.out"):
         step(wide.store, wide.run, Direction.BACKWARD, "b.out", 99, most_rows=5)

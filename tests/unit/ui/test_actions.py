@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy.exc import ProgrammingError
 
+from airflow_logio.errors import LogInconsistent, NotPermitted
 from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.runtime.supervision.stop_run import StopRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Supervision
 from airflow_logio.ui import run_actions
@@ -115,7 +116,7 @@ def test_what_may_be_done_is_said_before(client: TestClient, flow: TwoGroups) ->
     where = f"/api/runs/{flow.run.uid}/rights"
     told = "It will be launched again."
     assert client.get(where, headers=BOSS).json() == {"change": True, "data": True, "retry": told}
-    assert client.get(where, headers={"x-reader": "quiet"}).json() == {"change": False, "data": False, "retry": told}
+    assert client.get(where, headers={"x-reader": "quiet"}).json() == {"change": False, "data": False, "retry": None}
     assert client.get(where, headers=STRANGER).status_code == 403
 
 
@@ -144,7 +145,7 @@ def test_sources_drain_and_what_cannot_is_refused_as_the_command_does(client: Te
         "group 'totals' has no source: it ends by itself when the groups before it have drained",
     )
     answer = client.post(path(flow.run.uid, "drain"), json={}, headers=BOSS)
-    assert answer.json() == {"said": "it drains: ingest running, totals running", "warning": None}
+    assert answer.json() == {"said": "asked to drain; now: ingest running, totals running", "warning": None}
     assert wishes(flow) == {"ingest": GroupState.DRAINING, "totals": GroupState.RUNNING}
 
 
@@ -205,11 +206,33 @@ def test_what_cannot_be_noted_is_not_done(
 
 def test_a_role_that_only_reads_is_said(client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise ProgrammingError("UPDATE groups", {}, Exception("permission denied for table groups"))
+        raise NotPermitted("log database postgresql://logio_reader@host/db: permission denied for table logio_group")
 
     monkeypatch.setattr(type(flow.store), "request", refuse)
     answer = client.post(path(flow.run.uid, "stop"), json={}, headers=BOSS)
-    assert (answer.status_code, "page_action_conn_id" in answer.text, "UPDATE" in answer.text) == (409, True, False)
+    assert (answer.status_code, "page_action_conn_id" in answer.text, "host" in answer.text) == (409, True, False)
+
+
+def test_what_is_wrong_with_the_log_is_not_said_to_those_who_act(
+    client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise LogInconsistent("log database postgresql://logio@host/db: a row is damaged")
+
+    monkeypatch.setattr(type(flow.store), "request", fail)
+    answer = client.post(path(flow.run.uid, "stop"), json={}, headers=BOSS)
+    assert (answer.status_code, "host" in answer.text) == (500, False)
+
+
+def test_a_stop_of_which_nothing_is_known_is_no_success(
+    client: TestClient, flow: TwoGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request was taken, and then the log did not answer."""
+    monkeypatch.setattr(StopRun, "look", lambda self: None)
+    answer = client.post(path(flow.run.uid, "stop"), json={}, headers=BOSS)
+    assert "the log does not answer: still not ended" in answer.json()["said"]
+    answer = client.post(path(flow.run.uid, "give_up"), json={}, headers=BOSS)
+    assert answer.status_code == 409 and "is not given up" in answer.json()["detail"]
 
 
 def test_a_reader_who_may_not_change_sees_the_run_all_the_same(client: TestClient, flow: TwoGroups) -> None:
