@@ -332,6 +332,13 @@ class GroupStatus:
     """Only the group's own task launches its drivers."""
     beat_age_seconds: float | None = field(default=None, compare=False)
     """Since its last heartbeat, by the database's clock; None if it has given none."""
+    state_age_seconds: float | None = field(default=None, compare=False)
+    """Since its state began, by the database's clock; None of several replicas as one."""
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """Of a registered driver: since its last heartbeat, or since it registered if it has not given the first."""
+        return self.state_age_seconds if self.beat_age_seconds is None else self.beat_age_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class Lake:
     def assert_nothing_left(self, store: LogStore, run: Running) -> None:
         """After the sweep every file is one of a dataset that the log names, whole."""
         payloads = Payloads(str(self.payloads))
+        while store.collect(run.run.run_id, 1_000).more:  # as `logio gc` does with what the last commits have marked
+            pass
         sweep_run(payloads, store, run.run)
         refs = [ref for ref in store.references(run.run.run_id, f"{run.run.uid}/") if ".manifest#" in ref]
         datasets = [payloads.dataset("a row", ref) for ref in refs]
@@ -71,12 +73,7 @@ class Lake:
         manifests = {str(self.payloads / ref.partition("#")[0]) for ref in refs}
         assert {str(path) for path in self.payloads.rglob("*") if path.is_file()} == named | manifests
         kept = Counter(ref.partition("/datasets/")[2].partition("/")[0] for ref in refs)
-        captured = {port: kept.pop(port) for port in ("raw.out", "checked.good", "priced.out")}
-        assert captured == dict.fromkeys(captured, EVENTS), "what lineage keeps"
-        made = {"orders.in": EVENTS, "stores.in": EVENTS, "days.in": lake.DAYS, "daily.out": lake.DAYS}
-        assert all(count < made.get(port, 0) for port, count in kept.items()), (
-            f"only those that were done in the last commit are not collected yet: {kept}"
-        )
+        assert kept == dict.fromkeys(("raw.out", "checked.good", "priced.out"), EVENTS), "what lineage keeps"
 
 
 SITES = {

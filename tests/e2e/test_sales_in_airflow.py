@@ -254,7 +254,14 @@ def lineage_is_whole(places: Places, run: Run, transactions: Path) -> None:
     def ends(job: str) -> list[Event]:
         return [event for event in told(places) if event["job"]["name"] == job and event["eventType"] == "COMPLETE"]
 
+    def last_of_attempts() -> set[str]:
+        of_tasks = [event for event in told(places) if event["job"]["name"] != DAG_ID]
+        return set({event["run"]["runId"]: event["eventType"] for event in of_tasks}.values())
+
     eventually(lambda: ends(DAG_ID), what="OpenLineage is told that the DAG run has ended", timeout=LONG)
+    # Processes of their own tell the end of an attempt, perhaps behind that of the DAG run.
+    ended_all = lambda: last_of_attempts() <= {"COMPLETE", "FAIL"}  # noqa: E731
+    eventually(ended_all, what="OpenLineage is told that each attempt has ended", timeout=LONG)
     types: dict[tuple[str, str], list[str]] = {}
     parents: list[str] = []
     for event in told(places):
@@ -268,7 +275,9 @@ def lineage_is_whole(places: Places, run: Run, transactions: Path) -> None:
     assert parents == sorted(parents, key=[begun, ended].index)
     for attempt, found in types.items():
         assert found[0] == "START" and found[-1] in ("COMPLETE", "FAIL"), (attempt, found)
-        assert set(found[1:-1]) <= {"START", "RUNNING"}, (attempt, found)
+        # A task that woke before Airflow had heard of its deferral is taken for failed, and works on all the same.
+        between = {"START", "RUNNING", "FAIL"} if attempt[0].endswith(".supervise") else {"START", "RUNNING"}
+        assert set(found[1:-1]) <= between, (attempt, found)
     failed = [job for (job, _), found in types.items() if found[-1] == "FAIL"]
     failed = [
         job for job in failed if not job.endswith(".supervise")

@@ -12,7 +12,7 @@ _BEATING = (GroupState.RUNNING, GroupState.DRAINING)
 
 def silent_seconds(status: GroupStatus) -> float | None:
     """For how long a registered driver has given no heartbeat, if that is long; None otherwise."""
-    age = status.beat_age_seconds
+    age = status.silent_seconds
     return age if status.state in _BEATING and age is not None and age >= SILENT_SECONDS else None
 
 

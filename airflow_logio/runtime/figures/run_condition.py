@@ -105,4 +105,4 @@ def _stands_still(group: GroupStatus, lease: Lease, at: float) -> bool:
         return True
     if group.state in LAUNCHING:
         return at - group.since > lease.launch_seconds
-    return group.beat_age_seconds is not None and group.beat_age_seconds > lease.seconds
+    return group.silent_seconds is not None and group.silent_seconds > lease.seconds

@@ -66,6 +66,7 @@ def as_one(group: str, statuses: Sequence[GroupStatus]) -> GroupStatus:
         rss_bytes=sum(status.rss_bytes for status in statuses if status.state in AT_WORK),
         beat_at=None,
         beat_age_seconds=None,
+        state_age_seconds=None,
         killed=None,
         identity=None,
         error=None,

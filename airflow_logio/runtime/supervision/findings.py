@@ -220,7 +220,7 @@ class FailureFinder:
             slots = self._store.slots_sight(asked) if asked else {}
         self._forget_ended(sights)
         self._suspects = any(
-            status.state in ALIVE and (status.beat_age_seconds or 0.0) > sight.run.spec.lease.seconds
+            status.state in ALIVE and (status.silent_seconds or 0.0) > sight.run.spec.lease.seconds
             for sight in sights
             for status in sight.groups
         )

@@ -32,6 +32,7 @@ def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
         killed=row.launch.killed if row.launch else None,
         own_place=row.launch.own_place if row.launch else False,
         beat_age_seconds=tables.now() - beat.at if beat else None,
+        state_age_seconds=tables.now() - row.since,
     )
 
 

@@ -116,7 +116,7 @@ def status_query(connection: Connection, beats: Engine) -> sa.Select[Any]:
     """Groups with what `statuses_of` needs, in one statement; without heartbeats if these are in a file of their own."""
     groups, fence, driver = schema.group, schema.fence, schema.driver
     query = (
-        sa.select(groups, fence.c.incarnation, fence.c.commit_no, driver, _recoveries())
+        sa.select(groups, fence.c.incarnation, fence.c.commit_no, driver, _recoveries(), _state_age(connection))
         .join(fence, sa.and_(*_same(fence, groups)))
         .outerjoin(driver, sa.and_(*_same(driver, fence), driver.c.incarnation == fence.c.incarnation))
         .order_by(groups.c.run_id, groups.c.group_name)
@@ -148,6 +148,10 @@ def _same(one: sa.FromClause, other: sa.FromClause) -> list[sa.ColumnElement[boo
 def _age(connection: Connection) -> sa.Label[float]:
     """Seconds since the heartbeat, by the database's clock."""
     return (now(connection.dialect.name) - schema.heartbeat.c.at).label("beat_age")
+
+
+def _state_age(connection: Connection) -> sa.Label[float]:
+    return (now(connection.dialect.name) - schema.group.c.since).label("state_age")
 
 
 def _recoveries() -> sa.Label[int]:
@@ -208,6 +212,7 @@ def _status(row: sa.RowMapping, beat: sa.RowMapping | None) -> GroupStatus:
         code=row[groups.code],
         **_of_recipe(row[groups.launch]),
         beat_age_seconds=max(0.0, beat["beat_age"]) if beat else None,
+        state_age_seconds=max(0.0, row["state_age"]),
     )
 
 

@@ -56,13 +56,20 @@ def run(start: Callable[..., Run], store: LogStore, monkeypatch: pytest.MonkeyPa
     return found
 
 
-def drive(store: LogStore, run: Run, identity: DriverIdentity = SOMEBODY) -> None:
+def drive(store: LogStore, run: Run, identity: DriverIdentity = SOMEBODY, *, silent: str = "") -> None:
+    """A driver of each group; that of group `silent` dies before its first heartbeat."""
     for name in GROUPS:
         ref = store.register(store.claim(run.run_id, name, expected=0, reason="test"), identity)
-        store.heartbeat(ref, 1, ready=True, rss_bytes=1 << 20)
+        if name != silent:
+            store.heartbeat(ref, 1, ready=True, rss_bytes=1 << 20)
 
 
 def silence(sqlite_url: str, seconds: float) -> None:
+    """Both since the last heartbeat and since the driver has registered."""
+    log = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
+    with log:
+        log.execute("UPDATE logio_group SET since = since - ?", (seconds,))
+    log.close()
     beats = sqlite3.connect(sqlite_url.removeprefix("sqlite:///") + ".heartbeat")
     with beats:
         beats.execute("UPDATE logio_heartbeat SET at = at - ?", (seconds,))
@@ -74,16 +81,18 @@ def listed(logio: Logio) -> tuple[str, str]:
     return found["condition"], found["next_step"]
 
 
+@pytest.mark.parametrize("silent", ["", "publish"])
 def test_a_run_that_was_killed_with_its_drivers_waits_for_a_person(
-    run: Run, store: LogStore, logio: Logio, sqlite_url: str, launched: list[str]
+    run: Run, store: LogStore, logio: Logio, sqlite_url: str, launched: list[str], silent: str
 ) -> None:
-    drive(store, run, GONE)
+    drive(store, run, GONE, silent=silent)
     assert listed(logio) == ("running", f"nobody supervises it; `logio retry {run.uid[:8]}` does")
     silence(sqlite_url, 9)
     assert listed(logio)[0] == "running", "the lease has not run out"
     silence(sqlite_url, 2)
     assert listed(logio) == ("waiting for a person", f"nobody runs it; `logio retry {run.uid[:8]}` continues it")
     shown = logio("status", run.uid)[1]
+    assert all(f"group {name} is running, no heartbeat for 11 s" in shown for name in GROUPS), shown
     assert "waiting for a person, started" in shown and "process 12 on here did so" in shown
     code, said = logio("retry", run.uid[:8])
     assert (code, launched) == (0, [*GROUPS, "supervise"]), said
