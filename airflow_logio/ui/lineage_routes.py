@@ -12,11 +12,13 @@ from pydantic import Field
 
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol.replicas import MAX_SLOTS
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui import lineage_documents as documents
+from airflow_logio.ui.found_events import Wanted, found_document, held_document
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
@@ -39,7 +41,10 @@ class SoughtEvents(Posted, frozen=True):
     """Seconds since the epoch: events that were logged from then on."""
     where: Annotated[dict[Text, Text], msgspec.Meta(min_length=1, max_length=MOST_CRITERIA)] | None = None
     """Column → value: of a record that the event holds."""
-    before: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
+    before: (
+        Annotated[list[Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]], msgspec.Meta(max_length=MAX_SLOTS)] | None
+    ) = None
+    """Where a search by values goes on: as its answer has said, a number for each port of the log."""
 
 
 class LineageRoutes:
@@ -101,8 +106,8 @@ class LineageRoutes:
                 look = self._with_data(uid, who)
             with self._asking(look) as (log, run):
                 if it.where is None:
-                    return documents.found_document(log, run, it.port, event=it.event, input_set=it.input_set, at=it.at)
-                return documents.held_document(log, run, it.port, it.where, it.before, self._payloads())
+                    return found_document(log, run, it.port, Wanted(it.event, it.input_set, it.at))
+                return held_document(log, run, it.port, it.where, it.before, self._payloads())
 
     def _with_data(self, uid: str, who: Any) -> RunLook:
         look = self._readable(uid, who)
