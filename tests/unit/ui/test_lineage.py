@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_logio.runtime.figures.event_search import SearchLimits
 from airflow_logio.store.port import LogStore
-from airflow_logio.ui import lineage_documents
+from airflow_logio.ui import found_events, lineage_documents
+from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
 from tests.unit.lineage.test_records import EVENTS, Sales, filled
 from tests.unit.ui.conftest import OWNER, QUIET, STRANGER
@@ -119,6 +121,12 @@ def test_many_events_are_counted_and_some_are_named(
     monkeypatch.setattr(lineage_documents, "MOST_EVENTS", 5)
     (port,) = asked(client, sales, "lineage/step", query)["ports"]
     assert (port["events"], [one["event"] for one in port["first"]]) == (EVENTS - 3, [1, 2, 3, 4, 5])
+    monkeypatch.setattr(lineage_documents, "MOST_NAMED", 3)
+    assert len(asked(client, sales, "lineage/step", query)["ports"][0]["first"]) == 3
+    monkeypatch.setattr(lineage_documents, "MOST_PORTS", 0)
+    none = asked(client, sales, "lineage/step", query)
+    assert (none["ports"], none["ports_in_all"]) == ([], 1)
+    monkeypatch.undo()
     monkeypatch.setattr(lineage_documents, "MOST_ROWS", 10)
     cut = asked(client, sales, "lineage/step", query)
     assert (cut["cut"], cut["ports"][0]["events"]) == (True, 10)
@@ -127,39 +135,115 @@ def test_many_events_are_counted_and_some_are_named(
     assert answer.status_code == 422
 
 
+def test_boxes_of_the_graph_have_ids_of_their_members(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all of them, not only of those that are named: two boxes may begin with the same hundred."""
+
+    def box(query: str) -> Any:
+        return asked(client, sales, "lineage/step", query)["ports"][0]
+
+    monkeypatch.setattr(lineage_documents, "MOST_EVENTS", 2)
+    wide, small = (box(f"port=hourly.out&event={n}&direction=backward") for n in (1, 2))
+    both = box("port=hourly.out&event=1&event=2&direction=backward")
+    assert wide["id"].startswith(f"ingest.out {EVENTS - 3} ") and small["id"].startswith("ingest.out 2 ")
+    assert both["id"] == wide["id"] == box("port=hourly.out&event=1&direction=backward")["id"]
+    monkeypatch.setattr(lineage_documents, "MOST_ROWS", 10)
+    part = box("port=hourly.out&event=1&direction=backward")
+    assert part["id"] != wide["id"] and part["first"] == wide["first"]
+    assert box("port=ingest.out&event=1&direction=forward")["id"] == "hourly.out 1 1"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "most", "shares"),
+    [
+        ([], 5, []),
+        ([3, 1], 5, [3, 1]),
+        ([100, 100, 1], 50, [24, 25, 1]),
+        ([9, 9, 9], 2, [0, 1, 1]),
+        ([0, 1_000_000], 500, [0, 500]),
+    ],
+)
+def test_an_answer_is_shared_fairly(wanted: list[int], most: int, shares: list[int]) -> None:
+    assert fair_shares(wanted, most) == shares
+
+
 def test_records_are_the_first_ones_as_texts(client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch) -> None:
     records = asked(client, sales, "lineage/records", "port=ingest.out&event=3")
     assert records == {
         "columns": ["product_id", "quantity"],
         "rows": [["3", "1"], ["1003", "2"]],
-        "more": False,
+        "rows_in_all": 2,
+        "columns_in_all": 2,
     }
     read = asked(client, sales, "lineage/read", QUERIES["lineage/read"][1:])
-    assert (read["columns"], len(read["rows"]), read["more"]) == (["product_id", "department"], 50, True)
+    assert (read["columns"], len(read["rows"]), read["rows_in_all"]) == (["product_id", "department"], 50, 100)
     monkeypatch.setattr(lineage_documents, "MOST_RECORDS", 1)
     monkeypatch.setattr(lineage_documents, "LONGEST_VALUE", 3)
     cut = asked(client, sales, "lineage/read", QUERIES["lineage/read"][1:])
-    assert cut == {"columns": ["product_id", "department"], "rows": [["0", "GRO..."]], "more": True}
+    assert (cut["columns"], cut["rows"]) == (["product_id", "department"], [["0", "GRO..."]])
+    monkeypatch.setattr(lineage_documents, "MOST_COLUMNS", 1)
+    cut = asked(client, sales, "lineage/read", QUERIES["lineage/read"][1:])
+    assert cut == {"columns": ["product_id"], "rows": [["0"]], "rows_in_all": 100, "columns_in_all": 2}
 
 
-def test_events_are_found_by_number_input_set_and_values(
+def test_events_are_found_by_number_input_set_and_time(
     client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert find(client, sales, event=3).json()["events"] == [{"port": "ingest.out", "event": 3, "records": 2}]
+    found = find(client, sales, event=3).json()
+    assert found["events"] == [{"port": "ingest.out", "event": 3, "records": 2}]
+    assert (found["more"], found["ports"], found["ports_looked_at"]) == (False, 1, 1)
     assert find(client, sales, event=999).json()["events"] == []
     of_set = find(client, sales, port="hourly.out", input_set="small").json()
     assert of_set["events"] == [{"port": "hourly.out", "event": 2, "records": 1}]
     assert find(client, sales, port="hourly.out", input_set="none").json()["events"] == []
-    assert [one["event"] for one in find(client, sales, at=0).json()["events"]] == list(range(1, 21))
+    since = find(client, sales, at=0).json()
+    assert [one["event"] for one in since["events"]] == list(range(1, 21)) and since["more"]
+    monkeypatch.setattr(found_events, "MOST_SINCE", EVENTS)
+    since = find(client, sales, at=0).json()
+    assert (len(since["events"]), since["more"]) == (EVENTS, False)
     assert find(client, sales, at=9e9).json()["events"] == []
-    held = find(client, sales, where={"product_id": "1007"}).json()
-    assert held == {"events": [{"port": "ingest.out", "event": 7, "records": 1}], "searched": EVENTS, "before": None}
-    # A search looks at the latest events first, some at a time, and says where the next one goes on.
-    monkeypatch.setattr(lineage_documents, "MOST_SEARCHED", 50)
-    first = find(client, sales, where={"product_id": "1007"}).json()
-    assert first == {"events": [], "searched": 50, "before": 11}
-    rest = find(client, sales, where={"product_id": "1007"}, before=first["before"]).json()
-    assert rest == {"events": held["events"], "searched": 10, "before": None}
+
+
+def test_a_search_by_values_looks_at_the_newest_first_and_is_continued(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seventh = {"product_id": "1007"}
+    held = find(client, sales, where=seventh).json()
+    assert held["seconds"] >= 0 and {**held, "seconds": 0} == {
+        "events": [{"port": "ingest.out", "event": 7, "records": 1}],
+        "searched": EVENTS,
+        "sent": EVENTS,
+        "seconds": 0,
+        "partly": 0,
+        "lacking": "",
+        "before": None,
+    }
+    monkeypatch.setattr(found_events, "SEARCH", SearchLimits(found=4))
+    every = {"quantity": "1"}
+    first = find(client, sales, where=every).json()
+    assert [one["event"] for one in first["events"]] == [EVENTS - n for n in range(4)]
+    assert (first["searched"], first["before"]) == (4, [EVENTS - 3])
+    second = find(client, sales, where=every, before=first["before"]).json()
+    assert [one["event"] for one in second["events"]] == [EVENTS - 4 - n for n in range(4)]
+    monkeypatch.setattr(found_events, "SEARCH", SearchLimits(seconds=0))
+    slow = find(client, sales, where=seventh, before=[9]).json()
+    assert (slow["events"], slow["searched"], slow["before"]) == ([], 1, [8])
+    assert [one["event"] for one in find(client, sales, where=seventh, before=[8]).json()["events"]] == [7]
+    assert find(client, sales, where=seventh, before=[2]).json()["before"] is None
+    other = find(client, sales, where=seventh, before=[8, 8])
+    assert (other.status_code, "begin it anew" in other.json()["detail"]) == (404, True)
+
+
+def test_a_column_that_the_newest_events_lack_may_be_in_earlier_ones(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Types of ports change: only of a port that was searched as a whole it is sure that there is no such column."""
+    monkeypatch.setattr(found_events, "SEARCH", SearchLimits(seconds=0))
+    found = find(client, sales, where={"order": "1"}).json()
+    assert "have no column 'order'; they have product_id, quantity" in found["lacking"] and found["before"] == [EVENTS]
+    last = find(client, sales, where={"order": "1"}, before=[2])
+    assert last.status_code == 200 and last.json()["lacking"]
 
 
 def test_what_is_asked_wrongly_is_said(client: TestClient, sales: Sales) -> None:
@@ -170,6 +254,9 @@ def test_what_is_asked_wrongly_is_said(client: TestClient, sales: Sales) -> None
         {"event": "1"},
         {"at": "now"},
         {"where": {}},
+        {"where": {"quantity": "1"}, "before": 7},
+        {"where": {"quantity": "1"}, "before": [0]},
+        {"where": {"quantity": "1"}, "before": [1] * 1025},
         {"else": 1},
     ]
     for wanted in wrong:
