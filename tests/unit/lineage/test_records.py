@@ -53,7 +53,7 @@ class Sales:
         return backward(self.store, self.run, "hourly.out", event_id)
 
 
-def filled(store: LogStore, *, replay: bool = False) -> Sales:
+def filled(store: LogStore, *, replay: bool = False, events: int = EVENTS) -> Sales:
     """With `replay`, `hourly` is a replay operator."""
     shapes = {
         "ingest": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
@@ -62,7 +62,7 @@ def filled(store: LogStore, *, replay: bool = False) -> Sales:
     named = replace(spec("g"), operators=shapes, scopes=(ScopeShape("ingest.out", "hourly.out"),))
     driver = start_driver(store, run=store.start_run(named))
     commit: fx.Effects = [fx.StartReadAction("ingest", "source", 1, {"path": "/data/sales 1.parquet"}, kept=True)]
-    for n in range(1, EVENTS + 1):
+    for n in range(1, events + 1):
         insets = ["wide"] if n % 20 else []
         insets += ["small"] if n in (3, 4) else []
         about = {"read_action": 1, "first": 2 * n - 2, "last": 2 * n - 1}
