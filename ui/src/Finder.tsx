@@ -136,21 +136,21 @@ export function Finder({ server, api, data, open }: Props) {
           )}
         </p>
       )}
-      <p role="status" className="small">
-        {busy ? (ports === null ? "Looking at the log ..." : "Searching ...") : result !== null && said(result.found)}
+      <p className="small">
+        <span role="status">{busy ? (ports === null ? "Looking at the log ..." : "Searching ...") : result !== null && said(result.found)}</span>{" "}
+        {result !== null && "searched" in result.found && result.found.before !== null && (
+          <button type="button" className="choice" aria-disabled={busy} onClick={() => busy || void look(result.asked, result)}>
+            Search further
+          </button>
+        )}
       </p>
       {result !== null && (
-        <div className="actions" role="group" aria-label="Found events">
+        <div className="actions found" role="group" aria-label="Found events">
           {result.found.events.map((one) => (
             <button key={`${one.port} ${one.event}`} type="button" className="link" onClick={() => open(one)}>
               {one.port} {one.event}
             </button>
           ))}
-          {"searched" in result.found && result.found.before !== null && (
-            <button type="button" className="choice" aria-disabled={busy} onClick={() => busy || void look(result.asked, result)}>
-              Search further
-            </button>
-          )}
         </div>
       )}
     </>

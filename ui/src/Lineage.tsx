@@ -17,8 +17,8 @@ interface Props {
   open: (named: Named | null) => void;
 }
 
-const WIDTH = 230;
-const HEIGHT = 66;
+const WIDTH = 250;
+const HEIGHT = 84;
 
 /** Where an event comes from, and what was made of it: it unfolds by click. */
 export function Lineage({ server, uid, rights, named, open }: Props) {
@@ -117,6 +117,11 @@ function ItemBox({ data: { item, chosen, choose, unfold } }: NodeProps<ItemNode>
       <button type="button" className="nodrag nopan" aria-pressed={chosen} onClick={() => choose(item.id)}>
         <span className="box-name">{item.title}</span>
         <span className="small">{item.figures}</span>
+        {followed(item) && (
+          <span className="small" aria-hidden="true">
+            ← → {followed(item)}
+          </span>
+        )}
       </button>
       {arrow("forward", "→", "What was made from it")}
       <Handle type="source" position={Position.Right} isConnectable={false} />
