@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.figures.event_search import SearchLimits
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import OperatorShape
 from airflow_logio.ui import found_events, lineage_documents
 from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
-from tests.unit.lineage.test_records import EVENTS, Sales, filled
+from tests.support.logs import spec, start_driver
+from tests.support.statements import counted_statements
+from tests.unit.lineage.test_records import EVENTS, Sales, filled, slots_with_events
 from tests.unit.ui.conftest import OWNER, QUIET, STRANGER
 
 QUERIES = {
@@ -90,6 +96,14 @@ def test_what_sources_say_and_what_was_read_are_data(client: TestClient, sales: 
 def test_ports_say_how_many_events_they_have(client: TestClient, sales: Sales) -> None:
     ports = asked(client, sales, "lineage", "")
     assert ports == {"ports": [{"port": "ingest.out", "sent": EVENTS}, {"port": "hourly.out", "sent": 2}], "in_all": 2}
+
+
+def test_the_counters_of_all_ports_come_in_one_statement(store: LogStore) -> None:
+    run = slots_with_events(store, range(9))
+    with counted_statements() as seen:
+        document = lineage_documents.ports_document(store, run)
+    assert [one["sent"] for one in document["ports"]] == list(range(9))
+    assert ["logio_port_counter" in statement for statement in seen].count(True) == 1
 
 
 def test_a_step_back_names_what_was_used_and_read(client: TestClient, sales: Sales) -> None:
@@ -203,6 +217,49 @@ def test_events_are_found_by_number_input_set_and_time(
     since = find(client, sales, at=0).json()
     assert (len(since["events"]), since["more"]) == (EVENTS, False)
     assert find(client, sales, at=9e9).json()["events"] == []
+
+
+def test_of_slots_each_gets_its_part_of_the_answer(
+    client: TestClient, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = slots_with_events(store, [30, 5])
+    sales = Sales(store, run)
+    of_two = [{"port": f"work[{slot}].out", "event": 4, "records": 2} for slot in range(2)]
+    assert find(client, sales, port="work.out", event=4).json()["events"] == of_two
+
+    def numbers() -> tuple[list[tuple[str, int]], bool]:
+        found = find(client, sales, port="work.out", at=0).json()
+        return [(one["port"], one["event"]) for one in found["events"]], found["more"]
+
+    first, second = ([(f"work[{slot}].out", n) for n in range(1, 21)] for slot in range(2))
+    assert numbers() == (first + second[:5], True)
+    monkeypatch.setattr(found_events, "MOST_FOUND", 8)
+    assert numbers() == (first[:4] + second[:4], True)
+    monkeypatch.setattr(found_events, "MOST_SECONDS", 0.0)
+    assert numbers() == (first[:8], True)
+    found = find(client, sales, port="work.out", event=4).json()
+    assert (found["events"], found["ports_looked_at"], found["ports"]) == (of_two[:1], 1, 2)
+
+
+def test_an_input_set_is_looked_for_on_one_port(
+    client: TestClient, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much was made of it on others."""
+    shape = OperatorShape("g", {}, ("late", "out"), (), ("late", "out"), ("late", "out"))
+    driver = start_driver(store, run=store.start_run(replace(spec("g"), operators={"work": shape})))
+    for name, many in (("late", 9), ("out", 3)):
+        for number in range(1, many + 1):
+            event = Event(Port("work", name), number, Kind.DATA, 2, None, b"")
+            made = fx.RecordLineage(Port("work", name), number, "one")
+            driver.session.commit(
+                [fx.LogEvent(event, (), kept=True), made, fx.CountEvents(Port("work", name), "out", 1, 2)]
+            )
+    sales = Sales(store, driver.run)
+    for most, more in ((3, False), (2, True)):
+        monkeypatch.setattr(found_events, "MOST_FOUND", most)
+        found = find(client, sales, port="work.out", input_set="one").json()
+        assert [(one["port"], one["event"]) for one in found["events"]] == [("work.out", n) for n in range(1, most + 1)]
+        assert found["more"] is more
 
 
 def test_a_search_by_values_looks_at_the_newest_first_and_is_continued(
