@@ -177,8 +177,8 @@ function together(first: FoundByValues, next: FoundByValues): FoundByValues {
 function said(found: Found): string {
   const many = `${count(found.events.length)} found`;
   if (!("searched" in found)) {
-    const of_ports = found.ports_looked_at < found.ports ? `, in ${part(found.ports_looked_at, found.ports, "slot")}: the log is slow` : "";
-    return `${many}${found.more ? ": the first of more" : ""}${of_ports}`;
+    const slow = found.ports_looked_at < found.ports ? `; the log is slow, searched was ${part(found.ports_looked_at, found.ports, "slot")}` : "";
+    return `${many}${found.more ? ": the first of more" : ""}${slow}`;
   }
   const { searched, sent } = found;
   const extent =

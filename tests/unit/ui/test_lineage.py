@@ -11,14 +11,16 @@ from fastapi.testclient import TestClient
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.figures.event_search import SearchLimits
+from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape
-from airflow_logio.ui import found_events, lineage_documents
+from airflow_logio.ui import found_events, lineage_documents, lineage_routes
 from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
 from tests.support.statements import counted_statements
 from tests.unit.lineage.test_records import EVENTS, Sales, filled, slots_with_events
+from tests.unit.lineage.test_steps import parted_flow
 from tests.unit.ui.conftest import OWNER, QUIET, STRANGER
 
 QUERIES = {
@@ -262,6 +264,24 @@ def test_an_input_set_is_looked_for_on_one_port(
         assert found["more"] is more
 
 
+def test_an_input_set_of_a_slot_is_found_behind_the_merger(log_store: LogStore) -> None:
+    """As a step back from the event has named it."""
+    flow = parted_flow(log_store)
+    sent = next(
+        one["sent"] for one in lineage_documents.ports_document(flow.store, flow.run)["ports"] if one["port"] == "w.out"
+    )
+    assert sent > 1
+    for number in range(1, sent + 1):
+        back = lineage_documents.step_document(
+            flow.store, flow.run, Direction.BACKWARD, "w.out", [number], with_data=False
+        )
+        (inset,) = back["input_sets"]
+        assert inset["operator"].startswith("w[")
+        found = found_events.found_document(flow.store, flow.run, "w.out", found_events.Sought(input_set=inset["id"]))
+        assert ("w.out", number) in [(one["port"], one["event"]) for one in found["events"]]
+        assert not found["more"]
+
+
 def test_a_search_by_values_looks_at_the_newest_first_and_is_continued(
     client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +310,27 @@ def test_a_search_by_values_looks_at_the_newest_first_and_is_continued(
     assert find(client, sales, where=seventh, before=[2]).json()["before"] is None
     other = find(client, sales, where=seventh, before=[8, 8])
     assert (other.status_code, "begin it anew" in other.json()["detail"]) == (404, True)
+
+
+def test_searches_by_values_leave_room_for_looks(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"quantity": "1"}
+    depth, search = 0, found_events.search_newest
+    seen: list[tuple[int, int, int]] = []
+
+    def in_the_middle(*arguments: Any) -> Any:
+        """Others ask while it searches."""
+        nonlocal depth
+        depth += 1
+        seen.append((depth, find(client, sales, where=where).status_code, find(client, sales, event=3).status_code))
+        depth -= 1
+        return search(*arguments)
+
+    monkeypatch.setattr(found_events, "search_newest", in_the_middle)
+    for _ in range(2):
+        assert find(client, sales, where=where).status_code == 200
+    assert seen == [(2, 503, 200), (1, 200, 200)] * 2
 
 
 def test_a_column_that_the_newest_events_lack_may_be_in_earlier_ones(
