@@ -14,7 +14,7 @@ from airflow_logio.runtime.figures.event_search import SearchLimits
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape
-from airflow_logio.ui import found_events, lineage_documents, lineage_routes
+from airflow_logio.ui import found_events, lineage_documents
 from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
