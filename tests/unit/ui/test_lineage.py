@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.figures.event_search import SearchLimits
+from airflow_logio.runtime.figures.event_search import SearchLimits, search_newest
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape
@@ -316,7 +316,7 @@ def test_searches_by_values_leave_room_for_looks(
     client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"quantity": "1"}
-    depth, search = 0, found_events.search_newest
+    depth, search = 0, search_newest
     seen: list[tuple[int, int, int]] = []
 
     def in_the_middle(*arguments: Any) -> Any:
