@@ -23,7 +23,9 @@ from airflow_logio.store.records import Run
 from airflow_logio.store.rules.header import decode_header
 
 EVENTS_AT_ONCE = 32
-"""Bodies of one question to the log: they are in memory together."""
+"""Bodies of one question to the log, at most: they are in memory together."""
+BYTES_AT_ONCE = 64 * 2**20
+"""Where bodies are large (without a payload store, all of a record's data is in the log), fewer are read at once."""
 
 ALWAYS_LOOKED_AT = 2
 """Parts of an event: the first one of a dataset has no records."""
@@ -164,8 +166,17 @@ class _Spent:
     def __init__(self, limits: SearchLimits) -> None:
         self._limits = limits
         self._end = time.monotonic() + limits.seconds
-        self._size = self._found = 0
+        self._size = self._found = self._largest = 0
         self.events = 0
+
+    def at_once(self) -> int:
+        """How many bodies to read now: one, until it is known how large they are."""
+        if not self.events:
+            return 1
+        return max(1, min(EVENTS_AT_ONCE, BYTES_AT_ONCE // max(self._largest, 1)))
+
+    def fetched(self, body: bytes) -> None:
+        self._largest = max(self._largest, len(body))
 
     def read(self, size: int) -> None:
         self._size += size
@@ -207,14 +218,16 @@ class _PlaceSearch:
         return self.before / (self._sent + 1)
 
     def look_at_some(self, spent: _Spent) -> None:
-        some = list(self._log.bodies_before(self._place.operator, self._place.name, self.before, EVENTS_AT_ONCE))
+        many = spent.at_once()
+        some = list(self._log.bodies_before(self._place.operator, self._place.name, self.before, many))
         for event_id, stored in some:
+            spent.fetched(stored.body)
             if not self._look_at(event_id, stored, spent):
                 return
             self.before = event_id
             if spent.is_over():
                 return
-        if len(some) < EVENTS_AT_ONCE:
+        if len(some) < many:
             self.before = 1
 
     def _look_at(self, event_id: int, stored: StoredBody, spent: _Spent) -> bool:

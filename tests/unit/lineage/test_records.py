@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,8 @@ from airflow_logio.cli.app import main
 from airflow_logio.errors import ConfigurationError, LineageUnknown, LogInconsistent, NotKept, OperatorFailed
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
-from airflow_logio.runtime.figures.event_search import SearchLimits, events_holding, search_newest
+from airflow_logio.runtime.figures import event_search
+from airflow_logio.runtime.figures.event_search import EVENTS_AT_ONCE, SearchLimits, events_holding, search_newest
 from airflow_logio.runtime.figures.lineage_records import effect, records
 from airflow_logio.runtime.payloads import Payloads, dataset
 from airflow_logio.runtime.systems.arrow import decode, encode
@@ -25,9 +27,11 @@ from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.lineage.result import InputSetNode, Lineage
 from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.memory.lineage_log import MemoryLineageLog
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.lineage_log import SqlLineageLog
 from tests.support.datasets import dataset_of
 from tests.support.logs import open_sql_store, spec, start_driver
 
@@ -147,6 +151,24 @@ def test_searches_with_limits_add_up_to_the_whole_one(sales: Sales, limits: Sear
         before, searched, searches = result.before, searched + one.searched, searches + 1
     assert (dict(sorted(found.items())), searched) == (whole.records, EVENTS)
     assert searches > EVENTS / 10
+
+
+@pytest.mark.parametrize(("room", "most"), [(2**20, EVENTS_AT_ONCE), (2 * len(encode(sold(1))), 2), (1, 1)])
+def test_bodies_are_read_some_at_a_time(sales: Sales, monkeypatch: pytest.MonkeyPatch, room: int, most: int) -> None:
+    """The first one alone: it says how large they are."""
+    monkeypatch.setattr(event_search, "BYTES_AT_ONCE", room)
+    asked: list[int] = []
+    adapter = MemoryLineageLog if isinstance(sales.store, MemoryLogStore) else SqlLineageLog
+    bodies_before = adapter.bodies_before
+
+    def heard(log: Any, operator: str, channel: str, before: int, limit: int) -> Any:
+        asked.append(limit)
+        return bodies_before(log, operator, channel, before, limit)
+
+    monkeypatch.setattr(adapter, "bodies_before", heard)
+    (found,) = events_holding(sales.store, sales.run, "ingest.out", {"quantity": "1"})
+    assert found.searched == EVENTS
+    assert asked[0] == 1 and set(asked[1:]) == {most}
 
 
 def slots_with_events(store: LogStore, many: Sequence[int]) -> Run:
