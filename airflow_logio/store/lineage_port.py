@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from airflow_logio.protocol.values import Port
@@ -35,8 +35,13 @@ class LineageLog(ABC):
         """EVENT_LINEAGE of output events: (event_id, Input Set it was made from)."""
 
     @abstractmethod
-    def outputs_of(self, operator: str, inset_ids: Collection[str]) -> Iterable[tuple[str, Port, int]]:
-        """EVENT_LINEAGE of Input Sets: (Input Set, sender, event_id of an output event)."""
+    def outputs_of(
+        self, operator: str, inset_ids: Collection[str], ports: Collection[str] | None = None
+    ) -> Iterable[tuple[str, Port, int]]:
+        """EVENT_LINEAGE of Input Sets: (Input Set, sender, event_id of an output event), of these output ports, or of any.
+
+        With `ports`, those of one Input Set are in the order of ports and ids: a cut takes the first ones.
+        """
 
     @abstractmethod
     def events_in(
@@ -71,8 +76,9 @@ class LineageLog(ABC):
         """Header and body of one event or read action, or None if they are not in the log (any more)."""
 
     @abstractmethod
-    def bodies(self, operator: str, channel: str, after: int, limit: int) -> Iterable[tuple[int, StoredBody]]:
-        """Header and body of at most `limit` events behind event `after`, by event_id; those not in the log are left out."""
+    def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterable[tuple[int, StoredBody]]:
+        """Header and body of at most `limit` events with numbers below `before`, the newest first; those not in the log are
+        left out."""
 
     @abstractmethod
     def logged_since(self, sender: Port, at: float, limit: int) -> Iterable[int]:
@@ -80,5 +86,9 @@ class LineageLog(ABC):
         since the epoch by the database's clock. In the order of their ids, in which they were logged."""
 
     @abstractmethod
+    def sent_by(self, senders: Collection[Port]) -> Mapping[Port, int]:
+        """How many events each of these ports has sent so far: their ids are 1 to this number. One statement for all."""
+
     def sent(self, sender: Port) -> int:
-        """How many events the port has sent so far: their ids are 1 to this number."""
+        """`sent_by` for one port."""
+        return self.sent_by([sender])[sender]

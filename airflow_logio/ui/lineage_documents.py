@@ -1,36 +1,35 @@
-"""What the page shows of lineage: ports, events that are looked for, one step from some of them, and records. All bounded.
+"""What the page shows of lineage: ports, one step from some events, and records. All bounded: what is cut says of how many.
 
 Events are named as lineage queries take them: a port, in a slot if no Merger numbers its events, and a number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_logio.protocol.replicas import base_operator, slot_of
-from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.runtime.figures.event_search import events_holding
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, first_records
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import step
 from airflow_logio.store.lineage.result import Direction, EventNode, Lineage, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.ui.fair_shares import fair_shares
 
 MOST_PORTS = 200
+"""In a list of ports, and in what a step has found."""
 MOST_ROWS = 2_000
 """Rows of the log that one step takes, of each kind."""
 MOST_EVENTS = 100
-"""Events of a port that are named; all that a step has found are counted."""
-MOST_SINCE = 20
-"""Events that are named of those that were logged from a time on."""
+"""Events of a port that are named, and from which the next step begins; all that a step has found are counted."""
+MOST_NAMED = 500
+"""Events that one step names: each slot of a group may be a port of its own."""
 MOST_INPUT_SETS = 50
 MOST_READS = 50
-MOST_SEARCHED = 500
-"""Events whose records are looked at for one question."""
 MOST_RECORDS = 50
 MOST_COLUMNS = 100
 LONGEST_VALUE = 200
@@ -41,8 +40,9 @@ def ports_document(store: LogStore, run: Run) -> dict[str, Any]:
     """The ports in lineage scopes, with how many events each has sent."""
     named = CapturedPorts(run).named()
     with store.lineage(run) as log:
-        sent = [{"port": name, "sent": log.sent(place)} for name, place in named[:MOST_PORTS]]
-    return {"ports": sent, "in_all": len(named)}
+        sent = log.sent_by([place for _, place in named[:MOST_PORTS]])
+    ports = [{"port": name, "sent": sent[place]} for name, place in named[:MOST_PORTS]]
+    return {"ports": ports, "in_all": len(named)}
 
 
 def step_document(
@@ -51,10 +51,11 @@ def step_document(
     """What the next operator has used, or made, of these events. `with_data`: also what sources say about events, and what
     was read. Raises `LineageUnknown`, `LogUnavailable`."""
     result, is_cut = step(store, run, direction, port, events, most_rows=MOST_ROWS)
-    insets = result.input_sets()
+    insets, ports = result.input_sets(), _by_port(result)
     return {
         "roots": [_event(one, with_data) for one in result.roots],
-        "ports": _by_port(result, with_data),
+        "ports": _boxes(ports, with_data),
+        "ports_in_all": len(ports),
         "reads": [_read(one, with_data) for one in result.reads()[:MOST_READS]],
         "reads_in_all": len(result.reads()),
         "input_sets": [{"operator": one.operator_in_log, "id": one.inset_id} for one in insets[:MOST_INPUT_SETS]],
@@ -63,21 +64,39 @@ def step_document(
     }
 
 
-def _by_port(result: Lineage, with_data: bool) -> list[dict[str, Any]]:
+def _by_port(result: Lineage) -> dict[str, list[EventNode]]:
+    """The events that the step has found."""
     found: dict[str, list[EventNode]] = {}
     roots = set(result.roots)
     for one in result.events():
         if one not in roots:
             found.setdefault(_place(one), []).append(one)
+    return found
+
+
+def _boxes(ports: Mapping[str, Sequence[EventNode]], with_data: bool) -> list[dict[str, Any]]:
+    """The graph has one box for the events of a port."""
+    shown = list(ports.items())[:MOST_PORTS]
+    shares = fair_shares([min(len(events), MOST_EVENTS) for _, events in shown], MOST_NAMED)
     return [
         {
+            "id": _box_id(name, [one.event_id for one in events]),
             "port": name,
             "events": len(events),
             "records": sum(one.records or 0 for one in events),
-            "first": [_event(one, with_data) for one in events[:MOST_EVENTS]],
+            "first": [_event(one, with_data) for one in events[:share]],
         }
-        for name, events in found.items()
+        for (name, events), share in zip(shown, shares, strict=True)
     ]
+
+
+def _box_id(port: str, members: Sequence[int]) -> str:
+    """The same for the same events, whoever has found them, and another one for others. Of one event it has the number, not a
+    digest: the page makes it for the event with which a graph begins."""
+    if len(members) == 1:
+        return f"{port} 1 {members[0]}"
+    digest = blake2b(",".join(map(str, sorted(members))).encode(), digest_size=16).hexdigest()
+    return f"{port} {len(members)} {digest}"
 
 
 def _place(one: EventNode) -> str:
@@ -105,69 +124,15 @@ def _read(one: ReadNode, with_data: bool) -> dict[str, Any]:
     }
 
 
-def found_document(
-    store: LogStore, run: Run, port: str, *, event: int | None, input_set: str | None, at: float | None
-) -> dict[str, Any]:
-    """The events of a port with this number, made from this Input Set, or the first ones that were logged from a time on.
-
-    Raises `LineageUnknown`.
-    """
-    found: list[dict[str, Any]] = []
-    with store.lineage(run) as log:
-        log.most_rows = MOST_EVENTS
-        for place in CapturedPorts(run).places(port):
-            ids: Iterable[int] = [] if event is None else [event]
-            if input_set is not None:
-                made = log.outputs_of(place.operator, [input_set])
-                ids = [number for _, sender, number in made if sender == place]
-            if at is not None:
-                ids = log.logged_since(place, at, MOST_SINCE)
-            headers = dict(log.headers(place.operator, place.name, sorted(ids)))
-            found += [
-                {"port": _named(run, place), "event": number, "records": header.records}
-                for number, header in headers.items()
-                if header.kind is Kind.DATA
-            ]
-    return {"events": found[:MOST_EVENTS], "searched": None, "before": None}
-
-
-def held_document(
-    store: LogStore, run: Run, port: str, where: Mapping[str, str], before: int | None, load: Elsewhere | None
-) -> dict[str, Any]:
-    """The events of a port that hold a record with these values, of the latest `MOST_SEARCHED` with numbers below `before`.
-
-    ``before`` of the answer is where the next question goes on; None if all are searched. Raises as `events_holding`.
-    """
-    with store.lineage(run) as log:
-        sent = max((log.sent(place) for place in CapturedPorts(run).places(port)), default=0)
-    stop = sent + 1 if before is None else min(before, sent + 1)
-    among = range(max(1, stop - MOST_SEARCHED), stop)
-    found = events_holding(store, run, port, where, load, among=among)
-    events = [
-        {"port": _named(run, one.place), "event": number, "records": many}
-        for one in found
-        for number, many in one.records.items()
-    ]
-    return {
-        "events": events[:MOST_EVENTS],
-        "searched": sum(one.searched for one in found),
-        "before": among.start if among.start > 1 else None,
-    }
-
-
-def _named(run: Run, place: Port) -> str:
-    names = {found: name for name, found in CapturedPorts(run).named()}
-    return names.get(place, str(place))
-
-
 def records_document(store: LogStore, run: Run, node: EventNode | ReadNode, load: Elsewhere | None) -> dict[str, Any]:
     """The first records of an event, or of what a read action has read, as texts. Raises as `lineage_records.records`."""
-    table = first_records(store, run, node, MOST_RECORDS + 1, load)
-    shown = table.select(table.column_names[:MOST_COLUMNS]).slice(0, MOST_RECORDS)
+    table, in_all = first_records(store, run, node, MOST_RECORDS, load)
+    shown = table.select(table.column_names[:MOST_COLUMNS])
     return {
         "columns": shown.column_names,
         "rows": [[_text(value) for value in row] for row in zip(*_values(shown), strict=True)],
-        "more": table.num_rows > MOST_RECORDS or table.num_columns > MOST_COLUMNS,
+        "rows_in_all": max(in_all, table.num_rows),
+        "columns_in_all": table.num_columns,
     }
 
 

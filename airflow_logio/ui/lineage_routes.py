@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import BoundedSemaphore
 from typing import Annotated, Any
 
 import msgspec
@@ -12,17 +13,21 @@ from pydantic import Field
 
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol.replicas import MAX_SLOTS
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui import lineage_documents as documents
-from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.found_events import Sought, found_document, held_document
+from airflow_logio.ui.log_source import LogSource, TooManyAsk
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.posted import LONGEST_TEXT, Posted, Text, decoded, posted_after
 
 MOST_CRITERIA = 20
+MOST_SEARCHING = 2
+"""Searches by values at a time: each may take seconds, and looks at runs need the log, too (`log_source.MOST_ASKING`)."""
 LARGEST = 2**62
 Number = Annotated[int, Query(ge=1, le=LARGEST)]
 Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(max_length=documents.MOST_EVENTS)]
@@ -39,7 +44,10 @@ class SoughtEvents(Posted, frozen=True):
     """Seconds since the epoch: events that were logged from then on."""
     where: Annotated[dict[Text, Text], msgspec.Meta(min_length=1, max_length=MOST_CRITERIA)] | None = None
     """Column → value: of a record that the event holds."""
-    before: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
+    before: (
+        Annotated[list[Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]], msgspec.Meta(max_length=MAX_SLOTS)] | None
+    ) = None
+    """Where a search by values goes on: as its answer has said, a number for each port of the log."""
 
 
 class LineageRoutes:
@@ -56,6 +64,7 @@ class LineageRoutes:
         self._access = access
         self._payloads = payloads
         self._readable = readable
+        self._searches = BoundedSemaphore(MOST_SEARCHING)
 
     def add_to(self, app: FastAPI) -> None:
         user = Depends(self._access.user)
@@ -99,16 +108,26 @@ class LineageRoutes:
                 raise HTTPException(422, "give the number of an event, an Input Set, a time, or values of a record")
             if it.where is not None:
                 look = self._with_data(uid, who)
-            with self._asking(look) as (log, run):
-                if it.where is None:
-                    return documents.found_document(log, run, it.port, event=it.event, input_set=it.input_set, at=it.at)
-                return documents.held_document(log, run, it.port, it.where, it.before, self._payloads())
+            if it.where is None:
+                with self._asking(look) as (log, run):
+                    return found_document(log, run, it.port, Sought(it.event, it.input_set, it.at))
+            with self._searching(), self._asking(look) as (log, run):
+                return held_document(log, run, it.port, it.where, it.before, self._payloads())
 
     def _with_data(self, uid: str, who: Any) -> RunLook:
         look = self._readable(uid, who)
         if not self._access.may_read_data(who, look.dag_id):
             raise HTTPException(403, "you may not read the data of this DAG")
         return look
+
+    @contextmanager
+    def _searching(self) -> Iterator[None]:
+        if not self._searches.acquire(blocking=False):
+            raise TooManyAsk(f"{MOST_SEARCHING} searches by values are under way: try again in a moment")
+        try:
+            yield
+        finally:
+            self._searches.release()
 
     @contextmanager
     def _asking(self, look: RunLook) -> Iterator[tuple[LogStore, Run]]:

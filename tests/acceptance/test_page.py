@@ -17,6 +17,7 @@ from tests.support.chromium import browsed
 from tests.support.logs import start_driver
 from tests.support.page_server import page_of
 from tests.support.running import PlainLauncher, Running, running
+from tests.unit.lineage.test_records import filled
 
 pytestmark = pytest.mark.acceptance
 
@@ -133,6 +134,59 @@ def test_it_is_dark_where_the_person_wants_that_and_keeps_its_place(run: Running
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
         assert browser.faults() == []
         assert browser.complaints == []
+
+
+def test_a_search_by_values_is_continued_what_is_cut_is_said_and_errors_leave_the_form(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    sales = filled(store, events=240)
+    with page_of(sqlite_url, sales.run.uid[:8]) as address, browsed() as browser:
+        page = browser.page
+        page.route("**/lineage", lambda route: route.abort())
+        page.goto(address)
+        lineage = page.get_by_label("Lineage", exact=True)
+        again = lineage.get_by_role("button", name="Try again")
+        expect(again).to_be_visible()
+        page.unroute("**/lineage")
+        again.click()
+        sought, said = lineage.get_by_label("What to look for"), lineage.get_by_role("status")
+        lineage.get_by_label("by", exact=False).select_option("where")
+        sought.fill("quantity")
+        page.keyboard.press("Enter")
+        expect(lineage.get_by_role("alert")).to_contain_text("Write column=value")
+        page.route("**/lineage/find", lambda route: route.abort())
+        sought.fill('quantity = "1"')
+        page.keyboard.press("Enter")
+        expect(lineage.get_by_role("alert")).to_contain_text("the server does not answer")
+        page.unroute("**/lineage/find")
+        again.click()
+        expect(said).to_contain_text("100 found; searched the newest 100 of 240 events of the port in")
+        further = lineage.get_by_role("button", name="Search further")
+        further.click()
+        expect(said).to_contain_text("200 found; searched the newest 200 of 240 events of the port in")
+        assert browser.faults() == []
+        further.click()
+        expect(said).to_contain_text("240 found; searched all 240 events of the port in")
+        expect(further).to_have_count(0)
+        found = lineage.get_by_label("Found events").get_by_role("button")
+        expect(found).to_have_count(240)
+        assert "quantity" not in page.url
+        # A box has more events than are followed, and says so.
+        lineage.get_by_label("Port").select_option("hourly.out")
+        lineage.get_by_label("by", exact=False).select_option("event")
+        sought.fill("1")
+        page.keyboard.press("Enter")
+        found.get_by_text("hourly.out 1").click()
+        graph, details = page.get_by_label("Lineage graph"), lineage.locator("aside")
+        box = graph.get_by_role("button", name="ingest.out 228 events from 1")
+        box.click()
+        expect(details).to_contain_text("100 of 228 events")
+        graph.get_by_role("button", name="What it was made from (of its first 100 events): ingest.out").click()
+        expect(details).to_contain_text("(of its first 100 events)")
+        graph.get_by_role("button", name="read hourly.warehouse 1").click()
+        details.get_by_role("button", name="Show records").click()
+        expect(details).to_contain_text("50 of 100 records")
+        assert browser.faults() == []
+    store.dispose()
 
 
 def test_what_the_log_says_is_text_and_a_log_that_is_away_is_said(sqlite_url: str) -> None:

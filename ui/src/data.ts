@@ -199,7 +199,8 @@ export interface LineageRead {
 
 export interface LineageStep {
   roots: LineageEvent[];
-  ports: { port: string; events: number; records: number; first: LineageEvent[] }[];
+  ports: { id: string; port: string; events: number; records: number; first: LineageEvent[] }[];
+  ports_in_all: number;
   reads: LineageRead[];
   reads_in_all: number;
   input_sets: { operator: string; id: string }[];
@@ -207,16 +208,40 @@ export interface LineageStep {
   cut: boolean;
 }
 
-export interface Found {
-  events: { port: string; event: number; records: number }[];
-  searched: number | null;
-  before: number | null;
+interface FoundEvent {
+  port: string;
+  event: number;
+  records: number;
 }
+
+/** By number, Input Set or time. */
+export interface FoundByName {
+  events: FoundEvent[];
+  more: boolean;
+  ports: number;
+  ports_looked_at: number;
+}
+
+export interface FoundByValues {
+  events: FoundEvent[];
+  searched: number;
+  sent: number;
+  seconds: number;
+  /** Events so large that only their first records were looked at. */
+  partly: number;
+  /** That no event has a column; empty otherwise. */
+  lacking: string;
+  /** Where a search goes on, to be posted as it is; null if all is searched. */
+  before: number[] | null;
+}
+
+export type Found = FoundByName | FoundByValues;
 
 export interface Table {
   columns: string[];
   rows: (string | null)[][];
-  more: boolean;
+  rows_in_all: number;
+  columns_in_all: number;
 }
 
 export class Refused extends Error {

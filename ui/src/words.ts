@@ -4,6 +4,9 @@ export const count = (value: number): string => Math.round(value).toLocaleString
 
 export const counted = (value: number, name: string): string => `${count(value)} ${name}${value === 1 ? "" : "s"}`;
 
+/** How much is shown: `200 of 1,204 ports`, or `12 ports` if that is all. */
+export const part = (shown: number, all: number, name: string): string => (shown < all ? `${count(shown)} of ` : "") + counted(all, name);
+
 export const rate = (value: number | null): string =>
   value === null ? "" : value >= 10_000 ? `${(value / 1000).toFixed(1)} k` : value >= 10 ? count(value) : value.toFixed(1);
 

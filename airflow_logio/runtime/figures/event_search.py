@@ -1,26 +1,48 @@
-"""From a record to its events: which events of a port hold records with given values, by the bodies that are retained."""
+"""From a record to its events: which events of a port hold records with given values, by the bodies that are retained.
+
+Bodies are read from the newest on, some at a time. A search of a page has limits: it says how far it has come, and the next
+one goes on from there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, not_kept
-from airflow_logio.runtime.systems.arrow import decode
+from airflow_logio.runtime.figures.record_values import column_names, looked_at
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.header import decode_header
 
-EVENTS_AT_ONCE = 256
-"""Bodies of one question to the log: they are in memory together."""
+EVENTS_AT_ONCE = 32
+"""Bodies of one question to the log, at most: they are in memory together."""
+BYTES_AT_ONCE = 64 * 2**20
+"""Where bodies are large (without a payload store, all of a record's data is in the log), fewer are read at once."""
+
+ALWAYS_LOOKED_AT = 2
+"""Parts of an event: the first one of a dataset has no records."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """A search ends at whichever comes first, but not before it has looked at one event: the next one gets further."""
+
+    seconds: float = inf
+    size: float = inf
+    """Bytes that are read: of bodies, and of the columns of datasets."""
+    found: float = inf
+    """Events that hold such a record."""
+
+
+NO_LIMITS = SearchLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +54,16 @@ class Holding:
     place: Port
     """As the log names it: a lineage query takes it. Inside of a replicated group each slot has a port of its own."""
     records: Mapping[int, int]
-    """Event id → how many of its records have the values; without events that have none."""
+    """Event id → how many of its records have the values; without events that have none. In the order of ids."""
     searched: int
     """Events whose records were looked at."""
     sent: int
-    """Events that the port has sent; what is missing in `searched` has been removed by retention."""
+    """Events that the port has sent; after a search without limits, what is missing in `searched` has been removed by
+    retention."""
+    before: int = 1
+    """The events below this number were not searched."""
+    partly: Sequence[int] = ()
+    """Events so large that one search has not got through them: only their first records were looked at."""
 
     @property
     def gone(self) -> int:
@@ -49,95 +76,201 @@ class Holding:
         return slot_of(self.place.operator)
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """How far a search with limits has come."""
+
+    holding: Sequence[Holding]
+    """One for each port of the log, in the order of `CapturedPorts.places`."""
+    lacking: str
+    """What a reader should know if no event of this search had the columns; else empty."""
+    seconds: float
+
+    @property
+    def before(self) -> list[int] | None:
+        """Where the next search goes on: for each port, the number below which nothing was searched. None if all was."""
+        before = [one.before for one in self.holding]
+        return before if max(before, default=1) > 1 else None
+
+
 def events_holding(
-    store: LogStore,
-    run: Run,
-    port: Port | str,
-    values: Mapping[str, str],
-    load: Elsewhere | None = None,
-    *,
-    among: range | None = None,
+    store: LogStore, run: Run, port: Port | str, values: Mapping[str, str], load: Elsewhere | None = None
 ) -> Sequence[Holding]:
-    """The events of an output port that hold a record with all these values: column → the value as text.
+    """All events of an output port that hold a record with all these values: column → the value as text.
 
     A value is read as the type of its column. `port` is as for a lineage query, and also one inside of a replicated group,
-    whose slots count their events on their own: the answer has one `Holding` for each port of the log. With `among`, only
-    events with these numbers are looked at. Raises
+    whose slots count their events on their own: the answer has one `Holding` for each port of the log. Raises
     `LineageUnknown` for a port in no scope, for a column that no searched event has and for a value that its type cannot
     have; `LogInconsistent` for damaged records, and `ConfigurationError` for records in the payload store without `load`.
     """
     ports = CapturedPorts(run)
     places = ports.places(port)
     with store.lineage(run) as log:
-        found = [_search(log, place, ports.authored.seen(place), values, load, among) for place in places]
+        sent = log.sent_by(places)
+        searches = [_PlaceSearch(log, ports, place, values, load, sent[place], inf) for place in places]
+        for one in searches:
+            _search([one], NO_LIMITS)
+            if lacking := one.lacking():
+                raise LineageUnknown(lacking)
+    return [one.holding() for one in searches]
+
+
+def search_newest(
+    store: LogStore,
+    run: Run,
+    port: Port | str,
+    values: Mapping[str, str],
+    load: Elsewhere | None,
+    limits: SearchLimits,
+    before: Sequence[int] | None = None,
+) -> Searched:
+    """As `events_holding`, within limits, the newest events first; `before` is that of the search that this one continues.
+
+    Several ports take turns: the one that has the largest part of its events before it is next, so that all get equally
+    far back. If no event has a column, that is an error only where all events were searched at once: earlier ones may
+    have it. Raises as `events_holding`, and `LineageUnknown` for a `before` of other ports.
+    """
+    ports = CapturedPorts(run)
+    places = ports.places(port)
+    begun = time.monotonic()
+    starts: Sequence[float] = [inf] * len(places) if before is None else before
+    if len(starts) != len(places):
+        raise LineageUnknown(f"the search to go on with was one of other ports than those of {port}: begin it anew")
+    with store.lineage(run) as log:
+        sent = log.sent_by(places)
+        searches = [
+            _PlaceSearch(log, ports, place, values, load, sent[place], start)
+            for place, start in zip(places, starts, strict=True)
+        ]
+        _search(searches, limits)
+        has_columns = any(one.has_columns for one in searches)
+        lacking = "" if has_columns else next(filter(None, (one.lacking() for one in searches)), "")
+    found = Searched([one.holding() for one in searches], lacking, time.monotonic() - begun)
+    if lacking and before is None and found.before is None:
+        raise LineageUnknown(lacking)
     return found
 
 
-def _search(
-    log: LineageLog,
-    place: Port,
-    port: Port,
-    values: Mapping[str, str],
-    load: Elsewhere | None,
-    among: range | None = None,
-) -> Holding:
-    slot = slot_of(place.operator)
-    told = str(port) if slot is None else f"{port} in slot {slot}"
-    matching: dict[int, int] = {}
-    searched, has_columns = 0, False
-    columns: list[str] = []
-    for event_id, stored in _bodies(log, place, among):
-        where = f"event {event_id} of {told}"
+def _search(searches: Iterable[_PlaceSearch], limits: SearchLimits) -> None:
+    """Looks at the events of ports in turns, until all is searched or the limits are reached."""
+    spent = _Spent(limits)
+    while left := [one for one in searches if one.before > 1]:
+        max(left, key=_PlaceSearch.part_left).look_at_some(spent)
+        if spent.is_over():
+            return
+
+
+class _Spent:
+    """What a search has used up of its limits."""
+
+    def __init__(self, limits: SearchLimits) -> None:
+        self._limits = limits
+        self._end = time.monotonic() + limits.seconds
+        self._size = self._found = self._largest = 0
+        self.events = 0
+
+    def at_once(self) -> int:
+        """How many bodies to read now: one, until it is known how large they are."""
+        if not self.events:
+            return 1
+        return max(1, min(EVENTS_AT_ONCE, BYTES_AT_ONCE // max(self._largest, 1)))
+
+    def fetched(self, body: bytes) -> None:
+        self._largest = max(self._largest, len(body))
+
+    def read(self, size: int) -> None:
+        self._size += size
+
+    def looked(self, *, is_found: bool) -> None:
+        self.events += 1
+        self._found += is_found
+
+    def is_over(self) -> bool:
+        limits = self._limits
+        return self._size >= limits.size or self._found >= limits.found or time.monotonic() >= self._end
+
+
+class _PlaceSearch:
+    """The search of one port of the log. `start`: only events with numbers below it."""
+
+    def __init__(
+        self,
+        log: LineageLog,
+        ports: CapturedPorts,
+        place: Port,
+        values: Mapping[str, str],
+        load: Elsewhere | None,
+        sent: int,
+        start: float,
+    ) -> None:
+        self._log, self._place, self._values, self._load, self._sent = log, place, values, load, sent
+        self._port = ports.authored.seen(place)
+        slot = slot_of(place.operator)
+        self._told = str(self._port) if slot is None else f"{self._port} in slot {slot}"
+        self.before = int(min(start, sent + 1))
+        self.has_columns = False
+        self._records: dict[int, int] = {}
+        self._partly: list[int] = []
+        self._searched = 0
+        self._without: tuple[str, StoredBody] | None = None
+
+    def part_left(self) -> float:
+        return self.before / (self._sent + 1)
+
+    def look_at_some(self, spent: _Spent) -> None:
+        many = spent.at_once()
+        some = list(self._log.bodies_before(self._place.operator, self._place.name, self.before, many))
+        for event_id, stored in some:
+            spent.fetched(stored.body)
+            if not self._look_at(event_id, stored, spent):
+                return
+            self.before = event_id
+            if spent.is_over():
+                return
+        if len(some) < many:
+            self.before = 1
+
+    def _look_at(self, event_id: int, stored: StoredBody, spent: _Spent) -> bool:
+        """Whether that is done with this event: another search begins with it if this one had no time for all of it."""
+        where = f"event {event_id} of {self._told}"
         header = decode_header(where, stored.header, stored.body, stored.ref)
         if header.kind is not Kind.DATA:
-            continue
+            return True
         if header.made_of is not None:
             raise not_kept(where)
-        table = _table(where, stored, load)
-        searched += 1
-        if set(values) <= set(table.column_names):
-            if count := _matches(table, values):
-                matching[event_id] = count
-            has_columns = True
-        columns = columns or table.column_names
-    if columns and not has_columns:
-        missing = next(name for name in values if name not in columns)
-        raise LineageUnknown(f"the events of {told} have no column {missing!r}; they have {', '.join(columns)}")
-    return Holding(port, place, matching, searched, log.sent(place))
+        count, is_whole = 0, True
+        for number, part in enumerate(looked_at(where, stored, self._values, self._load)):
+            if number >= ALWAYS_LOOKED_AT and spent.is_over():
+                is_whole = False
+                break
+            spent.read(part.size)
+            count += part.matching
+            self.has_columns = self.has_columns or part.has_columns
+        if not is_whole and spent.events:
+            return False
+        self._note(event_id, count, is_whole)
+        spent.looked(is_found=count > 0)
+        if not self.has_columns:
+            self._without = where, stored
+        return True
 
+    def _note(self, event_id: int, count: int, is_whole: bool) -> None:
+        self._searched += 1
+        if count:
+            self._records[event_id] = count
+        if not is_whole:
+            self._partly.append(event_id)
 
-def _bodies(log: LineageLog, port: Port, among: range | None) -> Iterator[tuple[int, StoredBody]]:
-    after = 0 if among is None else among.start - 1
-    while some := list(log.bodies(port.operator, port.name, after, EVENTS_AT_ONCE)):
-        for event_id, stored in some:
-            if among is not None and event_id >= among.stop:
-                return
-            yield event_id, stored
-        after = some[-1][0]
+    def lacking(self) -> str:
+        """The sentence for a column that none of the events has; empty if some have all."""
+        if self.has_columns or self._without is None:
+            return ""
+        columns = column_names(*self._without, self._load)
+        missing = next((name for name in self._values if name not in columns), None)
+        if missing is None:
+            return ""
+        return f"the events of {self._told} have no column {missing!r}; they have {', '.join(columns)}"
 
-
-def _table(where: str, stored: StoredBody, load: Elsewhere | None) -> pa.Table:
-    if stored.ref is None or stored.body:
-        return decode(where, stored.body)
-    if load is None:
-        raise ConfigurationError(
-            f"the records of {where} are in the payload store; name it where the log is configured"
-        )
-    return load.table(where, stored.ref)
-
-
-def _matches(table: pa.Table, values: Mapping[str, str]) -> int:
-    """How many records have all the values."""
-    wanted = None
-    for name, text in values.items():
-        column = table.column(name)
-        equal = pc.fill_null(pc.equal(column, _as(text, column.type, name)), False)
-        wanted = equal if wanted is None else pc.and_(wanted, equal)
-    return int(pc.sum(wanted).as_py() or 0)
-
-
-def _as(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
-    try:
-        return pa.scalar(text).cast(kind)
-    except pa.ArrowException as error:
-        raise LineageUnknown(f"column {name!r} has type {kind}, and {text!r} is no value of it") from error
+    def holding(self) -> Holding:
+        records = dict(sorted(self._records.items()))
+        return Holding(self._port, self._place, records, self._searched, self._sent, self.before, tuple(self._partly))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,13 +65,20 @@ def records(
                 return _table(log, port.operator, port.name, node.event_id, str(node), load)
 
 
+class FirstRecords(NamedTuple):
+    """Some records, and how many there are."""
+
+    table: pa.Table
+    in_all: int
+
+
 def first_records(
     store: LogStore, run: Run, node: EventNode | ReadNode, many: int, load: Elsewhere | None = None
-) -> pa.Table:
+) -> FirstRecords:
     """The first records of `records`, at most so many: of a dataset, no more is read than is needed. Raises as `records`."""
     if isinstance(node, ReadNode):
         if node.is_source:
-            return effect(store, run, node, load=load)  # says why there are none
+            effect(store, run, node, load=load)  # says why there are none
         operator, channel, number = node.operator_in_log, read_channel(node.connection), node.action_id
     else:
         port = _port_in_log(run, node)
@@ -82,7 +89,8 @@ def first_records(
             found.append(piece.slice(0, many - sum(one.num_rows for one in found)))
             if sum(one.num_rows for one in found) >= many:
                 break
-    return pa.concat_tables(found, promote_options="default")
+        in_all = sum(header.records for _, header in log.headers(operator, channel, [number]))
+    return FirstRecords(pa.concat_tables(found, promote_options="default"), in_all)
 
 
 def _port_in_log(run: Run, event: EventNode) -> Port:
@@ -150,7 +158,7 @@ def _pieces(
     load: Elsewhere | None,
     columns: Sequence[str] = (),
 ) -> Iterator[pa.Table]:
-    """As `_table`, some records at a time, and of a dataset only `columns`, if some are named."""
+    """As `_table`, some records at a time; of what is in the payload store only `columns`, if some are named."""
     found = _found(log, operator, channel, event_id, where, load)
     if isinstance(found, pa.Table):
         yield found

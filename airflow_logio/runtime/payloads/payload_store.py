@@ -78,10 +78,10 @@ class Payloads:
         return decode(where, self.load(where, ref))
 
     def pieces(self, where: str, ref: str, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
-        """The records of a body or a dataset of any size, at least one table, without records if there are none; of a dataset
-        only `columns`, if some are named, and those of them that it has. Raises as `load`."""
+        """The records of a body or a dataset of any size, at least one table, without records if there are none; only
+        `columns`, if some are named, and those of them that it has. Raises as `load`."""
         if not is_manifest(Reference.parse(where, ref).path):
-            yield self.table(where, ref)
+            yield decode(where, self.load(where, ref), columns)
             return
         dataset = self.dataset(where, ref)
         names = [name for name in dataset.empty().column_names if not columns or name in columns]

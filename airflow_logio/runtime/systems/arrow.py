@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from airflow_logio.errors import LogInconsistent
@@ -35,18 +37,33 @@ def encode(table: pa.Table) -> bytes:
     return body
 
 
-def decode(where: str, body: bytes) -> pa.Table:
-    """The table of an event body; raises `LogInconsistent` naming `where` if the bytes are not a whole stream."""
+def decode(where: str, body: bytes, columns: Sequence[str] = ()) -> pa.Table:
+    """The table of an event body; raises `LogInconsistent` naming `where` if the bytes are not a whole stream.
+
+    If some `columns` are named, only those of them that it has: others are not decompressed. If it has none of them, the
+    table has neither columns nor records.
+    """
     if not body.endswith(_END):  # Arrow takes a stream that breaks off between two messages for a shorter one
         raise LogInconsistent(f"the body of {where} is not a whole Arrow stream: it breaks off ({len(body):,} bytes)")
     try:
         options = _READ_BY_MANY if len(body) >= THREADS_FROM_BYTES else _READ
+        if columns:
+            options = _of_columns(body, columns, options)
+            if options is None:
+                return pa.table({})
         table = pa.ipc.open_stream(body, options=options).read_all()
         table.validate(full=True)  # a buffer that is too short would be read beyond its end; costs a tenth of decoding
         _ = table.column_names  # which are decoded now, from bytes that may be no text
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise LogInconsistent(f"the body of {where} is not an Arrow stream: {error}") from error
     return table
+
+
+def _of_columns(body: bytes, columns: Sequence[str], options: pa.ipc.IpcReadOptions) -> pa.ipc.IpcReadOptions | None:
+    """Options that read only the fields of these names; None if there are none, for which Arrow would read all."""
+    names = pa.ipc.open_stream(body, options=options).schema.names
+    fields = [place for place, name in enumerate(names) if name in columns]
+    return pa.ipc.IpcReadOptions(use_threads=options.use_threads, included_fields=fields) if fields else None
 
 
 def as_read(table: pa.Table) -> pa.Table:

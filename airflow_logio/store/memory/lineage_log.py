@@ -42,10 +42,13 @@ class MemoryLineageLog(LineageLog):
             for inset_id in self._made_from.get((sender, event_id), ()):
                 yield event_id, inset_id
 
-    def outputs_of(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, Port, int]]:
+    def outputs_of(
+        self, operator: str, inset_ids: Collection[str], ports: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Port, int]]:
         for inset_id in sorted(inset_ids):
-            for sender, event_id in self._made.get((operator, inset_id), ()):
-                yield inset_id, sender, event_id
+            for sender, event_id in sorted(self._made.get((operator, inset_id), ())):
+                if ports is None or sender.name in ports:
+                    yield inset_id, sender, event_id
 
     def events_in(
         self, operator: str, inset_ids: Collection[str], ports: Collection[str] | None = None
@@ -86,9 +89,11 @@ class MemoryLineageLog(LineageLog):
         row = self._bodies.get(BodyKey(self.run.run_id, operator, channel, event_id))
         return None if row is None else StoredBody(row.header, row.body, row.ref)
 
-    def bodies(self, operator: str, channel: str, after: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
+    def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
         wanted = (self.run.run_id, operator, channel)
-        ids = sorted(key.event_id for key in self._bodies if key[:3] == wanted and key.event_id > after)
+        ids = sorted(
+            (key.event_id for key in self._bodies if key[:3] == wanted and key.event_id < before), reverse=True
+        )
         for event_id in ids[:limit]:
             row = self._bodies[BodyKey(*wanted, event_id)]
             yield event_id, StoredBody(row.header, row.body, row.ref)
@@ -100,6 +105,6 @@ class MemoryLineageLog(LineageLog):
         )
         return sorted(found)[:limit]
 
-    def sent(self, sender: Port) -> int:
-        row = self._counters.get((self.run.run_id, sender, "out"))
-        return 0 if row is None else row.events
+    def sent_by(self, senders: Collection[Port]) -> dict[Port, int]:
+        rows = {sender: self._counters.get((self.run.run_id, sender, "out")) for sender in senders}
+        return {sender: 0 if row is None else row.events for sender, row in rows.items()}

@@ -39,12 +39,18 @@ class SqlLineageLog(LineageLog):
         for row in self._rows(query, table.c.event_id, event_ids):
             yield row.event_id, row.inset_id
 
-    def outputs_of(self, operator: str, inset_ids: Collection[str]) -> Iterator[tuple[str, Port, int]]:
+    def outputs_of(
+        self, operator: str, inset_ids: Collection[str], ports: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Port, int]]:
         table = schema.event_lineage
         query = sa.select(table.c.inset_id, table.c.send_port, table.c.event_id).where(
             table.c.run_id == self.run.run_id, table.c.send_op == operator
         )
-        for row in self._rows(query, table.c.inset_id, inset_ids):
+        then: tuple[sa.ColumnElement[Any], ...] = ()  # a walk takes them as they come: sorting a million costs a second
+        if ports is not None:
+            query = query.where(table.c.send_port.in_(sorted(ports)))
+            then = table.c.send_port, table.c.event_id
+        for row in self._rows(query, table.c.inset_id, inset_ids, *then):
             yield row.inset_id, Port(operator, row.send_port), row.event_id
 
     def events_in(
@@ -101,10 +107,10 @@ class SqlLineageLog(LineageLog):
         row = self._connection.execute(query).one_or_none()
         return None if row is None else StoredBody(bytes(row.header), bytes(row.body or b""), row.ref)
 
-    def bodies(self, operator: str, channel: str, after: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
+    def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
         table = schema.event_data
         query = sa.select(table.c.event_id, table.c.header, table.c.body, table.c.ref)
-        query = query.where(*self._data(operator, channel), table.c.event_id > after).order_by(table.c.event_id)
+        query = query.where(*self._data(operator, channel), table.c.event_id < before).order_by(table.c.event_id.desc())
         for row in self._connection.execute(query.limit(limit)).all():
             yield row.event_id, StoredBody(bytes(row.header), bytes(row.body or b""), row.ref)
 
@@ -143,23 +149,33 @@ class SqlLineageLog(LineageLog):
         found = self._connection.execute(query.where(columns.event_id >= first).limit(limit))
         return [row.event_id for row in found]
 
-    def sent(self, sender: Port) -> int:
+    def sent_by(self, senders: Collection[Port]) -> dict[Port, int]:
+        found = dict.fromkeys(senders, 0)
+        if not found:
+            return found
         columns = schema.port_counter.c
-        query = sa.select(columns.events).where(
+        # Other ports of the same operators are read, too: a handful, and a list of pairs is no parameter of every database.
+        query = sa.select(columns.op, columns.port, columns.events).where(
             columns.run_id == self.run.run_id,
-            columns.op == sender.operator,
-            columns.port == sender.name,
             columns.direction == "out",
+            self._among(columns.op, sorted({sender.operator for sender in senders})),
         )
-        return int(self._connection.execute(query).scalar() or 0)
+        for row in self._connection.execute(query):
+            if (sender := Port(row.op, row.port)) in found:
+                found[sender] = row.events
+        return found
 
     def _rows(
-        self, query: sa.Select[Any], column: sa.ColumnElement[Any], keys: Iterable[int] | Iterable[str]
+        self,
+        query: sa.Select[Any],
+        column: sa.ColumnElement[Any],
+        keys: Iterable[int] | Iterable[str],
+        *then: sa.ColumnElement[Any],
     ) -> Iterator[sa.Row[Any]]:
-        """Rows in the order of `column`, for any number of keys."""
+        """Rows in the order of `column`, and of `then` where that is the same, for any number of keys."""
         ordered = iter(sorted(keys))
         while chunk := list(islice(ordered, KEYS_PER_STATEMENT)):
-            asked = query.where(self._among(column, chunk)).order_by(column).limit(self.most_rows)
+            asked = query.where(self._among(column, chunk)).order_by(column, *then).limit(self.most_rows)
             yield from self._connection.execute(asked).all()
 
     def _among(self, column: sa.ColumnElement[Any], keys: list[Any]) -> sa.ColumnElement[bool]:

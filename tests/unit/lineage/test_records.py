@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,17 +18,20 @@ from airflow_logio.cli.app import main
 from airflow_logio.errors import ConfigurationError, LineageUnknown, LogInconsistent, NotKept, OperatorFailed
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
-from airflow_logio.runtime.figures.event_search import events_holding
+from airflow_logio.runtime.figures import event_search
+from airflow_logio.runtime.figures.event_search import EVENTS_AT_ONCE, SearchLimits, events_holding, search_newest
 from airflow_logio.runtime.figures.lineage_records import effect, records
 from airflow_logio.runtime.payloads import Payloads, dataset
-from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.runtime.systems.arrow import decode, encode
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.lineage.result import InputSetNode, Lineage
 from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.memory.lineage_log import MemoryLineageLog
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.lineage_log import SqlLineageLog
 from tests.support.datasets import dataset_of
 from tests.support.logs import open_sql_store, spec, start_driver
 
@@ -53,7 +57,7 @@ class Sales:
         return backward(self.store, self.run, "hourly.out", event_id)
 
 
-def filled(store: LogStore, *, replay: bool = False) -> Sales:
+def filled(store: LogStore, *, replay: bool = False, events: int = EVENTS) -> Sales:
     """With `replay`, `hourly` is a replay operator."""
     shapes = {
         "ingest": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
@@ -62,7 +66,7 @@ def filled(store: LogStore, *, replay: bool = False) -> Sales:
     named = replace(spec("g"), operators=shapes, scopes=(ScopeShape("ingest.out", "hourly.out"),))
     driver = start_driver(store, run=store.start_run(named))
     commit: fx.Effects = [fx.StartReadAction("ingest", "source", 1, {"path": "/data/sales 1.parquet"}, kept=True)]
-    for n in range(1, EVENTS + 1):
+    for n in range(1, events + 1):
         insets = ["wide"] if n % 20 else []
         insets += ["small"] if n in (3, 4) else []
         about = {"read_action": 1, "first": 2 * n - 2, "last": 2 * n - 1}
@@ -110,6 +114,119 @@ def test_the_events_that_hold_a_record(sales: Sales) -> None:
     assert not found.records, "of one record, both must be true"
     (found,) = events_holding(sales.store, sales.run, "ingest.out", {"quantity": "1"})
     assert list(found.records) == list(range(1, EVENTS + 1))
+
+
+def test_outputs_of_an_input_set_by_port_and_counters_of_ports(sales: Sales) -> None:
+    with sales.store.lineage(sales.run) as log:
+        assert list(log.outputs_of("hourly", ["small", "wide"], ["out"])) == [("small", HOURLY, 2), ("wide", HOURLY, 1)]
+        assert not list(log.outputs_of("hourly", ["small"], ["late"])) and not list(
+            log.outputs_of("hourly", ["small"], [])
+        )
+        assert log.sent_by([INGEST, HOURLY, Port("hourly", "late")]) == {
+            INGEST: EVENTS,
+            HOURLY: 2,
+            Port("hourly", "late"): 0,
+        }
+        assert log.sent_by([]) == {} and log.sent(HOURLY) == 2
+
+
+def test_bodies_come_the_newest_first(sales: Sales) -> None:
+    with sales.store.lineage(sales.run) as log:
+        some = dict(log.bodies_before("ingest", "out", EVENTS, 3))
+        assert list(some) == [EVENTS - 1, EVENTS - 2, EVENTS - 3]
+        assert some[EVENTS - 1].body == encode(sold(EVENTS - 1))
+        assert [number for number, _ in log.bodies_before("ingest", "out", 3, 9)] == [2, 1]
+
+
+@pytest.mark.parametrize("limits", [SearchLimits(seconds=0), SearchLimits(size=3_000), SearchLimits(found=7)])
+def test_searches_with_limits_add_up_to_the_whole_one(sales: Sales, limits: SearchLimits) -> None:
+    (whole,) = events_holding(sales.store, sales.run, "ingest.out", {"quantity": "1"})
+    found: dict[int, int] = {}
+    before, searched, searches = None, 0, 0
+    while before is not None or not searches:
+        result = search_newest(sales.store, sales.run, "ingest.out", {"quantity": "1"}, None, limits, before)
+        (one,) = result.holding
+        assert not found.keys() & one.records.keys()
+        found.update(one.records)
+        before, searched, searches = result.before, searched + one.searched, searches + 1
+    assert (dict(sorted(found.items())), searched) == (whole.records, EVENTS)
+    assert searches > EVENTS / 10
+
+
+@pytest.mark.parametrize(("room", "most"), [(2**20, EVENTS_AT_ONCE), (2 * len(encode(sold(1))), 2), (1, 1)])
+def test_bodies_are_read_some_at_a_time(sales: Sales, monkeypatch: pytest.MonkeyPatch, room: int, most: int) -> None:
+    """The first one alone: it says how large they are."""
+    monkeypatch.setattr(event_search, "BYTES_AT_ONCE", room)
+    asked: list[int] = []
+    adapter = MemoryLineageLog if isinstance(sales.store, MemoryLogStore) else SqlLineageLog
+    bodies_before = adapter.bodies_before
+
+    def heard(log: Any, operator: str, channel: str, before: int, limit: int) -> Any:
+        asked.append(limit)
+        return bodies_before(log, operator, channel, before, limit)
+
+    monkeypatch.setattr(adapter, "bodies_before", heard)
+    (found,) = events_holding(sales.store, sales.run, "ingest.out", {"quantity": "1"})
+    assert found.searched == EVENTS
+    assert asked[0] == 1 and set(asked[1:]) == {most}
+
+
+def slots_with_events(store: LogStore, many: Sequence[int]) -> Run:
+    """Slots of ``work.out``, without a Merger, that have sent so many events."""
+    slots = {f"work[{n}]": OperatorShape("work", {}, ("out",), (), ("out",), ("out",)) for n in range(len(many))}
+    driver = start_driver(store, run=store.start_run(replace(spec("g"), operators=slots)))
+    for slot, events in enumerate(many):
+        port = Port(f"work[{slot}]", "out")
+        for number in range(1, events + 1):
+            event = Event(port, number, Kind.DATA, 2, None, encode(sold(number)))
+            driver.session.commit([fx.LogEvent(event, (), kept=True), fx.CountEvents(port, "out", 1, 2)])
+    return driver.run
+
+
+def test_slots_take_turns_by_the_part_of_their_events_that_is_left() -> None:
+    """A slot with many events takes no more time from the others than they from it, and none is forgotten."""
+    store = MemoryLogStore()
+    run = slots_with_events(store, [100, 40, 0])
+    limits = SearchLimits(found=72)
+    first = search_newest(store, run, "work.out", {"quantity": "1"}, None, limits)
+    assert [one.searched for one in first.holding] == [40, 32, 0] and first.before == [61, 9, 1]
+    rest = search_newest(store, run, "work.out", {"quantity": "1"}, None, limits, first.before)
+    assert [one.searched for one in rest.holding] == [60, 8, 0] and rest.before is None
+
+
+def test_of_a_body_only_the_columns_that_are_asked_for_are_decoded() -> None:
+    body = encode(sold(3))
+    assert decode("it", body, ["quantity", "order"]).equals(sold(3).select(["quantity"]))
+    assert decode("it", body, ["order"]).num_columns == 0
+    assert decode("it", body).equals(sold(3))
+
+
+def test_a_search_gets_past_an_event_that_is_too_large_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says of which it has seen the beginning only. With others before it, it is left for the next search."""
+    monkeypatch.setattr(dataset, "BATCH_RECORDS", 10)
+    store = MemoryLogStore()
+    sales = filled(store)
+    payloads = Payloads(str(tmp_path))
+    epoch = payloads.epoch(sales.run.uid, "g", 1, 0)
+    large = pa.table({"product_id": pa.array(range(50)), "quantity": [1] * 50})
+    for key, row in store.tables.bodies.items():
+        if (key.operator, key.event_id) == ("ingest", EVENTS - 1):
+            store.tables.bodies[key] = row._replace(
+                body=b"", ref=str(dataset_of(epoch, large, purpose="large").reference)
+            )
+
+    def search(
+        size: float, before: list[int] | None = None
+    ) -> tuple[Mapping[int, int], int, Sequence[int], list[int] | None]:
+        where = {"quantity": "1", "product_id": "45"}
+        found = search_newest(store, sales.run, "ingest.out", where, payloads, SearchLimits(size=size), before)
+        (one,) = found.holding
+        return one.records, one.searched, one.partly, found.before
+
+    beside = len(encode(sold(EVENTS))) + 1
+    assert search(beside) == ({}, 1, (), [EVENTS]), "the next one is too large for what is left"
+    assert search(1, [EVENTS]) == ({}, 1, (EVENTS - 1,), [EVENTS - 1])
+    assert search(2**20, [EVENTS])[:3] == ({45: 1, EVENTS - 1: 1}, EVENTS - 1, ())
 
 
 def test_the_events_that_were_logged_from_a_time_on(sales: Sales) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.runtime.figures.event_search import SearchLimits, search_newest
+from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
-from airflow_logio.ui import lineage_documents
+from airflow_logio.store.records import OperatorShape
+from airflow_logio.ui import found_events, lineage_documents
+from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
-from tests.unit.lineage.test_records import EVENTS, Sales, filled
+from tests.support.logs import spec, start_driver
+from tests.support.statements import counted_statements
+from tests.unit.lineage.test_records import EVENTS, Sales, filled, slots_with_events
+from tests.unit.lineage.test_steps import parted_flow
 from tests.unit.ui.conftest import OWNER, QUIET, STRANGER
 
 QUERIES = {
@@ -90,6 +100,14 @@ def test_ports_say_how_many_events_they_have(client: TestClient, sales: Sales) -
     assert ports == {"ports": [{"port": "ingest.out", "sent": EVENTS}, {"port": "hourly.out", "sent": 2}], "in_all": 2}
 
 
+def test_the_counters_of_all_ports_come_in_one_statement(store: LogStore) -> None:
+    run = slots_with_events(store, range(9))
+    with counted_statements() as seen:
+        document = lineage_documents.ports_document(store, run)
+    assert [one["sent"] for one in document["ports"]] == list(range(9))
+    assert ["logio_port_counter" in statement for statement in seen].count(True) == 1
+
+
 def test_a_step_back_names_what_was_used_and_read(client: TestClient, sales: Sales) -> None:
     found = asked(client, sales, "lineage/step", "port=hourly.out&event=2&direction=backward")
     assert found["input_sets"] == [{"operator": "hourly", "id": "small"}]
@@ -119,6 +137,12 @@ def test_many_events_are_counted_and_some_are_named(
     monkeypatch.setattr(lineage_documents, "MOST_EVENTS", 5)
     (port,) = asked(client, sales, "lineage/step", query)["ports"]
     assert (port["events"], [one["event"] for one in port["first"]]) == (EVENTS - 3, [1, 2, 3, 4, 5])
+    monkeypatch.setattr(lineage_documents, "MOST_NAMED", 3)
+    assert len(asked(client, sales, "lineage/step", query)["ports"][0]["first"]) == 3
+    monkeypatch.setattr(lineage_documents, "MOST_PORTS", 0)
+    none = asked(client, sales, "lineage/step", query)
+    assert (none["ports"], none["ports_in_all"]) == ([], 1)
+    monkeypatch.undo()
     monkeypatch.setattr(lineage_documents, "MOST_ROWS", 10)
     cut = asked(client, sales, "lineage/step", query)
     assert (cut["cut"], cut["ports"][0]["events"]) == (True, 10)
@@ -127,39 +151,197 @@ def test_many_events_are_counted_and_some_are_named(
     assert answer.status_code == 422
 
 
+def test_boxes_of_the_graph_have_ids_of_their_members(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all of them, not only of those that are named: two boxes may begin with the same hundred."""
+
+    def box(query: str) -> Any:
+        return asked(client, sales, "lineage/step", query)["ports"][0]
+
+    monkeypatch.setattr(lineage_documents, "MOST_EVENTS", 2)
+    wide, small = (box(f"port=hourly.out&event={n}&direction=backward") for n in (1, 2))
+    both = box("port=hourly.out&event=1&event=2&direction=backward")
+    assert wide["id"].startswith(f"ingest.out {EVENTS - 3} ") and small["id"].startswith("ingest.out 2 ")
+    assert both["id"] == wide["id"] == box("port=hourly.out&event=1&direction=backward")["id"]
+    monkeypatch.setattr(lineage_documents, "MOST_ROWS", 10)
+    part = box("port=hourly.out&event=1&direction=backward")
+    assert part["id"] != wide["id"] and part["first"] == wide["first"]
+    assert box("port=ingest.out&event=1&direction=forward")["id"] == "hourly.out 1 1"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "most", "shares"),
+    [
+        ([], 5, []),
+        ([3, 1], 5, [3, 1]),
+        ([100, 100, 1], 50, [24, 25, 1]),
+        ([9, 9, 9], 2, [0, 1, 1]),
+        ([0, 1_000_000], 500, [0, 500]),
+    ],
+)
+def test_an_answer_is_shared_fairly(wanted: list[int], most: int, shares: list[int]) -> None:
+    assert fair_shares(wanted, most) == shares
+
+
 def test_records_are_the_first_ones_as_texts(client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch) -> None:
     records = asked(client, sales, "lineage/records", "port=ingest.out&event=3")
     assert records == {
         "columns": ["product_id", "quantity"],
         "rows": [["3", "1"], ["1003", "2"]],
-        "more": False,
+        "rows_in_all": 2,
+        "columns_in_all": 2,
     }
     read = asked(client, sales, "lineage/read", QUERIES["lineage/read"][1:])
-    assert (read["columns"], len(read["rows"]), read["more"]) == (["product_id", "department"], 50, True)
+    assert (read["columns"], len(read["rows"]), read["rows_in_all"]) == (["product_id", "department"], 50, 100)
     monkeypatch.setattr(lineage_documents, "MOST_RECORDS", 1)
     monkeypatch.setattr(lineage_documents, "LONGEST_VALUE", 3)
     cut = asked(client, sales, "lineage/read", QUERIES["lineage/read"][1:])
-    assert cut == {"columns": ["product_id", "department"], "rows": [["0", "GRO..."]], "more": True}
+    assert (cut["columns"], cut["rows"]) == (["product_id", "department"], [["0", "GRO..."]])
+    monkeypatch.setattr(lineage_documents, "MOST_COLUMNS", 1)
+    cut = asked(client, sales, "lineage/read", QUERIES["lineage/read"][1:])
+    assert cut == {"columns": ["product_id"], "rows": [["0"]], "rows_in_all": 100, "columns_in_all": 2}
 
 
-def test_events_are_found_by_number_input_set_and_values(
+def test_events_are_found_by_number_input_set_and_time(
     client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert find(client, sales, event=3).json()["events"] == [{"port": "ingest.out", "event": 3, "records": 2}]
+    found = find(client, sales, event=3).json()
+    assert found["events"] == [{"port": "ingest.out", "event": 3, "records": 2}]
+    assert (found["more"], found["ports"], found["ports_looked_at"]) == (False, 1, 1)
     assert find(client, sales, event=999).json()["events"] == []
     of_set = find(client, sales, port="hourly.out", input_set="small").json()
     assert of_set["events"] == [{"port": "hourly.out", "event": 2, "records": 1}]
     assert find(client, sales, port="hourly.out", input_set="none").json()["events"] == []
-    assert [one["event"] for one in find(client, sales, at=0).json()["events"]] == list(range(1, 21))
+    since = find(client, sales, at=0).json()
+    assert [one["event"] for one in since["events"]] == list(range(1, 21)) and since["more"]
+    monkeypatch.setattr(found_events, "MOST_SINCE", EVENTS)
+    since = find(client, sales, at=0).json()
+    assert (len(since["events"]), since["more"]) == (EVENTS, False)
     assert find(client, sales, at=9e9).json()["events"] == []
-    held = find(client, sales, where={"product_id": "1007"}).json()
-    assert held == {"events": [{"port": "ingest.out", "event": 7, "records": 1}], "searched": EVENTS, "before": None}
-    # A search looks at the latest events first, some at a time, and says where the next one goes on.
-    monkeypatch.setattr(lineage_documents, "MOST_SEARCHED", 50)
-    first = find(client, sales, where={"product_id": "1007"}).json()
-    assert first == {"events": [], "searched": 50, "before": 11}
-    rest = find(client, sales, where={"product_id": "1007"}, before=first["before"]).json()
-    assert rest == {"events": held["events"], "searched": 10, "before": None}
+
+
+def test_of_slots_each_gets_its_part_of_the_answer(
+    client: TestClient, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = slots_with_events(store, [30, 5])
+    sales = Sales(store, run)
+    of_two = [{"port": f"work[{slot}].out", "event": 4, "records": 2} for slot in range(2)]
+    assert find(client, sales, port="work.out", event=4).json()["events"] == of_two
+
+    def numbers() -> tuple[list[tuple[str, int]], bool]:
+        found = find(client, sales, port="work.out", at=0).json()
+        return [(one["port"], one["event"]) for one in found["events"]], found["more"]
+
+    first, second = ([(f"work[{slot}].out", n) for n in range(1, 21)] for slot in range(2))
+    assert numbers() == (first + second[:5], True)
+    monkeypatch.setattr(found_events, "MOST_FOUND", 8)
+    assert numbers() == (first[:4] + second[:4], True)
+    monkeypatch.setattr(found_events, "MOST_SECONDS", 0.0)
+    assert numbers() == (first[:8], True)
+    found = find(client, sales, port="work.out", event=4).json()
+    assert (found["events"], found["ports_looked_at"], found["ports"]) == (of_two[:1], 1, 2)
+
+
+def test_an_input_set_is_looked_for_on_one_port(
+    client: TestClient, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much was made of it on others."""
+    shape = OperatorShape("g", {}, ("late", "out"), (), ("late", "out"), ("late", "out"))
+    driver = start_driver(store, run=store.start_run(replace(spec("g"), operators={"work": shape})))
+    for name, many in (("late", 9), ("out", 3)):
+        for number in range(1, many + 1):
+            event = Event(Port("work", name), number, Kind.DATA, 2, None, b"")
+            made = fx.RecordLineage(Port("work", name), number, "one")
+            driver.session.commit(
+                [fx.LogEvent(event, (), kept=True), made, fx.CountEvents(Port("work", name), "out", 1, 2)]
+            )
+    sales = Sales(store, driver.run)
+    for most, more in ((3, False), (2, True)):
+        monkeypatch.setattr(found_events, "MOST_FOUND", most)
+        found = find(client, sales, port="work.out", input_set="one").json()
+        assert [(one["port"], one["event"]) for one in found["events"]] == [("work.out", n) for n in range(1, most + 1)]
+        assert found["more"] is more
+
+
+def test_an_input_set_of_a_slot_is_found_behind_the_merger(log_store: LogStore) -> None:
+    """As a step back from the event has named it."""
+    flow = parted_flow(log_store)
+    sent = next(
+        one["sent"] for one in lineage_documents.ports_document(flow.store, flow.run)["ports"] if one["port"] == "w.out"
+    )
+    assert sent > 1
+    for number in range(1, sent + 1):
+        back = lineage_documents.step_document(
+            flow.store, flow.run, Direction.BACKWARD, "w.out", [number], with_data=False
+        )
+        (inset,) = back["input_sets"]
+        assert inset["operator"].startswith("w[")
+        found = found_events.found_document(flow.store, flow.run, "w.out", found_events.Sought(input_set=inset["id"]))
+        assert ("w.out", number) in [(one["port"], one["event"]) for one in found["events"]]
+        assert not found["more"]
+
+
+def test_a_search_by_values_looks_at_the_newest_first_and_is_continued(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seventh = {"product_id": "1007"}
+    held = find(client, sales, where=seventh).json()
+    assert held["seconds"] >= 0 and {**held, "seconds": 0} == {
+        "events": [{"port": "ingest.out", "event": 7, "records": 1}],
+        "searched": EVENTS,
+        "sent": EVENTS,
+        "seconds": 0,
+        "partly": 0,
+        "lacking": "",
+        "before": None,
+    }
+    monkeypatch.setattr(found_events, "SEARCH", SearchLimits(found=4))
+    every = {"quantity": "1"}
+    first = find(client, sales, where=every).json()
+    assert [one["event"] for one in first["events"]] == [EVENTS - n for n in range(4)]
+    assert (first["searched"], first["before"]) == (4, [EVENTS - 3])
+    second = find(client, sales, where=every, before=first["before"]).json()
+    assert [one["event"] for one in second["events"]] == [EVENTS - 4 - n for n in range(4)]
+    monkeypatch.setattr(found_events, "SEARCH", SearchLimits(seconds=0))
+    slow = find(client, sales, where=seventh, before=[9]).json()
+    assert (slow["events"], slow["searched"], slow["before"]) == ([], 1, [8])
+    assert [one["event"] for one in find(client, sales, where=seventh, before=[8]).json()["events"]] == [7]
+    assert find(client, sales, where=seventh, before=[2]).json()["before"] is None
+    other = find(client, sales, where=seventh, before=[8, 8])
+    assert (other.status_code, "begin it anew" in other.json()["detail"]) == (404, True)
+
+
+def test_searches_by_values_leave_room_for_looks(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"quantity": "1"}
+    depth, search = 0, search_newest
+    seen: list[tuple[int, int, int]] = []
+
+    def in_the_middle(*arguments: Any) -> Any:
+        """Others ask while it searches."""
+        nonlocal depth
+        depth += 1
+        seen.append((depth, find(client, sales, where=where).status_code, find(client, sales, event=3).status_code))
+        depth -= 1
+        return search(*arguments)
+
+    monkeypatch.setattr(found_events, "search_newest", in_the_middle)
+    for _ in range(2):
+        assert find(client, sales, where=where).status_code == 200
+    assert seen == [(2, 503, 200), (1, 200, 200)] * 2
+
+
+def test_a_column_that_the_newest_events_lack_may_be_in_earlier_ones(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Types of ports change: only of a port that was searched as a whole it is sure that there is no such column."""
+    monkeypatch.setattr(found_events, "SEARCH", SearchLimits(seconds=0))
+    found = find(client, sales, where={"order": "1"}).json()
+    assert "have no column 'order'; they have product_id, quantity" in found["lacking"] and found["before"] == [EVENTS]
+    last = find(client, sales, where={"order": "1"}, before=[2])
+    assert last.status_code == 200 and last.json()["lacking"]
 
 
 def test_what_is_asked_wrongly_is_said(client: TestClient, sales: Sales) -> None:
@@ -170,6 +352,9 @@ def test_what_is_asked_wrongly_is_said(client: TestClient, sales: Sales) -> None
         {"event": "1"},
         {"at": "now"},
         {"where": {}},
+        {"where": {"quantity": "1"}, "before": 7},
+        {"where": {"quantity": "1"}, "before": [0]},
+        {"where": {"quantity": "1"}, "before": [1] * 1025},
         {"else": 1},
     ]
     for wanted in wrong:

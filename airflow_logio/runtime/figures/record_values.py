@@ -1,0 +1,82 @@
+"""Whether records of an event have given values: of a stored body, no more columns are decoded than the values name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio.errors import ConfigurationError, LineageUnknown
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.runtime.systems.arrow import decode
+from airflow_logio.store.lineage_port import StoredBody
+from airflow_logio.store.rules.payload_references import Reference
+
+
+class Looked(NamedTuple):
+    """A part of an event's records, of which one at a time is in memory."""
+
+    matching: int
+    """Records with all the values."""
+    size: int
+    """Bytes that were read for it."""
+    has_columns: bool
+
+
+def looked_at(where: str, stored: StoredBody, values: Mapping[str, str], load: Elsewhere | None) -> Iterator[Looked]:
+    """The records of an event, part by part; `where` names it. `values`: column → the value as text, read as the type of the
+    column.
+
+    Raises `LineageUnknown` for a value that its type cannot have, and as `lineage_records.records`.
+    """
+    names = tuple(values)
+    if stored.ref is None or stored.body:
+        yield _looked(decode(where, stored.body, names), values, len(stored.body))
+        return
+    file = Reference.own(stored.ref)
+    size = 0 if file is None else file.size  # a body is read as a whole; of a dataset, this is the manifest
+    for piece in _elsewhere(where, load).pieces(where, stored.ref, names):
+        yield _looked(piece, values, size + piece.nbytes)
+        size = 0
+
+
+def column_names(where: str, stored: StoredBody, load: Elsewhere | None) -> Sequence[str]:
+    """The columns of an event's records, to say what there is instead of the one that was asked for."""
+    if stored.ref is None or stored.body:
+        names: Sequence[str] = decode(where, stored.body).column_names
+        return names
+    first: Sequence[str] = next(iter(_elsewhere(where, load).pieces(where, stored.ref))).column_names
+    return first
+
+
+def _elsewhere(where: str, load: Elsewhere | None) -> Elsewhere:
+    if load is None:
+        raise ConfigurationError(
+            f"the records of {where} are in the payload store; name it where the log is configured"
+        )
+    return load
+
+
+def _looked(table: pa.Table, values: Mapping[str, str], size: int) -> Looked:
+    if not set(values) <= set(table.column_names):
+        return Looked(0, size, False)
+    return Looked(_matches(table, values), size, True)
+
+
+def _matches(table: pa.Table, values: Mapping[str, str]) -> int:
+    """How many records have all the values."""
+    wanted = None
+    for name, text in values.items():
+        column = table.column(name)
+        equal = pc.fill_null(pc.equal(column, _as(text, column.type, name)), False)
+        wanted = equal if wanted is None else pc.and_(wanted, equal)
+    return int(pc.sum(wanted).as_py() or 0)
+
+
+def _as(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
+    try:
+        return pa.scalar(text).cast(kind)
+    except pa.ArrowException as error:
+        raise LineageUnknown(f"column {name!r} has type {kind}, and {text!r} is no value of it") from error

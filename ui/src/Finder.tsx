@@ -1,0 +1,193 @@
+import { type FormEvent, useEffect, useRef, useState } from "react";
+import { type By, KINDS, Mistyped, type Wanted, wanted } from "./criteria";
+import { type Found, type FoundByValues, type LineagePorts, Refused, type Server } from "./data";
+import type { Named } from "./place";
+import { count, counted, part, seconds } from "./words";
+
+interface Props {
+  server: Server;
+  api: string;
+  /** Whether the person may look for values. */
+  data: boolean;
+  open: (named: Named) => void;
+}
+
+/** What was asked, and what all its answers so far say together. */
+interface Result {
+  asked: { port: string } & Wanted;
+  found: Found;
+}
+
+interface Failure {
+  message: string;
+  again: (() => void) | null;
+}
+
+/** Chooses a port, and finds an event of it. Whatever fails, the form stays, and can be asked again. */
+export function Finder({ server, api, data, open }: Props) {
+  const [ports, setPorts] = useState<LineagePorts | null>(null);
+  const [port, setPort] = useState("");
+  const [by, setBy] = useState<By>("event");
+  const [text, setText] = useState("");
+  const [result, setResult] = useState<Result | null>(null);
+  const [failure, setFailure] = useState<Failure | null>(null);
+  const [busy, setBusy] = useState(false);
+  const asking = useRef<AbortController | null>(null);
+
+  /** One question at a time: a new one ends that before it. */
+  const ask = async (work: (signal: AbortSignal) => Promise<void>) => {
+    asking.current?.abort();
+    const mine = (asking.current = new AbortController());
+    setFailure(null);
+    setBusy(true);
+    try {
+      await work(mine.signal);
+    } catch (error) {
+      if (!mine.signal.aborted) setFailure({ message: messageOf(error), again: () => void ask(work) });
+    }
+    if (!mine.signal.aborted) setBusy(false);
+  };
+  const load = () =>
+    ask(async (signal) => {
+      const found = await server.get<LineagePorts>(api, signal);
+      if (!signal.aborted) setPorts(found);
+    });
+  useEffect(() => {
+    void load();
+    return () => asking.current?.abort();
+  }, [server, api]);
+
+  const look = (asked: Result["asked"], before: Result | null) =>
+    ask(async (signal) => {
+      const further = before !== null && "searched" in before.found ? before.found : null;
+      const body = further === null ? asked : { ...asked, before: further.before };
+      const found = await server.post<Found>(`${api}/find`, body, signal);
+      if (!signal.aborted) setResult({ asked, found: further === null ? found : together(further, found as FoundByValues) });
+    });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    try {
+      const asked = { port: port || ports!.ports[0]!.port, ...wanted(by, text) };
+      setResult(null);
+      void look(asked, null);
+    } catch (error) {
+      if (!(error instanceof Mistyped)) throw error;
+      setFailure({ message: error.message, again: null });
+    }
+  };
+
+  if (ports?.ports.length === 0) return <p className="small">The pipeline declares no lineage scope.</p>;
+  return (
+    <>
+      {ports !== null && (
+        <form className="actions" onSubmit={submit}>
+          <label>
+            Port{" "}
+            <select value={port} onChange={(event) => setPort(event.target.value)}>
+              {ports.ports.map((one) => (
+                <option key={one.port} value={one.port}>
+                  {one.port} ({counted(one.sent, "event")})
+                </option>
+              ))}
+            </select>
+          </label>
+          {ports.in_all > ports.ports.length && <span className="small">{part(ports.ports.length, ports.in_all, "port")}</span>}
+          <label>
+            by{" "}
+            <select
+              value={by}
+              onChange={(event) => {
+                setBy(event.target.value as By);
+                setText("");
+              }}
+            >
+              {(Object.keys(KINDS) as By[])
+                .filter((one) => data || one !== "where")
+                .map((one) => (
+                  <option key={one} value={one}>
+                    {KINDS[one].label}
+                  </option>
+                ))}
+            </select>
+          </label>
+          <input
+            type={KINDS[by].input}
+            step={1}
+            min={by === "event" ? 1 : undefined}
+            required
+            aria-label="What to look for"
+            placeholder={KINDS[by].hint}
+            size={by === "where" ? 40 : undefined}
+            value={text}
+            onChange={(event) => setText(event.target.value)}
+          />
+          <button type="submit" className="choice">
+            Find
+          </button>
+        </form>
+      )}
+      {failure !== null && (
+        <p role="alert" className="problem">
+          {failure.message}{" "}
+          {failure.again !== null && (
+            <button type="button" className="link" onClick={failure.again}>
+              Try again
+            </button>
+          )}
+        </p>
+      )}
+      <p className="small">
+        <span role="status">{busy ? (ports === null ? "Looking at the log ..." : "Searching ...") : result !== null && said(result.found)}</span>{" "}
+        {result !== null && "searched" in result.found && result.found.before !== null && (
+          <button type="button" className="choice" aria-disabled={busy} onClick={() => busy || void look(result.asked, result)}>
+            Search further
+          </button>
+        )}
+      </p>
+      {result !== null && (
+        <div className="actions found" role="group" aria-label="Found events">
+          {result.found.events.map((one) => (
+            <button key={`${one.port} ${one.event}`} type="button" className="link" onClick={() => open(one)}>
+              {one.port} {one.event}
+            </button>
+          ))}
+        </div>
+      )}
+    </>
+  );
+}
+
+function messageOf(error: unknown): string {
+  const message = error instanceof Refused ? error.message : String(error);
+  return /[.!?]$/.test(message) ? message : `${message}.`;
+}
+
+/** A search and the one that has continued it. */
+function together(first: FoundByValues, next: FoundByValues): FoundByValues {
+  return {
+    ...next,
+    events: [...first.events, ...next.events],
+    searched: first.searched + next.searched,
+    seconds: first.seconds + next.seconds,
+    partly: first.partly + next.partly,
+    lacking: first.lacking && next.lacking,
+  };
+}
+
+function said(found: Found): string {
+  const many = `${count(found.events.length)} found`;
+  if (!("searched" in found)) {
+    const slow = found.ports_looked_at < found.ports ? `; the log is slow, searched was ${part(found.ports_looked_at, found.ports, "slot")}` : "";
+    return `${many}${found.more ? ": the first of more" : ""}${slow}`;
+  }
+  const { searched, sent } = found;
+  const extent =
+    found.before !== null
+      ? `the newest ${part(searched, sent, "event")} of the port`
+      : searched === sent
+        ? `all ${counted(sent, "event")} of the port`
+        : `all ${counted(searched, "event")} that are kept, of ${count(sent)} that the port has sent`;
+  const partly = found.partly > 0 ? `; of ${counted(found.partly, "large event")} only the first records` : "";
+  const lacking = found.lacking === "" ? "" : `; ${found.lacking}`;
+  return `${many}; searched ${extent} in ${seconds(found.seconds)}${partly}${lacking}`;
+}
