@@ -44,7 +44,8 @@ def test_every_driver_is_killed_and_then_two_at_once(
         run.signal("totals", signal.SIGKILL, jvm=chance.random() < 0.5)
         run.until(lambda: run.is_running("hourly") and run.count("hourly.in", "in") > 10, "hourly holds events")
         scratch = tmp_path / "drivers" / run.run.uid / "hourly" / "1" / SCRATCH
-        assert list(scratch.glob("blockmgr-*")), "Spark's files are in the folder of the driver"
+        # It takes events while its Spark session is still being made.
+        run.until(lambda: list(scratch.glob("blockmgr-*")), "Spark's files are in the folder of the driver")
         run.signal("hourly", signal.SIGKILL, jvm=True)
         for number, point in around_its_first_job.items():
             run.until(partial(run.is_running, "hourly", number + 1), f"hourly died again, {point}")
