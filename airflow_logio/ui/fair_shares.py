@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def fair_shares(wanted: Sequence[int], most: int) -> list[int]:
-    """How many of at most `most` each one gets: nobody more than is wanted, and all equally many where it is not enough."""
+    """How many of at most `most` each one gets: never more than it wants, and equal shares where there is too little."""
     shares = [0] * len(wanted)
     for served, place in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
         shares[place] = min(wanted[place], most // (len(wanted) - served))

@@ -1,4 +1,4 @@
-"""The events of a port that somebody looks for: by number, Input Set or time, or by values of their records. All bounded."""
+"""The events of a port that a reader looks for: by number, Input Set or time, or by values of their records. All bounded."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def held_document(
 ) -> dict[str, Any]:
     """The events of a port that hold a record with these values, the newest first, as far as one search comes.
 
-    ``before`` of the answer is where the next one goes on; None if all are searched. Raises as `search_newest`.
+    ``before`` of the answer is where the next one continues; None if all are searched. Raises as `search_newest`.
     """
     found = search_newest(store, run, port, where, load, SEARCH, before)
     names = _names(run, [one.place for one in found.holding])

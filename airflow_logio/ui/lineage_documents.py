@@ -91,8 +91,10 @@ def _boxes(ports: Mapping[str, Sequence[EventNode]], with_data: bool) -> list[di
 
 
 def _box_id(port: str, members: Sequence[int]) -> str:
-    """The same for the same events, whoever has found them, and another one for others. Of one event it has the number, not a
-    digest: the page makes it for the event with which a graph begins."""
+    """Equal for equal sets of events, whichever question found them, and different for others.
+
+    Of one event it has the number, not a digest: the page makes it for the event with which a graph begins.
+    """
     if len(members) == 1:
         return f"{port} 1 {members[0]}"
     digest = blake2b(",".join(map(str, sorted(members))).encode(), digest_size=16).hexdigest()

@@ -47,7 +47,7 @@ class SoughtEvents(Posted, frozen=True):
     before: (
         Annotated[list[Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]], msgspec.Meta(max_length=MAX_SLOTS)] | None
     ) = None
-    """Where a search by values goes on: as its answer has said, a number for each port of the log."""
+    """Where a search by values continues: as its answer has said, a number for each port of the log."""
 
 
 class LineageRoutes:

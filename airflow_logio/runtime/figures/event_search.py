@@ -1,7 +1,7 @@
 """From a record to its events: which events of a port hold records with given values, by the bodies that are retained.
 
 Bodies are read from the newest on, some at a time. A search of a page has limits: it says how far it has come, and the next
-one goes on from there.
+one continues from there.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Searched:
 
     @property
     def before(self) -> list[int] | None:
-        """Where the next search goes on: for each port, the number below which nothing was searched. None if all was."""
+        """Where the next search continues: for each port, the number below which nothing was searched. None if all was."""
         before = [one.before for one in self.holding]
         return before if max(before, default=1) > 1 else None
 
@@ -135,7 +135,7 @@ def search_newest(
     begun = time.monotonic()
     starts: Sequence[float] = [inf] * len(places) if before is None else before
     if len(starts) != len(places):
-        raise LineageUnknown(f"the search to go on with was one of other ports than those of {port}: begin it anew")
+        raise LineageUnknown(f"the search to continue was one of other ports than those of {port}: start it again")
     with store.lineage(run) as log:
         sent = log.sent_by(places)
         searches = [

@@ -309,7 +309,7 @@ def test_a_search_by_values_looks_at_the_newest_first_and_is_continued(
     assert [one["event"] for one in find(client, sales, where=seventh, before=[8]).json()["events"]] == [7]
     assert find(client, sales, where=seventh, before=[2]).json()["before"] is None
     other = find(client, sales, where=seventh, before=[8, 8])
-    assert (other.status_code, "begin it anew" in other.json()["detail"]) == (404, True)
+    assert (other.status_code, "start it again" in other.json()["detail"]) == (404, True)
 
 
 def test_searches_by_values_leave_room_for_looks(
