@@ -41,6 +41,7 @@ RUN_ID = "lost_pieces"
 GROUPS = ("ingest", "totals", "hourly", "publish")
 RECORDS, RELYING_RECORDS = 150_000, 50_000
 RECORDS_PER_BATCH = 250 * 10
+UNAVAILABLE_SECONDS = 2.0
 
 
 class Installation(AirflowInstallation):
@@ -223,12 +224,16 @@ def the_api_server(here: Installation) -> None:
 
 
 def the_database(here: Installation) -> None:
-    """The log and the warehouse go away for a moment: nobody takes anybody for dead."""
+    """The log and the warehouse are unavailable for a moment: no one takes anyone for dead."""
     for name in GROUPS:
         here.running(name)
     before = {name: here.group(name).incarnation for name in GROUPS}
     seen = here.events("ingest.out")
-    here.server.restart()
+    for url in (here.places.log_url, here.warehouse):
+        here.server.close_database(url)
+    time.sleep(UNAVAILABLE_SECONDS)
+    for url in (here.places.log_url, here.warehouse):
+        here.server.open_database(url)
     eventually(lambda: here.events("ingest.out") > seen, what="ingest commits again", timeout=SHORT, every=0.2)
     here.wait_for_supervisor()
     assert {name: here.group(name).incarnation for name in GROUPS} == before

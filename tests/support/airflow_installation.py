@@ -26,7 +26,7 @@ LONG, SHORT = 600.0, 60.0
 
 
 class AirflowInstallation:
-    """The log and the warehouse are in PostgreSQL; the DAGs are those of the repository and of the end-to-end tests."""
+    """The log, the warehouse and Airflow's own database are in PostgreSQL; the DAGs are the repository's and the tests'."""
 
     def __init__(
         self, folder: Path, server: PostgresServer, settings: Mapping[str, str], *, address: str = "localhost"
@@ -40,7 +40,11 @@ class AirflowInstallation:
         self.warehouse = server.new_database(migrated=False)
         self.places = Places(folder, dags, server.new_database(), self.warehouse)
         self.places.airflow_home.mkdir()
-        self.airflow = AirflowProcesses(self.places, settings, address)
+        # A scheduler ends when a file of SQLite stays locked for longer than it waits, which a busy machine makes happen.
+        self._airflow_database = server.new_database(migrated=False)
+        url = self._airflow_database.replace("postgresql:", "postgresql+psycopg2:")
+        own = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url}
+        self.airflow = AirflowProcesses(self.places, own | dict(settings), address)
         self.person = Person(self.airflow.url, self._login)
         self.log = open_store(self.places.log_url, application="logio test")
 
@@ -62,7 +66,8 @@ class AirflowInstallation:
     # --- what the log says -------------------------------------------------------------------------------------------
 
     def runs(self, dag_id: str) -> list[Run]:
-        """The latest first."""
+        """The latest first. Without a component of Airflow, whoever waits for a run waits in vain, and is told so."""
+        self.airflow.check_alive()
         runs = self.log.patience.call("listing the runs", self.log.list_runs)
         return [run for run in runs if run.spec.key.dag_id == dag_id]
 
@@ -99,10 +104,10 @@ class AirflowInstallation:
         logs = sorted(self.places.drivers.rglob("driver.log"))
         ends = [f"--- {log.relative_to(self.places.drivers)}\n{_end(log)}" for log in logs]
         tasks = [f"--- {log.name} of {log.parent.name}\n{_end(log)}" for log in self.task_logs("supervise")]
-        return "\n".join([self._states(), *tasks, *ends, self.airflow.last_words()])
+        return "\n".join([self.airflow.deaths(), self._states(), self.airflow.last_words(), *tasks, *ends])
 
     def _states(self) -> str:
-        """The tasks of each DAG run, as Airflow sees them."""
+        """The tasks of each DAG run that has begun, as Airflow sees them."""
         told = []
         for dag_id in sorted({run.spec.key.dag_id for run in self.log.list_runs()}):
             with contextlib.suppress(AirflowUnavailable, AirflowRefused):
@@ -121,9 +126,11 @@ class AirflowInstallation:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.log.dispose()
-        for url in (self.places.log_url, self.warehouse):
+        for url in (self.places.log_url, self.warehouse, self._airflow_database):
             self.server.drop_database(url)
 
 
 def _end(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-12:])
+    lines = log.read_text(errors="replace").splitlines()
+    telling = [line for line in lines if "JDK_JAVA_OPTIONS" not in line and "WARN NativeCodeLoader" not in line]
+    return "\n".join(telling[-8:])

@@ -16,7 +16,7 @@ from airflow_logio.demo.places import Places
 from airflow_logio.demo.standalone import environment, free_port
 from tests.support.stacks.sitecustomize import SHOW
 
-COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+COMPONENTS = ("scheduler", "triggerer", "api-server", "dag-processor")
 ROUTINE = (
     "Adopting or resetting orphaned tasks",
     "currently running",
@@ -108,8 +108,13 @@ class AirflowProcesses:
         self._running.clear()
 
     def check_alive(self) -> None:
-        for name, process in self._running.items():
-            assert process.poll() is None, f"{name} has ended by itself: {self.last_words(name)}"
+        assert not self.deaths(), self.deaths()
+
+    def deaths(self) -> str:
+        """The components that have ended by themselves, and the ends of their outputs; empty if all live."""
+        ended = {name: status for name, one in self._running.items() if (status := one.poll()) is not None}
+        told = [f"{name} has ended by itself ({code}): {self.last_words(name)}" for name, code in ended.items()]
+        return "\n".join(told)
 
     def task_processes(self) -> list[psutil.Process]:
         """The processes of tasks that run now, each with its supervisor, which is a worker of the scheduler."""
