@@ -67,11 +67,14 @@ if TYPE_CHECKING:
         WindowedOperator,
         WriteAction,
         WriterOperator,
+        from_every,
+        from_one,
         generate,
         lineage_paths,
         lineage_ports,
         published_files,
         stateless,
+        window_start,
     )
     from airflow_logio.store import open_store
 
@@ -133,12 +136,15 @@ __all__ = [
     "WriteAction",
     "WriterOperator",
     "__version__",
+    "from_every",
+    "from_one",
     "generate",
     "lineage_paths",
     "lineage_ports",
     "open_store",
     "published_files",
     "stateless",
+    "window_start",
 ]
 
 _ELSEWHERE = {"open_store": "airflow_logio.store"}

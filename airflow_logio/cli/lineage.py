@@ -15,14 +15,17 @@ from airflow_logio.cli.common import LogOption, RunArgument, counted, opened, ou
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
+from airflow_logio.cli.traced_records import traced_json, traced_tables
 from airflow_logio.errors import LogioError, NotKept
 from airflow_logio.runtime.figures import lineage_records
+from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
+MOST_RECORDS = 10
 EVENTS_TO_READ_A_KEY_FROM = 50
 """The tree counts rows of a read action only for Input Sets of at most so many events. The API has no such bound."""
 
@@ -47,7 +50,13 @@ def lineage(
         bool, typer.Option("--forward/--backward", help="What was made from it / what it was made from")
     ] = False,
     to: Annotated[str | None, typer.Option(help="Follow only the paths to this port")] = None,
-    records: Annotated[int, typer.Option(min=0, help="Also print at most this many records of each port")] = 0,
+    records: Annotated[
+        bool,
+        typer.Option(
+            "--records", help="Also print records; with --where, those that the ones with the values were made from"
+        ),
+    ] = False,
+    most: Annotated[int, typer.Option("--most", min=1, help="Most records printed of each port")] = MOST_RECORDS,
     lines: Annotated[int, typer.Option(min=1, help="Most lines printed below each line of the tree")] = LINES_PER_NODE,
     slots: Annotated[
         bool, typer.Option("--slots", help="Also show slots, Dispatchers and Mergers of replicated groups")
@@ -56,24 +65,42 @@ def lineage(
     as_json: Annotated[bool, typer.Option("--json", help="The whole result, on standard output")] = False,
 ) -> None:
     """Show the events and read actions that an event was made from, or the events that were made from it."""
-    if (event_id is None) == (not where):
-        raise typer.BadParameter("give the number of an event, or --where column=value", param_hint="EVENT_ID")
+    _check(event_id, where, has_records=records, is_forward=is_forward)
+    values = pairs("--where", where) if where else {}
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         found = store.find_run(run)
         behind = _Records(store, found, known.payloads(log))
         query = partial(forward if is_forward else backward, store, found, to=to, slots=slots)
-        if where:
-            asked = holding(store, found, port, pairs("--where", where), behind.load, warn)
+        if event_id is None:
+            asked = holding(store, found, port, values, behind.load, warn)
         else:
-            asked = [(port, [event_id or 0])]
+            asked = [(port, [event_id])]
         for place, ids in asked:
             result = query(place, ids)
-            samples = behind.samples(result, records)
-            if as_json:
-                typer.echo(json.dumps(_as_json(found, result, to, samples), indent=2, default=str))
+            traced = records_behind(store, found, place, ids, values, behind.load, to) if records and values else None
+            if traced is not None:
+                tables = dict(traced_tables(store, found, traced, behind.load, most))
             else:
-                _show(result, lines, behind, samples)
+                tables = behind.samples(result, most if records else 0)
+            if as_json:
+                typer.echo(json.dumps(_as_json(found, result, to, tables, traced), indent=2, default=str))
+            else:
+                _show(result, lines, behind, tables)
+
+
+def _check(event_id: int | None, where: list[str] | None, *, has_records: bool, is_forward: bool) -> None:
+    if event_id is None and not where:
+        raise typer.BadParameter("give the number of an event, or --where column=value", param_hint="EVENT_ID")
+    if event_id is not None and where and not has_records:
+        raise typer.BadParameter(
+            "with the number of an event it chooses among its records: add --records to see what those were made from",
+            param_hint="--where",
+        )
+    if where and has_records and is_forward:
+        raise typer.BadParameter(
+            "records are followed backward only: leave out --where or --records", param_hint="--forward"
+        )
 
 
 def _show(result: Lineage, lines: int, behind: _Records, samples: dict[str, pa.Table]) -> None:
@@ -168,7 +195,9 @@ def _table(name: str, sample: pa.Table) -> Table:
     return table
 
 
-def _as_json(run: Run, result: Lineage, to: str | None, samples: dict[str, pa.Table]) -> dict[str, Any]:
+def _as_json(
+    run: Run, result: Lineage, to: str | None, tables: dict[str, pa.Table], traced: TracedRecords | None
+) -> dict[str, Any]:
     """Nodes, and edges as pairs of their places in the list of nodes."""
     nodes = list(result.nodes())
     place = {node: index for index, node in enumerate(nodes)}
@@ -179,7 +208,8 @@ def _as_json(run: Run, result: Lineage, to: str | None, samples: dict[str, pa.Ta
         "roots": [place[root] for root in result.roots],
         "nodes": [_node_json(node) for node in nodes],
         "edges": [[place[node], place[end]] for node, ends in result.edges.items() for end in ends],
-        "records": {name: sample.to_pylist() for name, sample in samples.items()},
+        "records": {name: table.to_pylist() for name, table in tables.items()},
+        **({} if traced is None else {"traced": traced_json(traced)}),
     }
 
 

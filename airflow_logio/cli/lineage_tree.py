@@ -17,9 +17,9 @@ from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage,
 
 LINES_PER_NODE = 20
 LABEL = 100
+"""Most characters of a query that are shown; ``--json`` has all of it."""
 _WRAPPED = re.compile(r"SELECT .*? FROM \((.*)\) AS rows_of_query(?: ORDER BY .*)?", re.DOTALL)
 """A query as `QuerySource` asks it: with the author's inside."""
-"""Most characters of a query that are shown; ``--json`` has all of it."""
 LINES = 400
 """Most lines of the whole tree; the rest is only counted."""
 

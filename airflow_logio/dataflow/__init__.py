@@ -3,6 +3,7 @@
 from airflow_logio.dataflow.accumulators import Sums
 from airflow_logio.dataflow.action_writers import CheckableWriter, ConditionalWriter, IdempotentWriter
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.dependencies import from_every, from_one, window_start
 from airflow_logio.dataflow.frame_operators import FrameOperator
 from airflow_logio.dataflow.function_operators import BatchOperator, FunctionOperator, WindowedOperator
 from airflow_logio.dataflow.functions import generate, stateless
@@ -100,9 +101,12 @@ __all__ = [
     "WindowedOperator",
     "WriteAction",
     "WriterOperator",
+    "from_every",
+    "from_one",
     "generate",
     "lineage_paths",
     "lineage_ports",
     "published_files",
     "stateless",
+    "window_start",
 ]

@@ -20,16 +20,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.dependencies import UNCHANGED
 from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, WriterOperator
 from airflow_logio.dataflow.unavailability import check_errors
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.record_rules import RecordRules
 
 Client = TypeVar("Client")
 """Whatever `connect` gives: a session, a database connection, a file system."""
@@ -63,6 +66,13 @@ class ActionWriter(WriterOperator):
     def opening_of_empty(self, schema: pa.Schema) -> Mapping[str, Any] | None:
         """As `opening`, where the source right before the writer has no records; `schema` is what they would have."""
         return self.opening()
+
+    def record_rules(self) -> RecordRules:
+        """Of a class with a `process` of its own, only what `depends` says is known."""
+        rules = super().record_rules()
+        if self.depends is not None or type(self).process is not ActionWriter.process:
+            return rules
+        return replace(rules, outputs=dict.fromkeys(self.outputs, UNCHANGED))
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
         """At most one write action; the event is sent to ``out`` unchanged."""

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from airflow_logio.dataflow.names import check_column, did_you_mean
 from airflow_logio.dataflow.operators import Operator, SourceOperator
+from airflow_logio.protocol.record_rules import Dependence
 from airflow_logio.protocol.values import Port
 
 
@@ -22,6 +23,15 @@ class InputColumn:
 
 MadeFrom = Mapping[str, tuple[InputColumn, ...]]
 """Column of an output port → what it is made from."""
+
+
+def of_dependence(dependence: Dependence) -> MadeFrom:
+    """What attribute dependencies say of columns: one with the same values is made from the other."""
+    found: dict[str, list[InputColumn]] = {}
+    for place, columns in (dependence.columns or {}).items():
+        for name, column in columns.items():
+            found.setdefault(name, []).append(InputColumn(place, column))
+    return {name: tuple(columns) for name, columns in found.items()}
 
 
 def declared(

@@ -13,6 +13,7 @@ from airflow_logio.dataflow.names import quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, SparkFrame, StatelessOperator
 from airflow_logio.dataflow.parameters import PARAMS
 from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.record_rules import WHOLE, RecordRules
 from airflow_logio.protocol.values import ExecutionMode
 
 PORT = "port"
@@ -44,6 +45,9 @@ class FrameFunctionOperator(FrameOperator):
         self.state_version = function.state_version
         self.on_error = function.on_error
         self.materialize_input = function.materialize_input
+
+    def record_rules(self) -> RecordRules:
+        return RecordRules(dict(self._function.depends), {"": WHOLE})
 
     def frames(self, port: str, frame: SparkFrame, params: Mapping[str, Any]) -> Mapping[str, SparkFrame]:
         """Raises OperatorFailed if the function returns anything but a DataFrame for each output port."""

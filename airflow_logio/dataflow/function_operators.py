@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_logio.dataflow import batches
+from airflow_logio.dataflow.accumulators import Sums
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.frames import as_table, is_spark_frame, library_of, type_name
 from airflow_logio.dataflow.functions import ONE_INPUT, GenerativeFunction, StatelessFunction, name_of
@@ -28,6 +30,7 @@ from airflow_logio.dataflow.parameters import PARAMS
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.windows import WINDOW_START, Window
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 from airflow_logio.protocol.values import ExecutionMode
 
 SCHEMAS = "schemas"
@@ -45,6 +48,9 @@ class FunctionOperator(StatelessOperator):
         self.state_version = function.state_version
         self.on_error = function.on_error
         self.needs_event_ids = EVENT_IDS in function.asks
+
+    def record_rules(self) -> RecordRules:
+        return RecordRules(dict(self._function.depends), {"": WHOLE})
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
         facts = {"port": event.port, EVENT_IDS: [event.event_id], PARAMS: external.params}
@@ -85,10 +91,26 @@ class WindowedOperator(StatefulOperator):
         self._has_ports = function.inputs != ONE_INPUT
         self.needs_event_ids = EVENT_IDS in function.asks
         _check_ports(function, window)
-        if WINDOW_START in function.asks and WINDOW_START not in window.tags(()):
+        names_start = any(one.window_starts for one in function.depends.values())
+        has_no_times = (window.record_part() or WHOLE) == WHOLE
+        if (WINDOW_START in function.asks and WINDOW_START not in window.tags(())) or (names_start and has_no_times):
             raise PipelineDefinitionError(
-                f"function {name_of(function.fn)!r} takes {WINDOW_START!r}, which {window!r} does not have"
+                f"function {name_of(function.fn)!r} {'depends on' if names_start else 'takes'} {WINDOW_START!r}, which "
+                f"{window!r} does not have"
             )
+
+    def record_rules(self) -> RecordRules:
+        part = self._window.record_part()
+        outputs = {port: self._of_sums(one) for port, one in self._function.depends.items()}
+        return RecordRules(outputs, {} if part is None else {"": part})
+
+    def _of_sums(self, dependence: Dependence) -> Dependence:
+        """A record that depends on all columns of a grouping is made of one sum, and that of every record of the group."""
+        add, finish = self._function.accumulate, self._function.finish
+        if dependence.uses is not Uses.SOME or not isinstance(add, Sums) or finish != add.finish:
+            return dependence
+        named = set((dependence.columns or {}).get(self.inputs[0], {}).values())
+        return replace(dependence, uses=Uses.EVERY) if named >= set(add.by) else dependence
 
     def windows(self, port: str) -> tuple[Window, ...]:
         """Whose progress must be known where only part of the stream arrives on a port."""

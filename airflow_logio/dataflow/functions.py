@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
+from airflow_logio.dataflow.dependencies import Dependencies, by_port
 from airflow_logio.dataflow.names import check_columns, check_name, did_you_mean, quoted
 from airflow_logio.dataflow.parameters import PARAMS
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import PipelineDefinitionError
+from airflow_logio.protocol.record_rules import Dependence
 from airflow_logio.protocol.values import ExecutionMode
 
 Function = Callable[..., Any]
@@ -40,6 +42,8 @@ class StatelessFunction:
     on_error: str = "fail"
     mode: ExecutionMode = ExecutionMode.DRIVER
     materialize_input: bool = False
+    depends: Mapping[str, Dependence] = field(default_factory=dict)
+    """By output port."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -61,6 +65,8 @@ class GenerativeFunction:
     asks: tuple[str, ...] = ()
     on_error: str = "fail"
     order_insensitive: bool = False
+    depends: Mapping[str, Dependence] = field(default_factory=dict)
+    """By output port."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -81,6 +87,7 @@ def stateless(
     state_version: int = ...,
     on_error: str = ...,
     materialize_input: bool = ...,
+    depends: Dependencies | None = ...,
 ) -> Callable[[Function], StatelessFunction]: ...
 def stateless(
     fn: Function | None = None,
@@ -93,6 +100,7 @@ def stateless(
     state_version: int = 1,
     on_error: str = "fail",
     materialize_input: bool = False,
+    depends: Dependencies | None = None,
 ) -> StatelessFunction | Callable[[Function], StatelessFunction]:
     """A deterministic function of each event: ``fn(table)`` returns a table, ``{output port: table}``, or None.
 
@@ -108,23 +116,26 @@ def stateless(
     run's parameters (a mapping), ``event_ids`` a list with the number of the event on the sender's port, as `logio lineage`
     takes it. An output
     without records is not sent. With ``on_error="quarantine"`` an event on which it raises is set aside with the error,
-    and the other events are processed (`logio status` shows it, `logio retry` puts it back). Raises
+    and the other events are processed (`logio status` shows it, `logio retry` puts it back). `depends` says how its records
+    depend on those of the event, for all output ports or by port: ``from_one()`` of a filter, which hands columns on under
+    their names, ``from_one({"shop": "store_id"})`` of a renaming. Lineage leads to records by it, nothing else does. Raises
     PipelineDefinitionError for a signature that cannot be filled.
     """
 
     def wrap(function: Function) -> StatelessFunction:
-        where = _stateless_mode(mode, function)
+        where, named, outs = _stateless_mode(mode, function), _ports(inputs), _ports(outputs)
         facts = ("port", PARAMS) if where is ExecutionMode.DATAFRAME else ("port", "event_ids", PARAMS)
         wrapped = StatelessFunction(
             function,
-            _ports(inputs),
-            _ports(outputs),
+            named,
+            outs,
             check_columns(columns),
             state_version,
             _asks(function, facts, ()),
             on_error,
             where,
             _materialize_input(materialize_input, where, function),
+            by_port(depends, named, outs, f"function {name_of(function)!r}", has_windows=False),
         )
         return _dressed(wrapped, function)
 
@@ -146,6 +157,7 @@ def generate(
     state_version: int = ...,
     on_error: str = ...,
     order_insensitive: bool = ...,
+    depends: Dependencies | None = ...,
 ) -> Callable[[Function], GenerativeFunction]: ...
 def generate(
     fn: Function | None = None,
@@ -161,6 +173,7 @@ def generate(
     state_version: int = 1,
     on_error: str = "fail",
     order_insensitive: bool = False,
+    depends: Dependencies | None = None,
 ) -> GenerativeFunction | Callable[[Function], GenerativeFunction]:
     """The generation of one Input Set (``driver``), or of many in one Spark job (``executors``).
 
@@ -187,12 +200,18 @@ def generate(
     not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others
     are generated. This needs ``order_insensitive=True``, the author's word that it does not matter when an Output Set
     comes. An error of `accumulate` or of the window fails the group all the same: it comes before the Input Set is
-    complete. Raises PipelineDefinitionError.
+    complete.
+
+    `depends` says how its records depend on those of the Input Set, so that lineage leads from one to the other (7.3):
+    ``{"store_id": "store_id", "hour": window_start}``, with `inputs` ``"clicks.store_id"``. Alone it means: made from some of
+    the records with the same values. `from_every`: from every one of them, as in a grouping; so also with `Sums`, where all
+    columns of its `by` are named. `from_one`: from one of them. With several `outputs`, one for all or one by port. Raises
+    PipelineDefinitionError.
     """
 
     def wrap(function: Function) -> GenerativeFunction:
         where = _mode(mode)
-        named, ports = dict(reads or {}), _ports(inputs)
+        named, ports, outs = dict(reads or {}), _ports(inputs), _ports(outputs)
         if not ports:
             raise PipelineDefinitionError(
                 f"function {name_of(function)!r} has inputs=(): name its input ports, or leave it out"
@@ -206,11 +225,12 @@ def generate(
             accumulate,
             finish or getattr(accumulate, "finish", None),
             ports,
-            _ports(outputs),
+            outs,
             state_version,
             _asks(function, facts, tuple(named), () if ports == ONE_INPUT else ports),
             on_error,
             order_insensitive,
+            by_port(depends, ports, outs, f"function {name_of(function)!r}", has_windows=True),
         )
         _check_generative(wrapped)
         return _dressed(wrapped, function)

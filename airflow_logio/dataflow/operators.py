@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from airflow_logio.dataflow import batches
+from airflow_logio.dataflow.dependencies import Dependencies, by_port
 from airflow_logio.dataflow.describing import class_source, plain_settings, stable_name
 from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.reads import DeclaredRead
+from airflow_logio.protocol.record_rules import WHOLE, RecordRules
 from airflow_logio.protocol.values import ExecutionMode
 
 PortTable = tuple[str, pa.Table]
@@ -100,6 +102,16 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     numbers would say nothing."""
     partitionable: bool = False
     """Its output for one key does not depend on records of other keys, so it may be replicated by key."""
+    depends: Dependencies | None = None
+    """How output records depend on input records, for all output ports or by output port; see `from_every` and `from_one`."""
+
+    def record_rules(self) -> RecordRules:
+        """What lineage between records is found by (Section 7.3). Said of the operator, no part of the run's fingerprint.
+
+        Raises PipelineDefinitionError for what `depends` cannot be.
+        """
+        where = f"operator of class {type(self).__name__!r}"
+        return RecordRules(by_port(self.depends, self.inputs, self.outputs, where, has_windows=False))
 
     def connections(self) -> tuple[str, ...]:
         """Names of the external connections that this operator reads or writes; never URLs."""
@@ -208,6 +220,9 @@ class StatelessOperator(Operator):
 
     order_insensitive = True
     partitionable = True
+
+    def record_rules(self) -> RecordRules:
+        return replace(super().record_rules(), parts={"": WHOLE})
 
     @abstractmethod
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_logio.dataflow import building, parameters, variables
 from airflow_logio.dataflow.call_limits import CallLimit
-from airflow_logio.dataflow.column_lineage import MadeFrom, declared
+from airflow_logio.dataflow.column_lineage import MadeFrom, declared, of_dependence
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.dataflow.frozen import Frozen
@@ -296,8 +296,14 @@ class Pipeline:
 
     @property
     def declared_columns(self) -> Mapping[Port, MadeFrom]:
-        """Output port, as its author named it → what its columns are made from, as far as declared."""
-        return dict(self._definition.columns)
+        """Output port, as its author named it → what its columns are made from, as far as declared: by `column_lineage`, or
+        else by the operator's `depends`."""
+        found: dict[Port, MadeFrom] = {}
+        for name, operator in self._definition.operators.items():
+            for output, dependence in operator.record_rules().outputs.items():
+                if columns := of_dependence(dependence):
+                    found[Port(name, output)] = columns
+        return found | {port: {**found.get(port, {}), **columns} for port, columns in self._definition.columns.items()}
 
     @property
     def local(self) -> LocalDefaults:

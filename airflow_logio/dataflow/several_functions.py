@@ -12,6 +12,7 @@ from airflow_logio.dataflow.operators import External, InputEvent, InputSet, Por
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.errors import PipelineDefinitionError
+from airflow_logio.protocol.record_rules import RecordRules
 from airflow_logio.protocol.values import ExecutionMode
 
 
@@ -47,6 +48,11 @@ class SeveralFunctions(StatefulOperator):
     def reads(self) -> Mapping[str, DeclaredRead]:
         """The declared reads of all functions, as ``function.read``."""
         return {f"{name}.{read}": what for name, one in self._functions.items() for read, what in one.reads.items()}
+
+    def record_rules(self) -> RecordRules:
+        every = {name: one.record_rules() for name, one in self._functions.items()}
+        outputs = {self._ports[name][port]: one for name, rules in every.items() for port, one in rules.outputs.items()}
+        return RecordRules(outputs, {name: rules.parts[""] for name, rules in every.items() if "" in rules.parts})
 
     def windows(self, port: str) -> tuple[Window, ...]:
         """Those of the functions that use the port."""

@@ -34,6 +34,7 @@ def check_operator(definition: Definition, name: str, operator: Operator) -> Non
     if name in definition.operators:
         definition.refuse(f"operator name {name!r} is used twice; names are unique within a pipeline")
     _check_ports(definition, name, operator)
+    operator.record_rules()  # refuses what `depends` cannot be
     _check_mode(definition, name, operator)
     check_manual(definition, name, operator)
     if isinstance(operator, WriterOperator) and not hasattr(operator, "connection"):

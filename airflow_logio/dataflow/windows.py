@@ -21,6 +21,7 @@ from airflow_logio.dataflow.names import check_column, check_count
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.timeline import Grid, too_many_windows, window_numbers
 from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.record_rules import WHOLE, Part
 
 WINDOW_START = "window_start"
 MOST_WINDOWS = 10_000
@@ -76,6 +77,11 @@ class Window(ABC):
     def grid(self) -> Grid | None:
         """Its windows of time, `number` says which one is an Input Set; None if whole events are in its Input Sets."""
         return None
+
+    def record_part(self) -> Part | None:
+        """Which records of its events an Input Set has, for lineage of records; None if that is not known."""
+        grid = self.grid()
+        return None if grid is None else Part(grid.on, grid.seconds, grid.origin)
 
     def number(self, inset_id: str) -> int:
         """The number of the window of time that is the Input Set."""
@@ -134,6 +140,9 @@ class CountingWindow(Window):
 
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
         return dict.fromkeys(self.joined(Arrival(event.port, event.event_id), state), event.table)
+
+    def record_part(self) -> Part:
+        return WHOLE
 
     def part(self, event: InputEvent, inset_id: str) -> pa.Table:
         return event.table

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_logio.errors import LogioError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
+from airflow_logio.protocol.record_rules import RecordRules
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
@@ -59,6 +60,8 @@ class OperatorShape:
     lineage_out: tuple[str, ...] = ()
     lineage_starts: tuple[str, ...] = ()
     """The ports of `lineage_out` at which paths only start: how their events were made is not recorded."""
+    rules: RecordRules = field(default_factory=RecordRules)
+    """How its records depend on records, as its author declared it; empty in runs of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from airflow_logio import (
     TableWriter,
     Tumbling,
     generate,
+    window_start,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ def cents(sales: pa.Table) -> pa.Table:
     return sales.drop_columns(["sales_value"]).append_column("sales_cents", amounts)
 
 
-@generate(mode="driver", accumulate=Sums(by=["product_id"], of=["quantity", "sales_cents"]))
+@generate(
+    mode="driver",
+    accumulate=Sums(by=["product_id"], of=["quantity", "sales_cents"]),
+    depends={"product_id": "product_id"},
+)
 def product_totals(sums: pa.Table, inset_id: str) -> pa.Table:
     """The sums per product of one Input Set, under its number."""
     batch = pa.repeat(pa.scalar(int(inset_id), pa.int64()), sums.num_rows)
@@ -46,6 +51,7 @@ def product_totals(sums: pa.Table, inset_id: str) -> pa.Table:
     mode="executors",
     reads={"products": TableRead("warehouse", "products", columns=("product_id", "department"), key="product_id")},
     columns=("store_id", "product_id", "quantity", "sales_cents"),
+    depends={"hour": window_start, "store_id": "store_id"},
 )
 def hourly_sales(sales: DataFrame, products: DataFrame) -> DataFrame:
     """Sales of many hours in one Spark job; column inset_id says which hour a row belongs to, and is kept."""

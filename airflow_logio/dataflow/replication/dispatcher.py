@@ -13,6 +13,7 @@ from airflow_logio.dataflow.operators import External, InputEvent, InputSet, Por
 from airflow_logio.dataflow.replication.partition import AllSlots, Partition, Routes
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 
 
 def slot_ports(slots: int) -> tuple[str, ...]:
@@ -56,6 +57,9 @@ class Dispatcher(StatefulOperator):
         self.ordered = ordered
         self._windows = tuple(windows)
         self.outputs = slot_ports(self.slots)
+
+    def record_rules(self) -> RecordRules:
+        return RecordRules(dict.fromkeys(self.outputs, Dependence(Uses.ONE)), {"": WHOLE})
 
     def settings(self) -> dict[str, Any]:
         windows = [window.describe() for window in self._windows]

@@ -6,6 +6,7 @@ from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from airflow_logio.dataflow.dependencies import UNCHANGED
 from airflow_logio.dataflow.names import check_count
 from airflow_logio.dataflow.operators import (
     External,
@@ -17,6 +18,7 @@ from airflow_logio.dataflow.operators import (
 )
 from airflow_logio.dataflow.replication.dispatcher import slot_ports
 from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 
 
 class Merger(StatelessOperator):
@@ -24,6 +26,9 @@ class Merger(StatelessOperator):
 
     def __init__(self, slots: int) -> None:
         self.inputs = slot_ports(check_count("Merger: slots", slots))
+
+    def record_rules(self) -> RecordRules:
+        return RecordRules({"out": UNCHANGED}, {"": WHOLE})
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
         return (("out", event.table),)
@@ -39,6 +44,9 @@ class OrderedMerger(StatefulOperator):
 
     def __init__(self, slots: int) -> None:
         self.inputs = slot_ports(check_count("OrderedMerger: slots", slots))
+
+    def record_rules(self) -> RecordRules:
+        return RecordRules({"out": Dependence(Uses.ONE)}, {"": WHOLE})
 
     def initial_state(self) -> dict[str, Any]:
         return {"next": 1, "complete": []}

@@ -127,6 +127,22 @@ def effect(
         return pa.concat_tables(piece.filter(pc.is_in(piece.column(key), wanted)) for piece in chain([first], pieces))
 
 
+def columns_of(
+    log: LineageLog, port: Port, event_id: int, where: str, load: Elsewhere | None, columns: Sequence[str] | None
+) -> pa.Table:
+    """Of the records of an event of the log's port, those of `columns` that they have; None: all. `where` names it in errors.
+
+    Raises as `records`. A table without columns does not say how many records there are.
+    """
+    if columns is None:
+        return _table(log, port.operator, port.name, event_id, where, load)
+    if not columns:
+        return pa.table({})
+    pieces = list(_pieces(log, port.operator, port.name, event_id, where, load, columns))
+    kept = [name for name in pieces[0].column_names if name in columns]
+    return pa.concat_tables(piece.select(kept) for piece in pieces)
+
+
 def _keys(
     log: LineageLog, key: str, schema: pa.Schema, input_set: InputSetNode, load: Elsewhere | None
 ) -> pa.Array | None:

@@ -62,17 +62,18 @@ def _elsewhere(where: str, load: Elsewhere | None) -> Elsewhere:
 def _looked(table: pa.Table, values: Mapping[str, str], size: int) -> Looked:
     if not set(values) <= set(table.column_names):
         return Looked(0, size, False)
-    return Looked(_matches(table, values), size, True)
+    return Looked(int(pc.sum(holding(table, values)).as_py() or 0), size, True)
 
 
-def _matches(table: pa.Table, values: Mapping[str, str]) -> int:
-    """How many records have all the values."""
+def holding(table: pa.Table, values: Mapping[str, str]) -> pa.ChunkedArray:
+    """For each record, whether it has all the values; there is at least one. Raises `LineageUnknown` for a value that its
+    type cannot have."""
     wanted = None
     for name, text in values.items():
         column = table.column(name)
         equal = pc.fill_null(pc.equal(column, _as(text, column.type, name)), False)
         wanted = equal if wanted is None else pc.and_(wanted, equal)
-    return int(pc.sum(wanted).as_py() or 0)
+    return wanted
 
 
 def _as(text: str, kind: pa.DataType, name: str) -> pa.Scalar:

@@ -167,6 +167,7 @@ def operator_shapes(pipeline: Pipeline) -> dict[str, OperatorShape]:
             lineage_in=tuple(sorted(inside)),
             lineage_out=tuple(sorted(outside)),
             lineage_starts=tuple(sorted(pipeline.lineage_starts(name))),
+            rules=operator.record_rules(),
         )
     return shapes
 

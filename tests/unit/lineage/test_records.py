@@ -439,7 +439,7 @@ def test_forward(logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_records_beside_the_tree(
     logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "2", "--records", "3") == 0
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "2", "--records", "--most", "3") == 0
     printed = capsys.readouterr().out.split("\n\n")
     assert len(printed) == 4, "the tree, and a table for hourly.out, ingest.out and the read action"
     (ingest,) = (part.splitlines() for part in printed if part.startswith("ingest.out"))
@@ -458,7 +458,7 @@ def test_records_beside_the_tree_without_those_of_a_replay_operator(
     store = open_store(sqlite_url)
     filled(store, replay=True)
     store.dispose()
-    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "2", "--records", "3") == 0
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "2", "--records", "--most", "3") == 0
     printed, warned = capsys.readouterr()
     assert len(printed.split("\n\n")) == 3, "the tree, and a table for ingest.out and the read action"
     assert warned.count("replay operator") == 1
@@ -467,7 +467,7 @@ def test_records_beside_the_tree_without_those_of_a_replay_operator(
 def test_the_whole_result_as_json(
     logged: Sales, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "1", "--json", "--records", "1") == 0
+    assert logio(monkeypatch, "lineage", "run-1", "hourly.out", "1", "--json", "--records", "--most", "1") == 0
     found = json.loads(capsys.readouterr().out)
     nodes = found["nodes"]
     assert nodes[found["roots"][0]] == {

@@ -1,0 +1,197 @@
+"""From output records to the input records that they were made from (Section 7.3).
+
+Events lead to events by the log. Among the records of those events, attribute dependencies that operators declare find the
+ones that count: within the part of an event that its Input Set has, those with the values of the output records. Each answer
+says whether it is exact or has too many records, and why; none has too few.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol.replicas import slot_of
+from airflow_logio.runtime.figures.dependence_rules import Made, WantedRecords, made_from
+from airflow_logio.runtime.figures.event_columns import EventColumns
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.runtime.figures.record_matching import Places
+from airflow_logio.runtime.figures.record_values import holding
+from airflow_logio.store.lineage.captured_ports import CapturedPorts
+from airflow_logio.store.lineage.queries import AnyPort, EventIds, backward
+from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, ReadNode
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+
+
+@dataclass(frozen=True, slots=True)
+class TracedEvent:
+    """Records of an event that those which were asked for were made from, or the latter themselves."""
+
+    event: EventNode
+    places: Places | None
+    """Which of its records, from 0; None if the event has no records in the log any more: perhaps all."""
+    in_all: int | None
+    doubts: tuple[str, ...] = ()
+    """Why some of them may not have been used; empty: all were."""
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.doubts
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRead:
+    """A side-effect read action, and the keys of the records found: of those, its rows were joined to them."""
+
+    read: ReadNode
+    keys: pa.Array | None
+    """None if it is restricted by no key, or if not all keys are known: perhaps all rows."""
+
+    def rows(self, effect: pa.Table) -> pa.Table:
+        """Those of its stored effect."""
+        if self.keys is None:
+            return effect
+        column = effect.column(str(self.read.description["key"]))
+        return effect.filter(pc.is_in(column, self.keys.cast(column.type)))
+
+
+@dataclass(frozen=True)
+class TracedRecords:
+    """The answer, under the names of the pipeline's author; events of which no record counts are left out."""
+
+    roots: tuple[TracedEvent, ...]
+    origins: tuple[TracedEvent, ...]
+    """The nearest operator first."""
+    reads: tuple[TracedRead, ...]
+    """Side-effect read actions of the Input Sets on the way."""
+    lineage: Lineage
+    """Of the events, as `backward` gives it."""
+
+    @property
+    def is_exact(self) -> bool:
+        return all(one.is_exact for one in self.origins)
+
+
+def records_behind(
+    store: LogStore,
+    run: Run | str,
+    port: AnyPort,
+    event_id: EventIds,
+    values: Mapping[str, str] | None = None,
+    load: Elsewhere | None = None,
+    to: AnyPort | None = None,
+) -> TracedRecords:
+    """The records that records of output events were made from: of all, or of those with these values (column → as text).
+
+    Along the paths of `backward`, whose other arguments these are; `load` as for `lineage_records.records`. Raises as these
+    two, and `LineageUnknown` if no record has the values, or for a column that the events do not have.
+    """
+    found = store.find_run(run) if isinstance(run, str) else run
+    graph = backward(store, found, port, event_id, to, slots=True)
+    with store.lineage(found) as log:
+        tracing = _Tracing(found, graph, EventColumns(log, load))
+        tracing.begin(values or {})
+        for operator in reversed(tuple(found.spec.operators)):
+            tracing.pass_by(operator)
+        return tracing.answer(backward(store, found, port, event_id, to))
+
+
+@dataclass
+class _Selected:
+    """What counts of an event so far; it may be in several Input Sets."""
+
+    places: Places | None
+    doubts: dict[str, None] = field(default_factory=dict)
+
+    def add(self, places: Places | None, doubts: Iterable[str]) -> None:
+        self.places = None if places is None or self.places is None else np.union1d(self.places, places)
+        self.doubts |= dict.fromkeys(doubts)
+
+
+class _Tracing:
+    def __init__(self, run: Run, graph: Lineage, columns: EventColumns) -> None:
+        self._run = run
+        self._graph = graph
+        self._columns = columns
+        self._selected: dict[EventNode, _Selected] = {}
+        self._keys: dict[ReadNode, list[pa.Array | None]] = defaultdict(list)
+
+    def begin(self, values: Mapping[str, str]) -> None:
+        self._columns.know(self._graph.events())
+        for event in self._graph.roots:
+            table = self._columns.needed(event, tuple(values))
+            places = np.arange(self._columns.records(event) or 0)
+            if values:
+                if lacking := [name for name in values if name not in table.column_names]:
+                    raise LineageUnknown(f"the records of {event} have no column {lacking[0]!r}")
+                places = np.flatnonzero(holding(table, values).to_numpy())
+            if len(places):
+                self._selected[event] = _Selected(places)
+        if values and not self._selected:
+            told = ", ".join(f"{name}={value}" for name, value in values.items())
+            events = ", ".join(map(str, self._graph.roots[:3])) + (" ..." if len(self._graph.roots) > 3 else "")
+            raise LineageUnknown(f"no record of {events} has {told}")
+
+    def pass_by(self, operator: str) -> None:
+        """From the selected records of an operator's events to those of the events before it."""
+        made: dict[InputSetNode, list[EventNode]] = defaultdict(list)
+        for event in [one for one in self._selected if one.port.operator == operator]:
+            for node in self._graph.after(event):
+                if isinstance(node, InputSetNode):
+                    made[node].append(event)
+        for inset, events in made.items():
+            self._follow(inset, events)
+
+    def _follow(self, inset: InputSetNode, events: Collection[EventNode]) -> None:
+        ends = self._graph.after(inset)
+        reads = [node for node in ends if isinstance(node, ReadNode)]
+        shape = self._run.spec.operators[inset.operator]
+        by_output: dict[str, list[WantedRecords]] = defaultdict(list)
+        for event in events:
+            selected = self._selected[event]
+            by_output[event.port.name].append(WantedRecords(event, selected.places, tuple(selected.doubts)))
+        for port, sender in shape.inputs.items():
+            taken = [node for node in ends if isinstance(node, EventNode) and str(node.port) == sender]
+            for output, wanted in by_output.items():
+                made = Made(inset, shape.rules, output, wanted, port, taken)
+                for event, places, doubts in made_from(made, self._columns):
+                    if places is None or len(places):
+                        self._selected.setdefault(event, _Selected(np.array([], np.int64))).add(places, doubts)
+                        for read in reads:
+                            self._keys[read].append(self._keys_of(read, event, places))
+
+    def _keys_of(self, read: ReadNode, event: EventNode, places: Places | None) -> pa.Array | None:
+        """The keys of a read in records of an event; None if they are not known."""
+        key = read.description.get("key")
+        table = self._columns.kept(event, (key,)) if isinstance(key, str) and places is not None else None
+        return None if table is None or not table.num_columns else pc.unique(table.column(0).take(places)).drop_null()
+
+    def answer(self, authored: Lineage) -> TracedRecords:
+        ports = CapturedPorts(self._run)
+        known = {(node.port, node.slot, node.event_id): node for node in authored.events()}
+        traced = []
+        for event, selected in self._selected.items():
+            if ports.passes_on(event.port) and event not in self._graph.roots:
+                continue
+            seen = known.get((ports.authored.seen(event.port), slot_of(event.port.operator), event.event_id), event)
+            traced.append(TracedEvent(seen, selected.places, self._columns.records(event), tuple(selected.doubts)))
+        roots = tuple(one for one in traced if one.event in authored.roots)
+        origins = tuple(one for one in traced if one.event not in authored.roots)
+        keys = {(one.operator, one.connection, one.action_id): found for one, found in self._keys.items()}
+        reads = [
+            TracedRead(one, _every(found))
+            for one in authored.reads()
+            if (found := keys.get((one.operator_in_log, one.connection, one.action_id))) is not None
+        ]
+        return TracedRecords(roots, origins, tuple(reads), authored)
+
+
+def _every(keys: Sequence[pa.Array | None]) -> pa.Array | None:
+    known = [one for one in keys if one is not None]
+    return pc.unique(pa.concat_arrays([one.cast(known[0].type) for one in known])) if len(known) == len(keys) else None
