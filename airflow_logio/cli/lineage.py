@@ -16,9 +16,11 @@ from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
 from airflow_logio.cli.traced_records import traced_json, traced_tables
+from airflow_logio.cli.why_not_text import why_not_json, why_not_lines
 from airflow_logio.errors import LogioError, NotKept
 from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
+from airflow_logio.runtime.figures.why_not import WhyNot, why_not
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
@@ -57,6 +59,9 @@ def lineage(
         ),
     ] = False,
     most: Annotated[int, typer.Option("--most", min=1, help="Most records printed of each port")] = MOST_RECORDS,
+    is_why_not: Annotated[
+        bool, typer.Option("--why-not", help="With --where: why such a record is not there, and where it was last seen")
+    ] = False,
     lines: Annotated[int, typer.Option(min=1, help="Most lines printed below each line of the tree")] = LINES_PER_NODE,
     slots: Annotated[
         bool, typer.Option("--slots", help="Also show slots, Dispatchers and Mergers of replicated groups")
@@ -65,12 +70,19 @@ def lineage(
     as_json: Annotated[bool, typer.Option("--json", help="The whole result, on standard output")] = False,
 ) -> None:
     """Show the events and read actions that an event was made from, or the events that were made from it."""
+    if is_why_not and (not where or event_id is not None or records or is_forward):
+        raise typer.BadParameter(
+            "give --where column=value with it, and nothing of what chooses events", param_hint="--why-not"
+        )
     _check(event_id, where, has_records=records, is_forward=is_forward)
     values = pairs("--where", where) if where else {}
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         found = store.find_run(run)
         behind = _Records(store, found, known.payloads(log))
+        if is_why_not:
+            _tell_why_not(why_not(store, found, port, values, behind.load), as_json=as_json)
+            return
         query = partial(forward if is_forward else backward, store, found, to=to, slots=slots)
         if event_id is None:
             asked = holding(store, found, port, values, behind.load, warn)
@@ -87,6 +99,16 @@ def lineage(
                 typer.echo(json.dumps(_as_json(found, result, to, tables, traced), indent=2, default=str))
             else:
                 _show(result, lines, behind, tables)
+
+
+def _tell_why_not(answer: WhyNot, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(why_not_json(answer), indent=2))
+        return
+    for line in why_not_lines(answer):
+        out.print(Text(line))
+    if answer.is_there:
+        out.print(Text("it is there: leave out --why-not, or add values that the missing record would have"))
 
 
 def _check(event_id: int | None, where: list[str] | None, *, has_records: bool, is_forward: bool) -> None:

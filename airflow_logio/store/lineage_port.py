@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.header import Header
 
@@ -17,6 +17,16 @@ class StoredBody(NamedTuple):
     header: bytes
     body: bytes
     ref: str | None
+
+
+class Delivered(NamedTuple):
+    """A row of EVENT_LOG: what has become of an event at one receiver."""
+
+    event_id: int
+    receiver: Port
+    inset_id: str | None
+    """None if no Input Set uses it, or none yet."""
+    status: Status
 
 
 class LineageLog(ABC):
@@ -52,6 +62,10 @@ class LineageLog(ABC):
     @abstractmethod
     def uses_of(self, sender: Port, event_ids: Collection[int]) -> Iterable[tuple[int, Port, str]]:
         """EVENT_LOG of events: (event_id, receiver port, Input Set it was assigned to)."""
+
+    @abstractmethod
+    def deliveries_of(self, sender: Port, event_ids: Collection[int]) -> Iterable[Delivered]:
+        """EVENT_LOG of events: every row, also of events that no Input Set uses (yet)."""
 
     @abstractmethod
     def reads_in(self, operator: str, inset_ids: Collection[str]) -> Iterable[tuple[str, str, int]]:

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_logio.runtime.figures.lineage_records import columns_of, effect, records
 from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
+from airflow_logio.runtime.figures.why_not import Fate, why_not
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.store.lineage.result import EventNode
 from tests.support.bundle.traced import CARRIED, CITIES, RECORDS_PER_EVENT
@@ -58,7 +59,7 @@ def run_of(sqlite_url: str, warehouse_url: str, transactions: Path, tmp_path: Pa
     open_runs = []
 
     def ran(name: str, *groups: str, connections: Mapping[str, str]) -> Running:
-        armed = {(group, incarnation): f"after_commit:{3 * incarnation}" for group in groups for incarnation in (1, 2)}
+        armed = {(group, incarnation): f"after_commit:{incarnation}" for group in groups for incarnation in (1, 2)}
         urls = {one: warehouse_url for one in connections}
         launcher = PlainLauncher(tmp_path / "drivers", armed)
         context = running(
@@ -140,7 +141,7 @@ def test_the_orders_of_the_paper(run_of: Callable[..., Running]) -> None:
     }
 
 
-def test_filters_renamings_and_several_ports(run_of: Callable[..., Running]) -> None:
+def test_filters_renamings_and_several_ports(run_of: Callable[..., Running], transactions: Path) -> None:
     """Where records are alike that were not, some of them may have been left out: of few it is not known."""
     run = run_of("cleaned", "all", connections={})
     exact, inexact = compare(run, "kept.out")
@@ -151,6 +152,13 @@ def test_filters_renamings_and_several_ports(run_of: Callable[..., Running]) -> 
     assert exact and not inexact
     exact, inexact = compare(run, "shops.out")
     assert exact and not inexact
+    for row, record in enumerate(pq.read_table(transactions).to_pylist()):
+        values = {name: str(one) for name, one in record.items() if name not in CARRIED and one is not None}
+        answer = why_not(run.store, run.run, "kept.out", values)
+        assert answer.is_there == (record["amount"] > 20)
+        if not answer.is_there:
+            assert {met.fate for met in answer.searches[1].met} == {Fate.LEFT_OUT}
+            assert 1 + row // RECORDS_PER_EVENT in answer.searches[1].found
 
 
 def test_through_dispatchers_and_mergers(run_of: Callable[..., Running]) -> None:
@@ -160,6 +168,9 @@ def test_through_dispatchers_and_mergers(run_of: Callable[..., Running]) -> None
     assert exact > 5 and not inexact
     answer = records_behind(run.store, run.run, "every.out", 1)
     assert {str(one.event.port) for one in answer.origins} == {"items.out", "orders.out"}, "as their author named them"
+    missing = why_not(run.store, run.run, "every.out", {"item_id": "BZ9"})
+    assert str(missing.searches[-1].port) == "orders.out" and not missing.searches[-1].found
+    assert missing.notes == ["orders is a source, and none of its events so far has such a record"]
 
 
 def test_several_inputs_functions_and_reads(run_of: Callable[..., Running]) -> None:

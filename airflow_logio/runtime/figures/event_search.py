@@ -15,7 +15,7 @@ from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, not_kept
-from airflow_logio.runtime.figures.record_values import column_names, looked_at
+from airflow_logio.runtime.figures.record_values import Sought, column_names, looked_at
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.port import LogStore
@@ -94,7 +94,7 @@ class Searched:
 
 
 def events_holding(
-    store: LogStore, run: Run, port: Port | str, values: Mapping[str, str], load: Elsewhere | None = None
+    store: LogStore, run: Run, port: Port | str, values: Sought, load: Elsewhere | None = None
 ) -> Sequence[Holding]:
     """All events of an output port that hold a record with all these values: column → the value as text.
 
@@ -198,7 +198,7 @@ class _PlaceSearch:
         log: LineageLog,
         ports: CapturedPorts,
         place: Port,
-        values: Mapping[str, str],
+        values: Sought,
         load: Elsewhere | None,
         sent: int,
         start: float,

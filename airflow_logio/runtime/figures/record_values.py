@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -15,6 +17,21 @@ from airflow_logio.store.lineage_port import StoredBody
 from airflow_logio.store.rules.payload_references import Reference
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Times from `begin` on and before `end`, both in UTC and without a zone."""
+
+    begin: datetime
+    end: datetime
+
+    def __str__(self) -> str:
+        return f"{self.begin.isoformat(timespec='minutes')} to {self.end.isoformat(timespec='minutes')}"
+
+
+Sought = Mapping[str, str | Stretch]
+"""Column → the value that a record must have in it, as text, or when it must be."""
+
+
 class Looked(NamedTuple):
     """A part of an event's records, of which one at a time is in memory."""
 
@@ -25,7 +42,7 @@ class Looked(NamedTuple):
     has_columns: bool
 
 
-def looked_at(where: str, stored: StoredBody, values: Mapping[str, str], load: Elsewhere | None) -> Iterator[Looked]:
+def looked_at(where: str, stored: StoredBody, values: Sought, load: Elsewhere | None) -> Iterator[Looked]:
     """The records of an event, part by part; `where` names it. `values`: column → the value as text, read as the type of the
     column.
 
@@ -59,21 +76,34 @@ def _elsewhere(where: str, load: Elsewhere | None) -> Elsewhere:
     return load
 
 
-def _looked(table: pa.Table, values: Mapping[str, str], size: int) -> Looked:
+def _looked(table: pa.Table, values: Sought, size: int) -> Looked:
     if not set(values) <= set(table.column_names):
         return Looked(0, size, False)
     return Looked(int(pc.sum(holding(table, values)).as_py() or 0), size, True)
 
 
-def holding(table: pa.Table, values: Mapping[str, str]) -> pa.ChunkedArray:
+def holding(table: pa.Table, values: Sought) -> pa.ChunkedArray:
     """For each record, whether it has all the values; there is at least one. Raises `LineageUnknown` for a value that its
     type cannot have."""
     wanted = None
-    for name, text in values.items():
+    for name, value in values.items():
         column = table.column(name)
-        equal = pc.fill_null(pc.equal(column, _as(text, column.type, name)), False)
-        wanted = equal if wanted is None else pc.and_(wanted, equal)
+        has = (
+            _within(column, value, name)
+            if isinstance(value, Stretch)
+            else pc.equal(column, _as(value, column.type, name))
+        )
+        has = pc.fill_null(has, False)
+        wanted = has if wanted is None else pc.and_(wanted, has)
     return wanted
+
+
+def _within(column: pa.ChunkedArray, stretch: Stretch, name: str) -> pa.ChunkedArray:
+    if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
+        raise LineageUnknown(f"column {name!r} has type {column.type}, which is no time")
+    times = column.cast(pa.timestamp("us"), safe=False)
+    begin, end = (pa.scalar(one, pa.timestamp("us")) for one in (stretch.begin, stretch.end))
+    return pc.and_(pc.greater_equal(times, begin), pc.less(times, end))
 
 
 def _as(text: str, kind: pa.DataType, name: str) -> pa.Scalar:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.lineage_port import LineageLog, StoredBody
+from airflow_logio.store.lineage_port import Delivered, LineageLog, StoredBody
 from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.channels import read_channel
@@ -28,14 +28,18 @@ class MemoryLineageLog(LineageLog):
         self._made: dict[tuple[str, str], list[tuple[Port, int]]] = defaultdict(list)
         self._in_set: dict[tuple[str, str], list[LogRow]] = defaultdict(list)
         self._uses: dict[tuple[str, str, int], list[LogRow]] = defaultdict(list)
+        self._delivered: dict[tuple[str, str, int], list[LogRow]] = defaultdict(list)
         for run_id, sender, event_id, inset_id in tables.lineage:
             if run_id == run.run_id:
                 self._made_from[sender, event_id].append(inset_id)
                 self._made[sender.operator, inset_id].append((sender, event_id))
         for row in tables.events.rows.values():
-            if row.body.run_id == run.run_id and row.inset_id is not None and row.send_port is not None:
-                self._in_set[row.receiver, row.inset_id].append(row)
-                self._uses[row.body.operator, row.body.channel, row.body.event_id].append(row)
+            if row.body.run_id == run.run_id and row.send_port is not None:
+                place = row.body.operator, row.body.channel, row.body.event_id
+                self._delivered[place].append(row)
+                if row.inset_id is not None:
+                    self._in_set[row.receiver, row.inset_id].append(row)
+                    self._uses[place].append(row)
 
     def input_sets_of(self, sender: Port, event_ids: Collection[int]) -> Iterator[tuple[int, str]]:
         for event_id in sorted(event_ids):
@@ -68,6 +72,12 @@ class MemoryLineageLog(LineageLog):
         for event_id in sorted(event_ids):
             for row in self._uses.get((sender.operator, sender.name, event_id), ()):
                 yield event_id, Port(row.receiver, row.rec_port or ""), row.inset_id or ""
+
+    def deliveries_of(self, sender: Port, event_ids: Collection[int]) -> Iterator[Delivered]:
+        for event_id in sorted(event_ids):
+            for row in self._delivered.get((sender.operator, sender.name, event_id), ()):
+                if row.rec_port is not None:
+                    yield Delivered(event_id, Port(row.receiver, row.rec_port), row.inset_id, row.status)
 
     def input_sets_of_read(self, operator: str, connection: str, action_id: int) -> list[str]:
         rows = self._uses.get((operator, read_channel(connection), action_id), ())

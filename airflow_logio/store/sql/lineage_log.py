@@ -12,8 +12,8 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.protocol.values import Port
-from airflow_logio.store.lineage_port import LineageLog, StoredBody
+from airflow_logio.protocol.values import Port, Status
+from airflow_logio.store.lineage_port import Delivered, LineageLog, StoredBody
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import Header, read_header
@@ -80,6 +80,12 @@ class SqlLineageLog(LineageLog):
         query = self._logged(sender.operator, sender.name).where(table.c.inset_id.is_not(None))
         for row in self._rows(query, table.c.event_id, event_ids):
             yield row.event_id, Port(row.rec_op, row.rec_port), row.inset_id
+
+    def deliveries_of(self, sender: Port, event_ids: Collection[int]) -> Iterator[Delivered]:
+        table = schema.event_log
+        query = self._logged(sender.operator, sender.name).where(table.c.rec_port.is_not(None))
+        for row in self._rows(query.add_columns(table.c.status), table.c.event_id, event_ids):
+            yield Delivered(row.event_id, Port(row.rec_op, row.rec_port), row.inset_id, Status(row.status))
 
     def input_sets_of_read(self, operator: str, connection: str, action_id: int) -> list[str]:
         columns = schema.event_log.c

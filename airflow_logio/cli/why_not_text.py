@@ -1,0 +1,89 @@
+"""The answer of `logio lineage --why-not`, in sentences and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_logio.cli.common import counted
+from airflow_logio.runtime.figures.record_values import Sought, Stretch
+from airflow_logio.runtime.figures.why_not import Fate, Met, PortSearch, WhyNot
+
+MOST_EVENTS = 20
+"""Events of one port that are told of one by one."""
+
+
+def why_not_lines(answer: WhyNot) -> Iterator[str]:
+    """From the port that was asked for towards the sources."""
+    for one in answer.searches:
+        yield _searched(one)
+        for met in one.met[:MOST_EVENTS]:
+            yield f"  event {met.event_id}{_inset(met)}: {_fate(met)}"
+        if len(one.met) > MOST_EVENTS:
+            yield f"  ... and {len(one.met) - MOST_EVENTS:,} more"
+    yield from answer.notes
+
+
+def why_not_json(answer: WhyNot) -> dict[str, Any]:
+    return {
+        "is_there": answer.is_there,
+        "searches": [
+            {
+                "port": str(one.port),
+                "values": {name: str(value) for name, value in one.values.items()},
+                "events": {str(number): records for number, records in one.found.items()},
+                "searched": one.searched,
+                "sent": one.sent,
+                "met": [_met_json(met) for met in one.met],
+            }
+            for one in answer.searches
+        ],
+        "notes": list(answer.notes),
+    }
+
+
+def told(values: Sought) -> str:
+    """``store_id=367 and transaction_timestamp in 2017-08-03T22:00 to 2017-08-03T23:00``."""
+    return " and ".join(
+        f"{name}{' in ' if isinstance(value, Stretch) else '='}{value}" for name, value in values.items()
+    )
+
+
+def _searched(one: PortSearch) -> str:
+    gone = f", {one.sent - one.searched:,} are not in the log any more" if one.sent > one.searched else ""
+    searched = f"{counted(one.searched, 'event')} searched{gone}"
+    if not one.found:
+        return f"{one.port}: no record has {told(one.values)} ({searched})"
+    events = ", ".join(map(str, list(one.found)[:MOST_EVENTS])) + (", ..." if len(one.found) > MOST_EVENTS else "")
+    many = counted(sum(one.found.values()), "record")
+    return f"{one.port}: {many} with {told(one.values)}, in {counted(len(one.found), 'event')}: {events} ({searched})"
+
+
+def _inset(met: Met) -> str:
+    return "" if met.inset_id is None else f", Input Set {met.inset_id} of {met.operator}"
+
+
+def _fate(met: Met) -> str:
+    match met.fate:
+        case Fate.UNUSED_YET:
+            return f"{met.operator} has not processed it yet"
+        case Fate.WAITING:
+            return "it is not complete, or not generated yet"
+        case Fate.ASIDE:
+            return f"it is quarantined: {met.error} (`logio status` shows it, `logio retry` puts it back)"
+        case Fate.IGNORED:
+            return f"no Input Set of {met.operator} uses it"
+        case Fate.LEFT_OUT:
+            made = f"made event {', '.join(map(str, met.made))}" if met.made else "made no event"
+            return f"it was generated and {made}, without such a record: {met.operator} has left it out"
+
+
+def _met_json(met: Met) -> dict[str, Any]:
+    return {
+        "event_id": met.event_id,
+        "operator": met.operator,
+        "inset_id": met.inset_id,
+        "fate": met.fate.value,
+        "made": list(met.made),
+        "error": met.error,
+    }

@@ -1,0 +1,250 @@
+"""Why a record is *not* among the output: back along attribute dependencies to where it was last seen (Section 7.3)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from airflow_logio.dataflow.timeline import Grid
+from airflow_logio.errors import LineageUnknown, NotKept
+from airflow_logio.protocol.record_rules import Dependence, Part, RecordRules
+from airflow_logio.protocol.values import Port, Status
+from airflow_logio.runtime.figures.event_columns import EventColumns
+from airflow_logio.runtime.figures.event_search import Holding, events_holding
+from airflow_logio.runtime.figures.input_set_parts import InputSetPart
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.runtime.figures.record_values import Sought, Stretch, holding
+from airflow_logio.store.lineage.captured_ports import CapturedPorts
+from airflow_logio.store.lineage.queries import AnyPort
+from airflow_logio.store.lineage.result import EventNode
+from airflow_logio.store.lineage_port import Delivered, LineageLog
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import OperatorShape, Run
+
+
+class Fate(StrEnum):
+    """What an operator has done with a record that reached it."""
+
+    UNUSED_YET = "unused_yet"
+    """It has not processed the event."""
+    WAITING = "waiting"
+    """The Input Set is not complete, or not generated."""
+    ASIDE = "aside"
+    """The Input Set is quarantined."""
+    IGNORED = "ignored"
+    """No Input Set uses the event."""
+    LEFT_OUT = "left_out"
+    """The Input Set was generated, without the record that is sought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """An event with such records, and what an operator behind it has done with it."""
+
+    event_id: int
+    operator: str
+    """As the log names it."""
+    inset_id: str | None
+    fate: Fate
+    made: tuple[int, ...] = ()
+    """The events on the operator's port that were made from the Input Set."""
+    error: str = ""
+    """Of a quarantined Input Set."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortSearch:
+    """One output port on the way back, and what records with the values were found there."""
+
+    port: Port
+    """As the log names it."""
+    values: Sought
+    found: Mapping[int, int]
+    """Event → how many of its records have the values."""
+    searched: int
+    sent: int
+    """More than were searched, if retention has removed some."""
+    met: tuple[Met, ...] = ()
+
+
+@dataclass
+class WhyNot:
+    """The answer: the searches, from the port that was asked for towards the sources."""
+
+    searches: list[PortSearch] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Sentences: which values were not followed, where the search ends, and why."""
+
+    @property
+    def is_there(self) -> bool:
+        """The record is among the output, after all."""
+        return bool(self.searches[0].found)
+
+
+def why_not(
+    store: LogStore, run: Run | str, port: AnyPort, values: Mapping[str, str], load: Elsewhere | None = None
+) -> WhyNot:
+    """Where a record with these values (column → as text) got to that is not among the output of a port.
+
+    All events of the port are searched, as far as they are retained; then those of the ports before it, for the records that
+    it would have been made from by what operators declare. Where some are found, the search ends. Raises as `events_holding`.
+    """
+    found = store.find_run(run) if isinstance(run, str) else run
+    return _Search(store, found, load).all(CapturedPorts(found).checked(port), values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    port: Port
+    values: Sought
+    receiver: Port | None = None
+    """The input port towards the output that was asked for, and that output."""
+    output: str = ""
+
+
+class _Search:
+    def __init__(self, store: LogStore, run: Run, load: Elsewhere | None) -> None:
+        self._store = store
+        self._run = run
+        self._load = load
+        self._answer = WhyNot()
+
+    def all(self, port: Port, values: Mapping[str, str]) -> WhyNot:
+        todo, asked = deque([_Ask(port, values)]), set()
+        while todo:
+            ask = todo.popleft()
+            place = ask.port, ask.receiver, tuple(sorted((name, str(value)) for name, value in ask.values.items()))
+            if place not in asked:
+                asked.add(place)
+                if not self._is_found(ask):
+                    todo += self._before(ask)
+        return self._answer
+
+    def _is_found(self, ask: _Ask) -> bool:
+        try:
+            (one,) = events_holding(self._store, self._run, ask.port, ask.values, self._load)
+        except NotKept as error:
+            self._answer.notes.append(str(error))
+            return False
+        except LineageUnknown as error:
+            if ask.receiver is None:
+                raise
+            self._answer.notes.append(str(error))
+            return True
+        met: tuple[Met, ...] = ()
+        if ask.receiver is not None and one.records:
+            met = tuple(self._fates(ask, one))
+        self._answer.searches.append(PortSearch(ask.port, ask.values, one.records, one.searched, one.sent, met))
+        return bool(one.records)
+
+    # --- what has become of it ------------------------------------------------------------------------------------------
+
+    def _fates(self, ask: _Ask, held: Holding) -> Iterator[Met]:
+        assert ask.receiver is not None
+        aside = {
+            one.inset_id: one.error
+            for one in self._store.quarantined(self._run.run_id)
+            if one.operator == ask.receiver.operator
+        }
+        with self._store.lineage(self._run) as log:
+            columns = EventColumns(log, self._load)
+            for row in log.deliveries_of(ask.port, held.records):
+                if row.receiver == ask.receiver and self._has(row, ask, columns):
+                    yield _fate(row, ask.output, log, aside)
+
+    def _has(self, row: Delivered, ask: _Ask, columns: EventColumns) -> bool:
+        """Whether the Input Set has such a record of the event."""
+        if row.inset_id is None:
+            return True
+        part = InputSetPart.of(self._shape(row.receiver.operator).rules, row.inset_id)
+        event = EventNode(ask.port, row.event_id)
+        table = columns.needed(event, (*ask.values, *part.columns))
+        inside = part.mask(row.receiver.name, row.event_id, table, table.num_rows)
+        return bool((holding(table, ask.values).to_numpy() & inside).any())
+
+    # --- what it would have been made from ------------------------------------------------------------------------------
+
+    def _before(self, ask: _Ask) -> Iterator[_Ask]:
+        operator, shape = ask.port.operator, self._shape(ask.port.operator)
+        if not shape.inputs:
+            self._answer.notes.append(f"{operator} is a source, and none of its events so far has such a record")
+        for name in shape.inputs:
+            sender = CapturedPorts(self._run).checked(shape.inputs[name])
+            if name not in shape.lineage_in:
+                self._answer.notes.append(f"no lineage is captured on {operator}.{name}")
+                continue
+            values, told = self._translated(ask, name, sender)
+            self._answer.notes += told
+            if values:
+                yield _Ask(sender, values, Port(operator, name), ask.port.name)
+
+    def _translated(self, ask: _Ask, name: str, sender: Port) -> tuple[Sought, list[str]]:
+        operator, rules = ask.port.operator, self._shape(ask.port.operator).rules
+        dependence = rules.outputs.get(ask.port.name)
+        if dependence is None:
+            return {}, [f"{operator} does not say how its records depend on those it gets (depends=...)"]
+        found: dict[str, str | Stretch] = {}
+        lost: list[str] = []
+        for column, value in ask.values.items():
+            before = self._column_before(dependence, column, name, sender)
+            if before:
+                found[before] = value
+            elif column in dependence.window_starts and isinstance(value, str):
+                on, stretch = _stretch(rules, ask.port, value)
+                found[on] = stretch
+            else:
+                lost.append(column)
+        told = [f"{operator} does not say what its column {column!r} depends on" for column in lost]
+        return found, told
+
+    def _column_before(self, dependence: Dependence, column: str, name: str, sender: Port) -> str | None:
+        if dependence.columns is not None:
+            return dependence.columns.get(name, {}).get(column)
+        known = self._columns_at(sender)
+        return column if not known or column in known else None
+
+    def _columns_at(self, sender: Port) -> Sequence[str]:
+        """The columns of the newest event; none if they are not known."""
+        with self._store.lineage(self._run) as log:
+            sent = log.sent(sender)
+            columns = EventColumns(log, self._load)
+            table = columns.kept(EventNode(sender, sent), None) if sent else None
+        return () if table is None else list(table.column_names)
+
+    def _shape(self, operator: str) -> OperatorShape:
+        return self._run.spec.operators[operator]
+
+
+def _stretch(rules: RecordRules, output: Port, value: str) -> tuple[str, Stretch]:
+    """The column of times, and the window that starts at a time. Raises `LineageUnknown` if none does."""
+    operator = output.operator
+    of_port = rules.parts.get("", rules.parts.get(output.name, Part()))  # a function's port has its name
+    part = of_port if of_port.on else next(one for one in rules.parts.values() if one.on)
+    grid = Grid(part.on, part.seconds, part.origin)
+    try:
+        start = datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp()
+    except ValueError as error:
+        raise LineageUnknown(f"{value!r} is no time at which a window of {operator} could start: {error}") from error
+    number = grid.number(int(start))
+    if grid.start(number) != start:
+        raise LineageUnknown(
+            f"no window of {operator} starts at {value}: the one that it is in starts at {grid.name(number)}"
+        )
+    begin, end = (datetime.fromtimestamp(grid.start(one), UTC).replace(tzinfo=None) for one in (number, number + 1))
+    return part.on, Stretch(begin, end)
+
+
+def _fate(row: Delivered, output: str, log: LineageLog, aside: Mapping[str, str]) -> Met:
+    operator = row.receiver.operator
+    if row.inset_id is None:
+        fate = Fate.IGNORED if row.status is Status.DONE else Fate.UNUSED_YET
+        return Met(row.event_id, operator, None, fate)
+    if row.status is Status.ASIDE:
+        return Met(row.event_id, operator, row.inset_id, Fate.ASIDE, error=aside.get(row.inset_id, ""))
+    if row.status is not Status.DONE:
+        return Met(row.event_id, operator, row.inset_id, Fate.WAITING)
+    made = tuple(number for _, _, number in log.outputs_of(operator, [row.inset_id], [output]))
+    return Met(row.event_id, operator, row.inset_id, Fate.LEFT_OUT, made)

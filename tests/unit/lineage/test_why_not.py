@@ -1,0 +1,187 @@
+"""Why a record is not among the output: on logs written by hand, with each fate that a record can have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import pyarrow as pa
+import pytest
+
+from airflow_logio.cli.app import main
+from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
+from airflow_logio.protocol.values import Event, Kind, Port, Status
+from airflow_logio.runtime.figures.record_values import Stretch
+from airflow_logio.runtime.figures.why_not import Fate, Met, WhyNot, why_not
+from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.store import open_store
+from airflow_logio.store.lineage_port import Delivered
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import OperatorShape, Run, ScopeShape
+from tests.support.logs import spec, start_driver
+
+SOURCE, CLEAN, HOURLY = Port("source", "out"), Port("clean", "out"), Port("hourly", "out")
+BY_HOUR = RecordRules({"out": Dependence(Uses.SOME, {"in": {"shop": "shop_id"}}, ("hour",))}, {"": Part("at", 3600)})
+RENAMED = RecordRules({"out": Dependence(Uses.ONE, {"in": {"shop_id": "shop_id", "at": "at"}})}, {"": WHOLE})
+
+
+def sale(shop: str, at: str) -> pa.Table:
+    return pa.table({"shop_id": [shop], "at": pa.array([datetime.fromisoformat(at)], pa.timestamp("us"))})
+
+
+SALES = {
+    1: sale("left_out", "2024-01-01T10:05"),
+    2: sale("waiting", "2024-01-01T11:05"),
+    3: sale("unused", "2024-01-01T11:06"),
+    4: sale("ignored", "2024-01-01T11:07"),
+    5: sale("aside", "2024-01-01T12:05"),
+}
+
+
+@dataclass
+class Logged:
+    store: LogStore
+    run: Run
+
+    def asked(self, **values: str) -> WhyNot:
+        return why_not(self.store, self.run, "hourly.out", values)
+
+    def fates(self, **values: str) -> list[Met]:
+        return [met for one in self.asked(**values).searches for met in one.met]
+
+
+def logged(store: LogStore, hourly: RecordRules = BY_HOUR, clean: RecordRules = RENAMED) -> Logged:
+    """source → clean → hourly: `clean` has sent five of six events on, whose fates differ; of the first, an hour was made."""
+    shapes = {
+        "source": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
+        "clean": OperatorShape("g", {"in": "source.out"}, ("out",), ("in",), ("out",), (), clean),
+        "hourly": OperatorShape("g", {"in": "clean.out"}, ("out",), ("in",), ("out",), (), hourly),
+    }
+    named = replace(spec("g"), operators=shapes, scopes=(ScopeShape("source.out", "hourly.out"),))
+    driver = start_driver(store, run=store.start_run(named))
+    insets = {1: (("2024-01-01T10:00", Status.DONE),), 2: (("2024-01-01T11:00", Status.UNDONE),), 4: ()}
+    insets[5] = (("2024-01-01T12:00", Status.UNDONE),)
+    commit: fx.Effects = []
+    for number, table in {**SALES, 6: sale("dropped", "2024-01-01T10:06")}.items():
+        body = encode(table)
+        used = fx.Delivery(Port("clean", "in"), ((str(number), Status.DONE),), fused=True, kept=True)
+        commit += [fx.LogEvent(Event(SOURCE, number, Kind.DATA, 1, None, body), (used,), kept=True)]
+        commit.append(fx.CountEvents(SOURCE, "out", 1, 1))
+        if number != 6:
+            delivery = fx.Delivery(Port("hourly", "in"), insets.get(number, ()), fused=number in insets, kept=True)
+            commit += [
+                fx.LogEvent(Event(CLEAN, number, Kind.DATA, 1, None, body), (delivery,), kept=True),
+                fx.RecordLineage(CLEAN, number, str(number)),
+                fx.CountEvents(CLEAN, "out", 1, 1),
+            ]
+    hour = pa.table({"hour": pa.array([datetime.fromisoformat("2024-01-01T10:00")], pa.timestamp("us")), "shop": ["x"]})
+    commit += [
+        fx.LogEvent(Event(HOURLY, 1, Kind.DATA, 1, None, encode(hour)), (), kept=True),
+        fx.RecordLineage(HOURLY, 1, "2024-01-01T10:00"),
+        fx.CountEvents(HOURLY, "out", 1, 1),
+        fx.SetAside("hourly", "2024-01-01T12:00", 1, "ValueError: no price"),
+    ]
+    driver.session.commit(commit)
+    return Logged(store, driver.run)
+
+
+@pytest.mark.parametrize(
+    ("shop", "event", "inset", "fate", "made"),
+    [
+        ("left_out", 1, "2024-01-01T10:00", Fate.LEFT_OUT, (1,)),
+        ("waiting", 2, "2024-01-01T11:00", Fate.WAITING, ()),
+        ("unused", 3, None, Fate.UNUSED_YET, ()),
+        ("ignored", 4, None, Fate.IGNORED, ()),
+        ("aside", 5, "2024-01-01T12:00", Fate.ASIDE, ()),
+    ],
+)
+def test_what_has_become_of_a_record(
+    log_store: LogStore, shop: str, event: int, inset: str | None, fate: Fate, made: tuple[int, ...]
+) -> None:
+    run = logged(log_store)
+    error = "ValueError: no price" if fate is Fate.ASIDE else ""
+    assert run.fates(shop=shop) == [Met(event, "hourly", inset, fate, made, error)]
+    with log_store.lineage(run.run) as log:
+        (row,) = log.deliveries_of(CLEAN, [event])
+        status = {Fate.ASIDE: Status.ASIDE, Fate.LEFT_OUT: Status.DONE, Fate.IGNORED: Status.DONE}.get(
+            fate, Status.UNDONE
+        )
+        assert row == Delivered(event, Port("hourly", "in"), inset, status)
+
+
+def test_the_operator_that_dropped_it_and_a_source_that_never_had_it() -> None:
+    run = logged(MemoryLogStore())
+    answer = run.asked(shop="dropped", hour="2024-01-01T10:00")
+    assert [(str(one.port), len(one.found)) for one in answer.searches] == [
+        ("hourly.out", 0),
+        ("clean.out", 0),
+        ("source.out", 1),
+    ]
+    ten, eleven = (datetime.fromisoformat(f"2024-01-01T{hour}:00") for hour in (10, 11))
+    assert answer.searches[1].values == {"shop_id": "dropped", "at": Stretch(ten, eleven)}
+    assert answer.searches[2].met == (Met(6, "clean", "6", Fate.LEFT_OUT),)
+    never = run.asked(shop="dropped", hour="2024-01-01T11:00")
+    assert [one.found for one in never.searches] == [{}, {}, {}], "it was there an hour before"
+    assert never.notes == ["source is a source, and none of its events so far has such a record"]
+
+
+def test_it_is_there_after_all() -> None:
+    answer = logged(MemoryLogStore()).asked(shop="x")
+    assert answer.is_there and len(answer.searches) == 1
+
+
+def test_where_nothing_leads_further() -> None:
+    silent = logged(MemoryLogStore(), RecordRules({}, {"": Part("at", 3600)})).asked(shop="waiting")
+    assert silent.notes == ["hourly does not say how its records depend on those it gets (depends=...)"]
+    only_hour = RecordRules({"out": Dependence(Uses.SOME, {}, ("hour",))}, BY_HOUR.parts)
+    partly = logged(MemoryLogStore(), only_hour).asked(shop="waiting", hour="2024-01-01T11:00")
+    assert partly.notes == ["hourly does not say what its column 'shop' depends on"]
+    assert [met.fate for met in partly.searches[1].met] == [Fate.WAITING, Fate.UNUSED_YET, Fate.IGNORED], "of that hour"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"hour": "2024-01-01T10:30"},
+            r"no window of hourly starts at 2024-01-01T10:30: .* starts at 2024-01-01T10:00",
+        ),
+        ({"our": "2024"}, "the events of hourly.out have no column 'our'"),
+    ],
+)
+def test_what_cannot_be_asked(values: Mapping[str, str], said: str) -> None:
+    with pytest.raises(LineageUnknown, match=said):
+        logged(MemoryLogStore()).asked(**values)
+
+
+def logio(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["logio", "lineage", "run-1", "hourly.out", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_the_command(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    store = open_store(sqlite_url)
+    logged(store)
+    store.dispose()
+    assert logio(monkeypatch, "--where", "shop=left_out", "--where", "hour=2024-01-01T10:00", "--why-not") == 0
+    printed = capsys.readouterr().out
+    assert " ".join(printed.split()) == (
+        "hourly.out: no record has shop=left_out and hour=2024-01-01T10:00 (1 event searched) "
+        "clean.out: 1 record with shop_id=left_out and at in 2024-01-01T10:00 to 2024-01-01T11:00, in 1 event: 1 "
+        "(5 events searched) event 1, Input Set 2024-01-01T10:00 of hourly: it was generated and made event 1, without such "
+        "a record: hourly has left it out"
+    )
+    assert logio(monkeypatch, "--where", "shop=aside", "--why-not", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["searches"][1]["met"][0]["error"] == "ValueError: no price" and not found["is_there"]
+    assert logio(monkeypatch, "--where", "shop=x", "--why-not") == 0
+    assert "it is there" in capsys.readouterr().out
+    assert logio(monkeypatch, "1", "--why-not") == 2
