@@ -73,11 +73,9 @@ def _first(store: LogStore, run: Run, group: Sequence[TracedEvent], load: Elsewh
 
 def _numbered(table: pa.Table, one: TracedEvent, places: Sequence[int]) -> pa.Table:
     """With the event, and the row of what a source has read, or else the place in the event."""
-    first, last = one.event.about.get("first"), one.event.about.get("last")
-    is_row = isinstance(first, int) and isinstance(last, int) and last - first + 1 == one.in_all
-    begin = first if is_row and isinstance(first, int) else 0
-    numbers = pa.array([begin + place for place in places], pa.int64())
-    table = table.add_column(0, "(row)" if is_row else "(record)", numbers)
+    rows = [one.source_row(place) for place in places]
+    is_known = None not in rows
+    table = table.add_column(0, "(row)" if is_known else "(record)", pa.array(rows if is_known else places, pa.int64()))
     return table.add_column(0, "(event)", pa.repeat(pa.scalar(one.event.event_id, pa.int64()), len(places)))
 
 

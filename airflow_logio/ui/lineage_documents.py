@@ -70,7 +70,7 @@ def _by_port(result: Lineage) -> dict[str, list[EventNode]]:
     roots = set(result.roots)
     for one in result.events():
         if one not in roots:
-            found.setdefault(_place(one), []).append(one)
+            found.setdefault(page_port(one), []).append(one)
     return found
 
 
@@ -101,13 +101,14 @@ def _box_id(port: str, members: Sequence[int]) -> str:
     return f"{port} {len(members)} {digest}"
 
 
-def _place(one: EventNode) -> str:
+def page_port(one: EventNode) -> str:
+    """The port of an event as the page names it: in a slot, if no Merger numbers its events."""
     return str(one).rpartition(" ")[0]
 
 
 def _event(one: EventNode, with_data: bool) -> dict[str, Any]:
     return {
-        "port": _place(one),
+        "port": page_port(one),
         "event": one.event_id,
         "records": one.records,
         "code": one.code,
@@ -132,7 +133,7 @@ def records_document(store: LogStore, run: Run, node: EventNode | ReadNode, load
     shown = table.select(table.column_names[:MOST_COLUMNS])
     return {
         "columns": shown.column_names,
-        "rows": [[_text(value) for value in row] for row in zip(*_values(shown), strict=True)],
+        "rows": [[shown_text(value) for value in row] for row in zip(*_values(shown), strict=True)],
         "rows_in_all": max(in_all, table.num_rows),
         "columns_in_all": table.num_columns,
     }
@@ -158,10 +159,10 @@ def _values(table: pa.Table) -> list[list[Any]]:
 
 
 def _texts(about: Mapping[str, Any]) -> dict[str, str | None]:
-    return {str(name)[:LONGEST_VALUE]: _text(value) for name, value in list(about.items())[:MOST_COLUMNS]}
+    return {str(name)[:LONGEST_VALUE]: shown_text(value) for name, value in list(about.items())[:MOST_COLUMNS]}
 
 
-def _text(value: Any) -> str | None:
+def shown_text(value: Any) -> str | None:
     """A value as it is shown; None where there is none."""
     if value is None:
         return None

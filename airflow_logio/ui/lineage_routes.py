@@ -24,12 +24,14 @@ from airflow_logio.ui.log_source import LogSource, TooManyAsk
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.posted import LONGEST_TEXT, Posted, Text, decoded, posted_after
+from airflow_logio.ui.record_documents import behind_document
 
 MOST_CRITERIA = 20
 MOST_SEARCHING = 2
-"""Searches by values at a time: each may take seconds, and looks at runs need the log, too (`log_source.MOST_ASKING`)."""
+"""Searches through records at a time: each may take seconds, and looks at runs need the log (`log_source.MOST_ASKING`)."""
 LARGEST = 2**62
 Number = Annotated[int, Query(ge=1, le=LARGEST)]
+Place = Annotated[int, Query(ge=0, le=LARGEST)]
 Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(max_length=documents.MOST_EVENTS)]
 Name = Annotated[str, Query(max_length=LONGEST_TEXT)]
 
@@ -94,6 +96,11 @@ class LineageRoutes:
                 node = documents.event_node(run, port, event)
                 return documents.records_document(log, run, node, self._payloads())
 
+        @app.get("/api/runs/{uid}/lineage/behind")
+        def behind(uid: str, port: Name, event: Number, place: Place, who: Any = user) -> dict[str, Any]:
+            with self._searching(), self._asking(self._with_data(uid, who)) as (log, run):
+                return behind_document(log, run, port, event, place, self._payloads())
+
         @app.get("/api/runs/{uid}/lineage/read")
         def read(uid: str, operator: Name, connection: Name, action: Number, who: Any = user) -> dict[str, Any]:
             with self._asking(self._with_data(uid, who)) as (log, run):
@@ -123,7 +130,7 @@ class LineageRoutes:
     @contextmanager
     def _searching(self) -> Iterator[None]:
         if not self._searches.acquire(blocking=False):
-            raise TooManyAsk(f"{MOST_SEARCHING} searches by values are under way: try again in a moment")
+            raise TooManyAsk(f"{MOST_SEARCHING} searches through records are under way: try again in a moment")
         try:
             yield
         finally:

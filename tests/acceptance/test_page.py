@@ -123,6 +123,18 @@ def test_it_is_dark_where_the_person_wants_that_and_keeps_its_place(run: Running
         details.get_by_role("button", name="Show records").click()
         expect(details.get_by_role("region", name="Records").get_by_role("row").nth(1)).to_be_visible()
         assert browser.faults() == []
+        # A record leads to those that it was made from, operator by operator, until a source has read them.
+        details.get_by_role("button", name="What record 1 was made from").focus()
+        page.keyboard.press("Enter")
+        behind = details.get_by_label("What the record was made from")
+        expect(behind).to_contain_text("ingest.out")
+        expect(behind).to_contain_text("hourly may use only some of the records with these values")
+        expect(behind).to_contain_text("Read by hourly from warehouse")
+        assert browser.faults() == []
+        behind.get_by_role("button", name="What record 1 was made from").first.click()
+        expect(behind).to_contain_text("Nothing is recorded of what it was made from")
+        behind.get_by_role("button", name="hourly.out 1, record 0").click()
+        expect(behind.get_by_role("region", name="Records of ingest.out")).to_be_visible()
         graph.get_by_role("button", name="What it was made from: ingest.out").focus()
         page.keyboard.press("Enter")
         expect(graph.get_by_role("button", name="read ingest")).to_have_count(1)

@@ -1,6 +1,8 @@
 import { useState } from "react";
+import { Behind, type RecordPlace } from "./Behind";
 import { type LineageStep, Refused, type Server, type Table } from "./data";
 import type { Named } from "./place";
+import { Records } from "./Records";
 import { followed, type Item, type Way } from "./unfolded";
 import { count, counted, part } from "./words";
 
@@ -20,6 +22,7 @@ interface Props {
 export function ItemDetails({ server, api, item, data, open, close }: Props) {
   const [table, setTable] = useState<Table | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
+  const [begin, setBegin] = useState<RecordPlace | null>(null);
   const one = item.read ?? (item.events.length === 1 ? item.events[0] : null);
   const look = async () => {
     setProblem(null);
@@ -80,8 +83,16 @@ export function ItemDetails({ server, api, item, data, open, close }: Props) {
       {table !== null && (
         <>
           <p className="small">{tableSaid(table)}</p>
-          <Records table={table} />
+          <Records
+            columns={table.columns}
+            rows={table.rows}
+            label="Records"
+            choose={item.read ? undefined : (place) => setBegin({ port: item.events[0]!.port, event: item.events[0]!.event, place })}
+          />
         </>
+      )}
+      {begin !== null && (
+        <Behind key={`${begin.port} ${begin.event} ${begin.place}`} server={server} api={api} begin={begin} close={() => setBegin(null)} />
       )}
     </aside>
   );
@@ -106,31 +117,4 @@ function stepSaid(way: Way, step: LineageStep, item: Item): string {
 function tableSaid(table: Table): string {
   const columns = table.columns_in_all > table.columns.length ? `, ${part(table.columns.length, table.columns_in_all, "column")}` : "";
   return `${part(table.rows.length, table.rows_in_all, "record")}${columns}`;
-}
-
-function Records({ table }: { table: Table }) {
-  return (
-    <div className="scroll" tabIndex={0} role="region" aria-label="Records">
-      <table>
-        <thead>
-          <tr>
-            {table.columns.map((name) => (
-              <th key={name} scope="col">
-                {name}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {table.rows.map((row, index) => (
-            <tr key={index}>
-              {row.map((value, place) => (
-                <td key={place}>{value}</td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
-  );
 }

@@ -244,6 +244,24 @@ export interface Table {
   columns_in_all: number;
 }
 
+/** Records of a port that a record was made from; `doubts` say why perhaps not all of them. */
+export interface BehindPort {
+  port: string;
+  events: number;
+  records: number;
+  /** Events whose records are not in the log. */
+  unknown: number;
+  doubts: string[];
+  columns: string[];
+  rows: { event: number; place: number; source_row: number | null; values: (string | null)[] }[];
+}
+
+export interface Behind {
+  ports: BehindPort[];
+  reads: (Table & { operator: string; connection: string; by_key: boolean })[];
+  reads_in_all: number;
+}
+
 export class Refused extends Error {
   constructor(
     readonly status: number,

@@ -23,10 +23,14 @@ from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.record_matching import Places
 from airflow_logio.runtime.figures.record_values import holding
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage.queries import AnyPort, EventIds, backward
-from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, ReadNode
+from airflow_logio.store.lineage.queries import AnyPort, EventIds, backward, step
+from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+
+MOST_STEP_EVENTS = 2_000
+"""Rows of the log that `step_behind` takes, of each kind."""
+MOST_STEP_RECORDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,13 @@ class TracedEvent:
     @property
     def is_exact(self) -> bool:
         return not self.doubts
+
+    def source_row(self, place: int) -> int | None:
+        """The row of what a source has read, if it has said which rows the event has; None if that is not known."""
+        first, last = self.event.about.get("first"), self.event.about.get("last")
+        if isinstance(first, int) and isinstance(last, int) and last - first + 1 == self.in_all:
+            return first + place
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +108,31 @@ def records_behind(
     with store.lineage(found) as log:
         tracing = _Tracing(found, graph, EventColumns(log, load))
         tracing.begin(values or {})
-        for operator in reversed(tuple(found.spec.operators)):
-            tracing.pass_by(operator)
+        tracing.pass_all()
         return tracing.answer(backward(store, found, port, event_id, to))
+
+
+def step_behind(
+    store: LogStore, run: Run, port: AnyPort, event_id: int, place: int, load: Elsewhere | None = None
+) -> TracedRecords:
+    """One step of `records_behind` from one record, by its place in the event, from 0: to the operator before it.
+
+    Raises as `records_behind`, and `LineageUnknown` if that would be a search through more than `MOST_STEP_EVENTS` events or
+    `MOST_STEP_RECORDS` records.
+    """
+    graph, is_cut = step(store, run, Direction.BACKWARD, port, event_id, most_rows=MOST_STEP_EVENTS, slots=True)
+    in_all = sum(event.records or 0 for event in graph.events())
+    if is_cut or in_all > MOST_STEP_RECORDS:
+        many = f"more than {MOST_STEP_EVENTS:,} events" if is_cut else f"{in_all:,} records"
+        raise LineageUnknown(
+            f"the Input Set of this record has {many}, too many to be searched at once: ask `logio lineage ... --records`"
+        )
+    with store.lineage(run) as log:
+        tracing = _Tracing(run, graph, EventColumns(log, load))
+        tracing.begin_with(place)
+        tracing.pass_all()
+        authored, _ = step(store, run, Direction.BACKWARD, port, event_id, most_rows=MOST_STEP_EVENTS)
+        return tracing.answer(authored)
 
 
 @dataclass
@@ -138,7 +171,20 @@ class _Tracing:
             events = ", ".join(map(str, self._graph.roots[:3])) + (" ..." if len(self._graph.roots) > 3 else "")
             raise LineageUnknown(f"no record of {events} has {told}")
 
-    def pass_by(self, operator: str) -> None:
+    def begin_with(self, place: int) -> None:
+        """One record of the only root."""
+        self._columns.know(self._graph.events())
+        (event,) = self._graph.roots
+        many = self._columns.records(event) or 0
+        if not 0 <= place < many:
+            raise LineageUnknown(f"{event} has {many:,} records; there is no record {place} among them (from 0)")
+        self._selected[event] = _Selected(np.array([place], np.int64))
+
+    def pass_all(self) -> None:
+        for operator in reversed(tuple(self._run.spec.operators)):
+            self._pass_by(operator)
+
+    def _pass_by(self, operator: str) -> None:
         """From the selected records of an operator's events to those of the events before it."""
         made: dict[InputSetNode, list[EventNode]] = defaultdict(list)
         for event in [one for one in self._selected if one.port.operator == operator]:

@@ -86,14 +86,21 @@ def forward(
 
 
 def step(
-    store: LogStore, run: Run, direction: Direction, port: AnyPort, event_id: EventIds, *, most_rows: int
+    store: LogStore,
+    run: Run,
+    direction: Direction,
+    port: AnyPort,
+    event_id: EventIds,
+    *,
+    most_rows: int,
+    slots: bool = False,
 ) -> tuple[Lineage, bool]:
     """One step of `backward` or `forward`: to the events that a generation of the next operator has used, or made, and its
     read actions; and whether there may be more than these.
 
     It takes at most `most_rows` rows of each statement, however many there are. Raises as `backward`.
     """
-    return _query(store, run, direction, port, event_id, None, False, most_rows)
+    return _query(store, run, direction, port, event_id, None, slots, most_rows)
 
 
 def _query(

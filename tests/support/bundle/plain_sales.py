@@ -18,6 +18,7 @@ from airflow_logio.dataflow import (
     Tumbling,
     generate,
 )
+from airflow_logio.dataflow import window_start as start_of_window
 
 RECORDS_PER_EVENT = 250
 EVENTS_PER_BATCH = 10
@@ -37,6 +38,7 @@ def product_totals(sums: pa.Table, inset_id: str) -> pa.Table:
     mode="driver",
     reads={"products": TableRead("warehouse", "products", columns=("product_id", "department"), key="product_id")},
     columns=("store_id", "product_id", "quantity", "sales_cents"),
+    depends={"hour": start_of_window, "store_id": "store_id"},
 )
 def hourly_sales(sales: pa.Table, products: pa.Table, window_start: dt.datetime) -> pa.Table:
     joined = sales.join(products, "product_id", join_type="left outer")

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.runtime.figures import record_lineage
 from airflow_logio.runtime.figures.event_search import SearchLimits, search_newest
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
@@ -19,6 +20,7 @@ from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
 from tests.support.statements import counted_statements
+from tests.unit.lineage.test_record_lineage import logged, shop
 from tests.unit.lineage.test_records import EVENTS, Sales, filled, slots_with_events
 from tests.unit.lineage.test_steps import parted_flow
 from tests.unit.ui.conftest import OWNER, QUIET, STRANGER
@@ -27,9 +29,10 @@ QUERIES = {
     "lineage": "",
     "lineage/step": "?port=hourly.out&event=2&direction=backward",
     "lineage/records": "?port=ingest.out&event=3",
+    "lineage/behind": "?port=hourly.out&event=2&place=0",
     "lineage/read": "?operator=hourly&connection=warehouse&action=1",
 }
-DATA = ("lineage/records", "lineage/read")
+DATA = ("lineage/records", "lineage/behind", "lineage/read")
 
 
 @pytest.fixture
@@ -376,3 +379,55 @@ def test_what_is_asked_wrongly_is_said(client: TestClient, sales: Sales) -> None
         assert client.get(f"/api/runs/{sales.run.uid}/lineage/step?{query}", headers=OWNER).status_code == 422
     for query in ("operator=hourly[x]&connection=warehouse&action=1", "operator=hourly&connection=warehouse&action=9"):
         assert client.get(f"/api/runs/{sales.run.uid}/lineage/read?{query}", headers=OWNER).status_code == 404
+
+
+# --- records of records --------------------------------------------------------------------------------------------------
+
+
+def test_one_step_back_from_one_record(client: TestClient, store: LogStore) -> None:
+    run = logged(shop(), store=store).run
+    where = f"/api/runs/{run.uid}/lineage/behind?port=op.out&event=1&place="
+    found = client.get(f"{where}0", headers=OWNER).json()
+    assert found["reads"] == []
+    assert found["ports"] == [
+        {
+            "port": "source.out",
+            "events": 2,
+            "records": 3,
+            "unknown": 0,
+            "doubts": [],
+            "columns": ["shop", "at", "amount"],
+            "rows": [
+                {"event": 1, "place": 0, "source_row": 0, "values": ["a", "0", "1"]},
+                {"event": 1, "place": 2, "source_row": 2, "values": ["a", "2", "3"]},
+                {"event": 2, "place": 2, "source_row": 5, "values": ["a", "5", "6"]},
+            ],
+        }
+    ]
+    answer = client.get(f"{where}4", headers=OWNER)
+    assert answer.status_code == 404 and "op.out 1 has 4 records; there is no record 4 among them" in answer.text
+    assert client.get(f"{where}-1", headers=OWNER).status_code == 422
+
+
+def test_a_step_from_a_record_is_bounded_and_nothing_is_left_out_silently(
+    client: TestClient, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = logged(shop(), store=store).run
+    where = f"/api/runs/{run.uid}/lineage/behind?port=op.out&event=1&place=0"
+    monkeypatch.setattr(record_lineage, "MOST_STEP_RECORDS", 9)
+    answer = client.get(where, headers=OWNER)
+    assert answer.status_code == 404 and "has 10 records, too many to be searched at once" in answer.text
+    monkeypatch.setattr(record_lineage, "MOST_STEP_EVENTS", 2)
+    answer = client.get(where, headers=OWNER)
+    assert answer.status_code == 404 and "has more than 2 events, too many" in answer.text
+
+
+def test_what_was_read_for_a_record(client: TestClient, sales: Sales) -> None:
+    """`hourly` says nothing of its records: all of its Input Set, and the rows of the read with their keys."""
+    found = asked(client, sales, "lineage/behind", "port=hourly.out&event=2&place=0")
+    assert set(found["ports"][0]["doubts"]) == {
+        "hourly does not say how its records depend on those it gets (depends=...)",
+        "it is not known which records of an event an Input Set of hourly has",
+    }
+    (read,) = found["reads"]
+    assert read["by_key"] and sorted(row[0] for row in read["rows"]) == ["3", "4"]

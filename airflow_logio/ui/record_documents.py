@@ -1,0 +1,76 @@
+"""What the page shows of lineage between records: one step back from one record. Bounded, as `lineage_documents`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, records
+from airflow_logio.runtime.figures.record_lineage import TracedEvent, TracedRead, step_behind
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.ui.lineage_documents import MOST_COLUMNS, MOST_PORTS, MOST_READS, MOST_RECORDS, page_port, shown_text
+
+
+def behind_document(
+    store: LogStore, run: Run, port: str, event: int, place: int, load: Elsewhere | None
+) -> dict[str, Any]:
+    """The records that one record was made from, by port, with the first of them, and the rows of read actions.
+
+    Raises as `step_behind`.
+    """
+    found = step_behind(store, run, port, event, place, load)
+    by_port: dict[str, list[TracedEvent]] = {}
+    for one in found.origins:
+        by_port.setdefault(page_port(one.event), []).append(one)
+    return {
+        "ports": [_port(store, run, name, group, load) for name, group in list(by_port.items())[:MOST_PORTS]],
+        "reads": [_read(store, run, one, load) for one in found.reads[:MOST_READS]],
+        "reads_in_all": len(found.reads),
+    }
+
+
+def _port(store: LogStore, run: Run, name: str, group: Sequence[TracedEvent], load: Elsewhere | None) -> dict[str, Any]:
+    group = sorted(group, key=lambda one: one.event.event_id)
+    columns: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for one in group:
+        places = [] if one.places is None else one.places[: MOST_RECORDS - len(rows)].tolist()
+        if places:
+            table = records(store, run, one.event, load).take(places)
+            columns = columns or table.column_names[:MOST_COLUMNS]
+            rows += [_row(one, place, value, columns) for place, value in zip(places, table.to_pylist(), strict=True)]
+    return {
+        "port": name,
+        "events": len(group),
+        "records": sum(len(one.places) for one in group if one.places is not None),
+        "unknown": sum(one.places is None for one in group),
+        "doubts": list(dict.fromkeys(doubt for one in group for doubt in one.doubts)),
+        "columns": columns,
+        "rows": rows,
+    }
+
+
+def _row(one: TracedEvent, place: int, value: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    return {
+        "event": one.event.event_id,
+        "place": place,
+        "source_row": one.source_row(place),
+        "values": [shown_text(value.get(name)) for name in columns],
+    }
+
+
+def _read(store: LogStore, run: Run, one: TracedRead, load: Elsewhere | None) -> dict[str, Any]:
+    rows = one.rows(effect(store, run, one.read, load=load))
+    shown: pa.Table = rows.select(rows.column_names[:MOST_COLUMNS]).slice(0, MOST_RECORDS)
+    return {
+        "operator": one.read.operator_in_log,
+        "connection": one.read.connection,
+        "by_key": one.keys is not None,
+        "columns": shown.column_names,
+        "rows": [[shown_text(value) for value in row.values()] for row in shown.to_pylist()],
+        "rows_in_all": rows.num_rows,
+        "columns_in_all": rows.num_columns,
+    }

@@ -1,0 +1,109 @@
+import { useEffect, useState } from "react";
+import { type Behind as Found, type BehindPort, Refused, type Server } from "./data";
+import { Records } from "./Records";
+import { counted, part } from "./words";
+
+/** One record of an event, by its place in it, from 0. */
+export interface RecordPlace {
+  port: string;
+  event: number;
+  place: number;
+}
+
+interface Props {
+  server: Server;
+  api: string;
+  begin: RecordPlace;
+  close: () => void;
+}
+
+/** The records that a record was made from, operator by operator towards the sources. */
+export function Behind({ server, api, begin, close }: Props) {
+  const [way, setWay] = useState<RecordPlace[]>([begin]);
+  const [found, setFound] = useState<Found | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  const at = way[way.length - 1]!;
+  useEffect(() => {
+    let gone = false;
+    setFound(null);
+    setProblem(null);
+    const asked = new URLSearchParams({ port: at.port, event: String(at.event), place: String(at.place) });
+    server.get<Found>(`${api}/behind?${asked}`).then(
+      (answer) => gone || setFound(answer),
+      (error) => gone || setProblem(error instanceof Refused ? error.message : String(error)),
+    );
+    return () => {
+      gone = true;
+    };
+  }, [server, api, at.port, at.event, at.place]);
+  return (
+    <section aria-label="What the record was made from">
+      <h4>What it was made from</h4>
+      <nav aria-label="Records on the way">
+        {way.map((one, index) => (
+          <button
+            type="button"
+            className="link"
+            key={index}
+            aria-current={index === way.length - 1 ? "step" : undefined}
+            onClick={() => setWay(way.slice(0, index + 1))}
+          >
+            {index > 0 && "← "}
+            {named(one)}
+          </button>
+        ))}{" "}
+        <button type="button" className="link" onClick={close}>
+          Close
+        </button>
+      </nav>
+      {problem !== null && (
+        <p role="alert" className="problem">
+          {problem}
+        </p>
+      )}
+      {problem === null && found === null && <p className="small">Looking through the records …</p>}
+      {found !== null && found.ports.length === 0 && <p className="small">Nothing is recorded of what it was made from.</p>}
+      {found?.ports.map((port) => (
+        <Port key={port.port} port={port} follow={(event, place) => setWay([...way, { port: port.port, event, place }])} />
+      ))}
+      {found?.reads.map((read) => (
+        <div key={`${read.operator} ${read.connection}`}>
+          <p className="small">
+            Read by {read.operator} from {read.connection}: {part(read.rows.length, read.rows_in_all, "row")}
+            {read.by_key ? ", with the keys of these records" : ", perhaps not all of them were used"}
+          </p>
+          <Records columns={read.columns} rows={read.rows} label={`Rows read from ${read.connection}`} />
+        </div>
+      ))}
+    </section>
+  );
+}
+
+function Port({ port, follow }: { port: BehindPort; follow: (event: number, place: number) => void }) {
+  return (
+    <div>
+      <p className="small">
+        {port.port}: {part(port.rows.length, port.records, "record")} of {counted(port.events, "event")}
+        {port.unknown > 0 && `, of which ${counted(port.unknown, "event")} without records in the log`}
+        {port.doubts.length === 0 ? ", exactly those that it was made from" : ", perhaps more than it was made from:"}
+      </p>
+      {port.doubts.length > 0 && (
+        <ul className="small">
+          {port.doubts.map((doubt) => (
+            <li key={doubt}>{doubt}</li>
+          ))}
+        </ul>
+      )}
+      <Records
+        columns={["event", port.rows.every((row) => row.source_row !== null) ? "row" : "record", ...port.columns]}
+        rows={port.rows.map((row) => [String(row.event), String(row.source_row ?? row.place), ...row.values])}
+        label={`Records of ${port.port}`}
+        choose={(index) => follow(port.rows[index]!.event, port.rows[index]!.place)}
+      />
+    </div>
+  );
+}
+
+function named(one: RecordPlace): string {
+  return `${one.port} ${one.event}, record ${one.place}`;
+}
