@@ -18,7 +18,7 @@ def why_not_lines(answer: WhyNot) -> Iterator[str]:
     for one in answer.searches:
         yield _searched(one)
         for met in one.met[:MOST_EVENTS]:
-            yield f"  event {met.event_id}{_inset(met)}: {_fate(met)}"
+            yield f"  event {met.event_id}{_inset(met)}: {_fate(met, one)}"
         if len(one.met) > MOST_EVENTS:
             yield f"  ... and {len(one.met) - MOST_EVENTS:,} more"
     yield from answer.notes
@@ -34,6 +34,7 @@ def why_not_json(answer: WhyNot) -> dict[str, Any]:
                 "events": {str(number): records for number, records in one.found.items()},
                 "searched": one.searched,
                 "sent": one.sent,
+                "not_followed": dict(one.not_followed),
                 "met": [_met_json(met) for met in one.met],
             }
             for one in answer.searches
@@ -51,7 +52,10 @@ def told(values: Sought) -> str:
 
 def _searched(one: PortSearch) -> str:
     gone = f", {one.sent - one.searched:,} are not in the log any more" if one.sent > one.searched else ""
-    searched = f"{counted(one.searched, 'event')} searched{gone}"
+    without = "".join(
+        f"; {operator} does not say what {name} depends on" for name, operator in one.not_followed.items()
+    )
+    searched = f"{counted(one.searched, 'event')} searched{gone}{without}"
     if not one.found:
         return f"{one.port}: no record has {told(one.values)} ({searched})"
     events = ", ".join(map(str, list(one.found)[:MOST_EVENTS])) + (", ..." if len(one.found) > MOST_EVENTS else "")
@@ -63,7 +67,7 @@ def _inset(met: Met) -> str:
     return "" if met.inset_id is None else f", Input Set {met.inset_id} of {met.operator}"
 
 
-def _fate(met: Met) -> str:
+def _fate(met: Met, search: PortSearch) -> str:
     match met.fate:
         case Fate.UNUSED_YET:
             return f"{met.operator} has not processed it yet"
@@ -75,6 +79,8 @@ def _fate(met: Met) -> str:
             return f"no Input Set of {met.operator} uses it"
         case Fate.LEFT_OUT:
             made = f"made event {', '.join(map(str, met.made))}" if met.made else "made no event"
+            if search.not_followed:  # these records may be of other values
+                return f"it was generated and {made}, without a record of all the values"
             return f"it was generated and {made}, without such a record: {met.operator} has left it out"
 
 

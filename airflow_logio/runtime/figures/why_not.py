@@ -67,6 +67,8 @@ class PortSearch:
     searched: int
     sent: int
     """More than were searched, if retention has removed some."""
+    not_followed: Mapping[str, str] = field(default_factory=dict)
+    """Column that was asked for → the operator that does not say what it depends on: records were sought without it."""
     met: tuple[Met, ...] = ()
 
 
@@ -76,7 +78,7 @@ class WhyNot:
 
     searches: list[PortSearch] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Sentences: which values were not followed, where the search ends, and why."""
+    """Sentences: where the search ends without having found such records, and why."""
 
     @property
     def is_there(self) -> bool:
@@ -100,6 +102,7 @@ def why_not(
 class _Ask:
     port: Port
     values: Sought
+    not_followed: Mapping[str, str] = field(default_factory=dict)
     receiver: Port | None = None
     """The input port towards the output that was asked for, and that output."""
     output: str = ""
@@ -137,7 +140,8 @@ class _Search:
         met: tuple[Met, ...] = ()
         if ask.receiver is not None and one.records:
             met = tuple(self._fates(ask, one))
-        self._answer.searches.append(PortSearch(ask.port, ask.values, one.records, one.searched, one.sent, met))
+        search = PortSearch(ask.port, ask.values, one.records, one.searched, one.sent, ask.not_followed, met)
+        self._answer.searches.append(search)
         return bool(one.records)
 
     # --- what has become of it ------------------------------------------------------------------------------------------
@@ -176,16 +180,19 @@ class _Search:
             if name not in shape.lineage_in:
                 self._answer.notes.append(f"no lineage is captured on {operator}.{name}")
                 continue
-            values, told = self._translated(ask, name, sender)
-            self._answer.notes += told
+            values, lost = self._translated(ask, name, sender)
             if values:
-                yield _Ask(sender, values, Port(operator, name), ask.port.name)
+                not_followed = {**ask.not_followed, **dict.fromkeys(lost, operator)}
+                yield _Ask(sender, values, not_followed, Port(operator, name), ask.port.name)
+            else:
+                self._answer.notes.append(f"{operator} does not say what {' and '.join(lost)} depends on (depends=...)")
 
     def _translated(self, ask: _Ask, name: str, sender: Port) -> tuple[Sought, list[str]]:
-        operator, rules = ask.port.operator, self._shape(ask.port.operator).rules
+        """What records of the sender would have, and the columns that nothing is known of."""
+        rules = self._shape(ask.port.operator).rules
         dependence = rules.outputs.get(ask.port.name)
         if dependence is None:
-            return {}, [f"{operator} does not say how its records depend on those it gets (depends=...)"]
+            return {}, list(ask.values)
         found: dict[str, str | Stretch] = {}
         lost: list[str] = []
         for column, value in ask.values.items():
@@ -197,8 +204,7 @@ class _Search:
                 found[on] = stretch
             else:
                 lost.append(column)
-        told = [f"{operator} does not say what its column {column!r} depends on" for column in lost]
-        return found, told
+        return found, lost
 
     def _column_before(self, dependence: Dependence, column: str, name: str, sender: Port) -> str | None:
         if dependence.columns is not None:

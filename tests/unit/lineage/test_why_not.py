@@ -137,10 +137,10 @@ def test_it_is_there_after_all() -> None:
 
 def test_where_nothing_leads_further() -> None:
     silent = logged(MemoryLogStore(), RecordRules({}, {"": Part("at", 3600)})).asked(shop="waiting")
-    assert silent.notes == ["hourly does not say how its records depend on those it gets (depends=...)"]
+    assert silent.notes == ["hourly does not say what shop depends on (depends=...)"]
     only_hour = RecordRules({"out": Dependence(Uses.SOME, {}, ("hour",))}, BY_HOUR.parts)
     partly = logged(MemoryLogStore(), only_hour).asked(shop="waiting", hour="2024-01-01T11:00")
-    assert partly.notes == ["hourly does not say what its column 'shop' depends on"]
+    assert partly.searches[1].not_followed == {"shop": "hourly"} and not partly.notes
     assert [met.fate for met in partly.searches[1].met] == [Fate.WAITING, Fate.UNUSED_YET, Fate.IGNORED], "of that hour"
 
 
