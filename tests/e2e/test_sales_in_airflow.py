@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from playwright.sync_api import expect
 
 from airflow_logio.demo.airflow_components import COMPONENTS, AirflowComponents, component_of
 from airflow_logio.demo.places import Places
@@ -26,10 +27,12 @@ from airflow_logio.protocol.states import ALIVE, GroupState, RunState, ScalingSt
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
+from tests.support.airflow_browser import group_of, in_airflow, picture
 from tests.support.grocery import assert_exact, expected, load_products, write_slice
 from tests.support.openlineage_events import Event, datasets, events_of
 from tests.support.person import Person
 from tests.support.waiting import eventually
+from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(2400)]
 
@@ -51,6 +54,7 @@ with DAG("on_hourly_sales", schedule=[HOURLY], catchup=False):
 '''
 SCALED = "logio_sales_scaled"
 CONTROLLER = "logio_controller"
+CLICKED = "by click"
 RECORDS = 120_000
 FEW_RECORDS = 60_000
 RECORDS_PER_BATCH = 1_000 * 100
@@ -178,7 +182,9 @@ def test_the_components_that_airflow_standalone_has_started_are_told_apart(
     assert sorted(filter(None, found)) == sorted(COMPONENTS), [one.cmdline() for one in standalone.components()]
 
 
-def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, tmp_path: Path) -> None:
+def test_killed_halted_and_cleared_it_is_exact(
+    person: Person, places: Places, standalone: Standalone, tmp_path: Path
+) -> None:
     transactions = write_slice(tmp_path / "transactions.parquet", RECORDS)
     person.trigger(DAG_ID, RUN_ID, {"transactions": str(transactions)})
     has_begun = lambda: task_state(person, "sales.start_run") == "success"  # noqa: E731
@@ -189,8 +195,7 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     eventually(lambda: is_watched(places, "sales.hourly"), what="hourly is watched", timeout=LONG)
     eventually(lambda: pid(log, "hourly"), what="hourly runs", timeout=LONG)
     assert group(log, "hourly").incarnation == 1
-    os.kill(pid(log, "hourly"), signal.SIGKILL)
-    eventually(lambda: group(log, "hourly").incarnation == 2, what="hourly is recovered", timeout=LONG)
+    comes_back_before_ones_eyes(standalone, log)
 
     shows_its_spark_ui(person, log)
 
@@ -215,6 +220,7 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     incarnations = {status.group: status.incarnation for status in log.groups(run.run_id)}
     assert incarnations == {"ingest": 1, "totals": 1, "hourly": 3, "publish": 1}
     assert_exact(places.warehouse_url, transactions, RECORDS_PER_BATCH)
+    leads_from_a_number_to_its_rows(standalone, places)
 
     assert person.result(DAG_ID, RUN_ID, "sales.start_run") == run.uid
     summary = person.result(DAG_ID, RUN_ID, "sales.ingest")
@@ -224,6 +230,55 @@ def test_killed_halted_and_cleared_it_is_exact(person: Person, places: Places, t
     read_once(person, log, run)
     eventually(lambda: not drivers(places), what="drivers end", timeout=LONG)
     log.dispose()
+
+
+def comes_back_before_ones_eyes(standalone: Standalone, log: LogStore) -> None:
+    """In the tab of the DAG run: a driver is killed, and its death and recovery are seen without a reload."""
+    with in_airflow(standalone.url, login_of(standalone), DAG_ID, RUN_ID) as browser:
+        panel = group_of(browser, "hourly")
+        expect(panel.get_by_text("hourly/1", exact=True)).to_be_visible(timeout=LONG * 1000)
+        os.kill(pid(log, "hourly"), signal.SIGKILL)
+        eventually(lambda: group(log, "hourly").incarnation == 2, what="hourly is recovered", timeout=LONG)
+        expect(panel.get_by_text("hourly/2", exact=True)).to_be_visible(timeout=LONG * 1000)
+        history = browser.page.get_by_label("History", exact=True)
+        expect(history.locator("li.death")).to_contain_text("hourly/1")
+        expect(history.locator("li.recovery")).to_contain_text("hourly/2")
+        picture(browser, "recovered")
+
+
+def leads_from_a_number_to_its_rows(standalone: Standalone, places: Places) -> None:
+    """In the tab: a number of the destination is found by its values, and followed to rows of the file."""
+    hour, store_id, cents = rows_of(
+        places.warehouse_url,
+        "SELECT hour, store_id, sum(sales_cents) FROM hourly_sales GROUP BY 1, 2 HAVING count(*) = 1 ORDER BY 1, 2 LIMIT 1",
+    )[0]
+    with in_airflow(standalone.url, login_of(standalone), DAG_ID, RUN_ID) as browser:
+        page = browser.page
+        lineage = page.get_by_label("Lineage", exact=True)
+        lineage.get_by_label("Port").select_option("hourly.out")
+        lineage.get_by_label("by", exact=False).select_option("where")
+        lineage.get_by_label("What to look for").fill(f"hour={hour}, store_id={store_id}")
+        page.keyboard.press("Enter")
+        lineage.get_by_role("button", name="hourly.out", exact=False).first.click()
+        details = lineage.locator("aside")
+        details.get_by_role("button", name="Show records").click()
+        region = details.get_by_role("region", name="Records")
+        row = region.get_by_role("row").filter(has_text=str(cents)).filter(has_text=str(store_id)).first
+        row.get_by_role("button").click()
+        behind = details.get_by_label("What the record was made from")
+        rows = behind.get_by_role("region", name="Records of ingest.out").get_by_role("row")
+        expect(rows.nth(1)).to_be_visible()
+        texts = [one.get_by_role("cell").all_inner_texts() for one in rows.all()[1:]]
+        stores = {text[3] for text in texts}
+        assert stores == {str(store_id)}, texts
+        assert sum(int(text[-1]) for text in texts) == cents, "the rows that are shown add up to the number"
+        picture(browser, "lineage")
+
+
+def login_of(standalone: Standalone) -> tuple[str, str]:
+    login = standalone.login()
+    assert login is not None
+    return login
 
 
 def shows_its_spark_ui(person: Person, log: LogStore) -> None:
@@ -334,7 +389,9 @@ def read_once(person: Person, log: LogStore, run: Run) -> None:
     assert person.runs(READER) == [reads]
 
 
-def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(person: Person, places: Places, tmp_path: Path) -> None:
+def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(
+    person: Person, places: Places, standalone: Standalone, tmp_path: Path
+) -> None:
     """The tasks of the DAG do it: `scale_up`, `kill_a_replica`, `recovered`, `scale_down`; then the Controller does."""
     (places.folder / "go_on").touch()
     transactions = write_slice(tmp_path / "transactions.parquet", FEW_RECORDS)
@@ -351,6 +408,7 @@ def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(person: Person, pl
     assert {slot.owner for slot in log.slots(run.run_id, "hourly") if not slot.done} == set(working)
     scaled_by_a_policy(person, places, log, run)
     scaled_by_a_person(person, places, log, run)
+    scaled_by_click(standalone, log, run)
     assert task_state(person, "sales.hourly", SCALED) == "deferred", "one task for all replicas, and it goes on"
 
     (places.folder / "enough").touch()
@@ -359,7 +417,7 @@ def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(person: Person, pl
     assert_exact(places.warehouse_url, transactions, RECORDS_PER_BATCH)
     summary = person.result(SCALED, RUN_ID, "sales.hourly")
     assert (summary["recoveries"], summary["records"]["slow.in in"]) == (1, FEW_RECORDS)
-    asked = [one for one in log.scalings(run.run_id) if one.by != "controller"]
+    asked = [one for one in log.scalings(run.run_id) if one.by != "controller" and one.reason != CLICKED]
     requests = {one.by.split()[1]: (one.replicas, one.state.value) for one in asked}
     assert requests == {"scale_up": (3, "done"), "scale_down": (1, "done"), "control": (3, "done")}
     eventually(lambda: not drivers(places), what="drivers end", timeout=LONG)
@@ -411,6 +469,27 @@ def scaled_by_a_person(person: Person, places: Places, log: LogStore, run: Run) 
     [told] = person.result(CONTROLLER, "by_hand", "control")
     assert (told["run"], told["group"], told["wanted"]) == (run.uid, "hourly", 3)
     assert told["result"].startswith("done: 3 replica(s) of hourly: "), told
+
+
+def scaled_by_click(standalone: Standalone, log: LogStore, run: Run) -> None:
+    """In the tab, by the dialog of the group; the log has the person's name."""
+    login = login_of(standalone)
+    with in_airflow(standalone.url, login, SCALED, RUN_ID) as browser:
+        panel = group_of(browser, "hourly")
+        panel.get_by_role("button", name="Scale ...").click()
+        dialog = browser.page.get_by_role("dialog", name="Scale group hourly?")
+        dialog.get_by_label("Replicas").fill("2")
+        dialog.get_by_label("Reason").fill(CLICKED)
+        picture(browser, "scale")
+        dialog.get_by_role("button", name="Scale it").click()
+        expect(dialog.locator(".said")).to_be_visible()
+        dialog.get_by_role("button", name="Close").click()
+        is_done = lambda: log.scalings(run.run_id)[0].state is ScalingState.DONE  # noqa: E731
+        eventually(is_done, what="2 replicas work", timeout=LONG)
+        expect(panel.get_by_text(CLICKED)).to_be_visible(timeout=LONG * 1000)
+        picture(browser, "scaled")
+    request = log.scalings(run.run_id)[0]
+    assert (request.replicas, request.reason) == (2, CLICKED) and login[0] in request.by, request
 
 
 def end_of(person: Person, run_id: str) -> str:
