@@ -78,6 +78,8 @@ def test_a_driver_that_is_killed_dies_and_comes_back_before_ones_eyes(run: Runni
         stop.click()
         dialog = page.get_by_role("dialog", name="Stop group totals?")
         expect(dialog).to_contain_text("Its driver commits what it has, and ends.")
+        text, ground = browser.colours(dialog.get_by_role("button", name="Stop it"))
+        assert text != ground
         assert browser.faults() == []
         page.keyboard.press("Escape")
         expect(dialog).to_have_count(0)

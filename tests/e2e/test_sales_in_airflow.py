@@ -480,6 +480,10 @@ def scaled_by_click(standalone: Standalone, log: LogStore, run: Run) -> None:
         dialog = browser.page.get_by_role("dialog", name="Scale group hourly?")
         dialog.get_by_label("Replicas").fill("2")
         dialog.get_by_label("Reason").fill(CLICKED)
+        text, ground = browser.colours(dialog.get_by_role("button", name="Scale it"))
+        assert text != ground
+        box = dialog.bounding_box()
+        assert box is not None and box["x"] > 200 and box["y"] > 200, "in the middle, whatever Airflow's own rules say"
         picture(browser, "scale")
         dialog.get_by_role("button", name="Scale it").click()
         expect(dialog.locator(".said")).to_be_visible()

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import ConsoleMessage, Locator, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SERIOUS = ("serious", "critical")
@@ -44,6 +44,11 @@ class Browsed:
     def hear(self, said: ConsoleMessage) -> None:
         if said.type in ("error", "warning"):
             self.complaints.append(said.text)
+
+    def colours(self, place: Locator) -> tuple[str, str]:
+        """Of text and ground. What axe takes for hidden, because they are equal, a person does not see."""
+        text, ground = place.evaluate("(it) => [getComputedStyle(it).color, getComputedStyle(it).backgroundColor]")
+        return text, ground
 
     def faults(self) -> list[str]:
         """What axe finds serious in what is shown now."""

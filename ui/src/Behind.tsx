@@ -38,8 +38,8 @@ export function Behind({ server, api, begin, close }: Props) {
   }, [server, api, at.port, at.event, at.place]);
   return (
     <section aria-label="What the record was made from">
-      <h4>What it was made from</h4>
-      <nav aria-label="Records on the way">
+      <h3>What it was made from</h3>
+      <nav className="way" aria-label="Records on the way">
         {way.map((one, index) => (
           <button
             type="button"
@@ -51,7 +51,7 @@ export function Behind({ server, api, begin, close }: Props) {
             {index > 0 && "← "}
             {named(one)}
           </button>
-        ))}{" "}
+        ))}
         <button type="button" className="link" onClick={close}>
           Close
         </button>
