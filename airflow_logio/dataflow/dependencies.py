@@ -55,8 +55,8 @@ def from_every(columns: Mapping[str, InputColumns]) -> Depends:
 
 
 def from_one(columns: Mapping[str, InputColumns] | None = None) -> Depends:
-    """Dependencies of an operator that makes each output record of *one* input record, by its values alone: a filter, a
-    renaming, an added column.
+    """Dependencies of an operator that makes each output record of *one* input record, by its values alone, and of each
+    input record at most one: a filter, a renaming, an added column.
 
     ``from_one()``: it hands columns on under their names. ``from_one({"shop": "store_id"})``: under these.
     """

@@ -147,10 +147,12 @@ class _Step:
                 continue
             kinds = [one.schema.field(name).type for one in outputs] + [one.schema.field(column).type for one in inputs]
             compared = comparable(kinds)
-            if compared is not None:
-                found[name] = column, compared.kind
-            if compared is None or not compared.is_exact:
-                self._doubt(f"{name!r} of {operator} and {column!r} before it have different types")
+            if compared is None:
+                self._doubt(f"{name!r} of {operator} cannot be compared with {column!r} before it: their types differ")
+                continue
+            found[name] = column, compared.kind
+            if not compared.is_exact:
+                self._doubt(f"{name!r} of {operator} and {column!r} before it are floating point numbers")
         return found
 
     def _with_the_values(

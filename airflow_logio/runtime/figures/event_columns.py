@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_logio.errors import LineageUnknown, NotKept
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, columns_of
-from airflow_logio.store.lineage.result import EventNode
+from airflow_logio.store.lineage.result import EventNode, InputSetNode
 from airflow_logio.store.lineage_port import LineageLog
 
 
@@ -49,6 +49,11 @@ class EventColumns:
             return self.needed(event, columns)
         except (LineageUnknown, NotKept):
             return None
+
+    def ports_of(self, inset: InputSetNode) -> Collection[tuple[str, Port, int]]:
+        """(input port, sender, event_id) of the events in an Input Set: one sender may feed several ports."""
+        found = self._log.events_in(inset.operator, [inset.inset_id])
+        return {(port, sender, number) for _, port, sender, number in found}
 
     def siblings(self, event: EventNode, inset_id: str) -> Collection[EventNode]:
         """All events of its port that were made from the Input Set."""

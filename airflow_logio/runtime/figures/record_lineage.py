@@ -202,8 +202,14 @@ class _Tracing:
         for event in events:
             selected = self._selected[event]
             by_output[event.port.name].append(WantedRecords(event, selected.places, tuple(selected.doubts)))
+        events_of = [node for node in ends if isinstance(node, EventNode)]
+        at = self._columns.ports_of(inset) if len({*shape.inputs.values()}) < len(shape.inputs) else None
         for port, sender in shape.inputs.items():
-            taken = [node for node in ends if isinstance(node, EventNode) and str(node.port) == sender]
+            taken = [
+                node
+                for node in events_of
+                if str(node.port) == sender and (at is None or (port, node.port, node.event_id) in at)
+            ]
             for output, wanted in by_output.items():
                 made = Made(inset, shape.rules, output, wanted, port, taken)
                 for event, places, doubts in made_from(made, self._columns):

@@ -25,22 +25,31 @@ class ComparedAs(NamedTuple):
 def comparable(kinds: Sequence[pa.DataType]) -> ComparedAs | None:
     """How columns of these types are compared; None if they cannot be.
 
-    Where `double` has become `float` on the way, both are compared as `float`: equal values are found, and perhaps more.
-    Times of different units or zones are not compared: nobody knows here how one has become the other.
+    Where `double` has become `float` on the way, both are compared as `float`: equal values are found, and perhaps more. So
+    with all floating point numbers: whether an operator tells 0.0 from -0.0, nobody knows here. Times of different units or
+    zones are not compared, for the like reason.
     """
     every = {_plain(kind) for kind in kinds}
-    first = next(iter(every))
-    if len(every) == 1:
-        return None if pa.types.is_nested(first) else ComparedAs(first, is_exact=True)
     if all(map(pa.types.is_floating, every)):
-        return ComparedAs(min(every, key=lambda one: one.bit_width), is_exact=False)
-    if all(map(pa.types.is_integer, every)) and pa.uint64() not in every:
-        return ComparedAs(pa.int64(), is_exact=True)
-    return ComparedAs(pa.large_string(), is_exact=True) if all(map(_is_text, every)) else None
+        return ComparedAs(pa.float64() if every == {pa.float64()} else pa.float32(), is_exact=False)
+    if all(map(_is_text, every)):
+        return ComparedAs(pa.large_string(), is_exact=True)
+    if all(map(_is_binary, every)):
+        return ComparedAs(pa.large_binary(), is_exact=True)
+    if len(every) > 1:
+        is_small = all(map(pa.types.is_integer, every)) and pa.uint64() not in every
+        return ComparedAs(pa.int64(), is_exact=True) if is_small else None
+    (kind,) = every
+    is_plain = not pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType)
+    return ComparedAs(kind, is_exact=True) if is_plain and not pa.types.is_run_end_encoded(kind) else None
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -129,7 +129,7 @@ def test_a_declaration_that_cannot_be_true_leaves_nothing_out() -> None:
             pa.table({"shop": ["a"]}),
             "depends=... of op names 'shop' and 'store', which the records do not have",
         ),
-        ("at", pa.table({"shop": ["a"]}), "'shop' of op and 'at' before it have different types"),
+        ("at", pa.table({"shop": ["a"]}), "'shop' of op cannot be compared with 'at' before it: their types differ"),
     ],
 )
 def test_columns_that_cannot_be_compared_leave_nothing_out(column: str, made: pa.Table, said: str) -> None:
@@ -143,7 +143,7 @@ def test_a_narrower_type_finds_no_less() -> None:
     made = [pa.table({"y": pa.array([0.1, 0.0, float("nan")], pa.float32())})]
     run = logged(Dependence(Uses.EVERY, {"in": {"y": "x"}}), taken=taken, made=made)
     assert places(run.behind()) == {1: [0, 1, 2, 3, 4]}
-    assert doubts(run.behind()) == {"'y' of op and 'x' before it have different types"}
+    assert doubts(run.behind()) == {"'y' of op and 'x' before it are floating point numbers"}
 
 
 def test_times_of_another_unit_or_zone_leave_nothing_out() -> None:
@@ -171,6 +171,30 @@ def test_an_event_that_is_not_what_came_in_is_compared_by_values() -> None:
     run = logged(Dependence(Uses.SAME), made=[both])
     answer = run.behind({"amount": "6"})
     assert answer.is_exact and places(answer) == {2: [2]}
+
+
+def test_one_sender_at_two_ports() -> None:
+    """Event 1 came on port a, event 2 on port b: each port has a column of its own for the shop."""
+    columns = {"a": {"shop": "shop"}, "b": {"shop": "other"}}
+    rules = RecordRules({"out": Dependence(Uses.EVERY, columns)}, {"": WHOLE})
+    shapes = {
+        "source": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
+        "op": OperatorShape("g", {"a": "source.out", "b": "source.out"}, ("out",), ("a", "b"), ("out",), (), rules),
+    }
+    store = MemoryLogStore()
+    named = replace(spec("g"), operators=shapes, scopes=(ScopeShape("source.out", "op.out"),))
+    driver = start_driver(store, run=store.start_run(named))
+    taken = {"a": pa.table({"shop": ["x"], "other": ["y"]}), "b": pa.table({"shop": ["y", "x"], "other": ["x", "z"]})}
+    commit: fx.Effects = []
+    for number, (port, table) in enumerate(taken.items(), start=1):
+        delivery = fx.Delivery(Port("op", port), (("1", Status.DONE),), fused=True, kept=True)
+        event = Event(SOURCE, number, Kind.DATA, table.num_rows, None, encode(table))
+        commit += [fx.LogEvent(event, (delivery,), kept=True), fx.CountEvents(SOURCE, "out", 1, table.num_rows)]
+    made = Event(OP, 1, Kind.DATA, 1, None, encode(pa.table({"shop": ["x"]})))
+    commit += [fx.LogEvent(made, (), kept=True), fx.RecordLineage(OP, 1, "1"), fx.CountEvents(OP, "out", 1, 1)]
+    driver.session.commit(commit)
+    answer = Logged(store, driver.run).behind()
+    assert answer.is_exact and places(answer) == {1: [0], 2: [0]}
 
 
 def test_records_of_a_replay_operator_are_perhaps_all() -> None:
