@@ -15,7 +15,7 @@ from airflow_logio.cli.common import LogOption, RunArgument, counted, opened, ou
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
-from airflow_logio.cli.traced_records import traced_json, traced_tables
+from airflow_logio.cli.traced_records import together, traced_json, traced_tables
 from airflow_logio.cli.why_not_text import why_not_json, why_not_lines
 from airflow_logio.errors import LogioError, NotKept
 from airflow_logio.runtime.figures import lineage_records
@@ -55,7 +55,7 @@ def lineage(
     records: Annotated[
         bool,
         typer.Option(
-            "--records", help="Also print records; with --where, those that the ones with the values were made from"
+            "--records", help="Also print records; with --where, the records that the matching ones were made from"
         ),
     ] = False,
     most: Annotated[int, typer.Option("--most", min=1, help="Most records printed of each port")] = MOST_RECORDS,
@@ -201,7 +201,7 @@ class _Records:
         table = table.slice(0, many if so_far is None else many - so_far.num_rows)
         name = "event" if isinstance(node, EventNode) else "action"
         table = table.add_column(0, f"({name})", pa.repeat(pa.scalar(number, pa.int64()), table.num_rows))
-        return table if so_far is None else pa.concat_tables([so_far, table], promote_options="default")
+        return table if so_far is None else together([so_far, table])
 
 
 def _is_source(node: Node) -> bool:

@@ -19,13 +19,14 @@ def traced_tables(
     store: LogStore, run: Run, answer: TracedRecords, load: Elsewhere | None, many: int
 ) -> Iterator[tuple[str, pa.Table]]:
     """(title, the first `many` records): of what was asked for, of each port before it, and of each read action."""
+    asked = "it was" if sum(0 if one.places is None else len(one.places) for one in answer.roots) == 1 else "they were"
     for port, group in _by_port((*answer.roots, *answer.origins)).items():
         is_asked = group[0] in answer.roots
-        yield _title(port, group, is_asked=is_asked), _first(store, run, group, load, many)
+        yield _title(port, group, None if is_asked else asked), _first(store, run, group, load, many)
     for read in answer.reads:
-        rows = read.rows(effect(store, run, read.read, load=load))
+        rows, by_key = read.rows(effect(store, run, read.read, load=load))
         named = f"{read.read.operator}.{read.read.connection}"
-        told = "with the keys of these records" if read.keys is not None else "perhaps not all of them were used"
+        told = "with the keys of these records" if by_key else "perhaps not all of them were used"
         yield f"read {named}: {counted(rows.num_rows, 'row')}, {told}", rows.slice(0, many)
 
 
@@ -47,17 +48,18 @@ def _by_port(traced: Sequence[TracedEvent]) -> Mapping[str, list[TracedEvent]]:
     return found
 
 
-def _title(port: str, group: Sequence[TracedEvent], *, is_asked: bool) -> str:
+def _title(port: str, group: Sequence[TracedEvent], asked: str | None) -> str:
+    """`asked`: ``it was`` of one record that was asked for, ``they were`` of several; None for these themselves."""
     many = sum(len(one.places) for one in group if one.places is not None)
     title = f"{port}: {counted(many, 'record')} of {counted(len(group), 'event')}"
-    if is_asked:
+    if asked is None:
         return title
     if gone := sum(one.places is None for one in group):
         title += f", and {counted(gone, 'event')} whose records are not in the log"
     doubts = list(dict.fromkeys(doubt for one in group for doubt in one.doubts))
     if not doubts:
-        return f"{title}, exactly those that it was made from"
-    return f"{title}, perhaps more than it was made from: {'; '.join(doubts)}"
+        return f"{title}, exactly those that {asked} made from"
+    return f"{title}, perhaps more than {asked} made from: {'; '.join(doubts)}"
 
 
 def _first(store: LogStore, run: Run, group: Sequence[TracedEvent], load: Elsewhere | None, many: int) -> pa.Table:
@@ -68,7 +70,20 @@ def _first(store: LogStore, run: Run, group: Sequence[TracedEvent], load: Elsewh
             places = one.places[:left]
             table = records(store, run, one.event, load).take(places)
             found.append(_numbered(table, one, [int(place) for place in places]))
-    return pa.concat_tables(found, promote_options="default") if found else pa.table({})
+    return together(found)
+
+
+def together(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of one port under each other, to be looked at: columns whose types have nothing in common become text."""
+    if not tables:
+        return pa.table({})
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException:
+        texts = [
+            pa.Table.from_pylist([{k: str(v) for k, v in row.items()} for row in one.to_pylist()]) for one in tables
+        ]
+        return pa.concat_tables(texts, promote_options="default")
 
 
 def _numbered(table: pa.Table, one: TracedEvent, places: Sequence[int]) -> pa.Table:

@@ -34,7 +34,7 @@ InputColumns = str | Iterable[str] | _WindowStart
 
 @dataclass(frozen=True, slots=True)
 class Depends:
-    """A mapping with a word on what is made of the records: see `from_every` and `from_one`."""
+    """Dependencies, with what more is known of the records: see `from_every` and `from_one`."""
 
     columns: Mapping[str, InputColumns] | None
     """Output column → what has the same value; None: each column of the output, by the one of the same name."""
@@ -85,10 +85,11 @@ def by_port(
         return {}
     if not isinstance(given, Mapping) or not any(isinstance(one, Mapping | Depends) for one in given.values()):
         return dict.fromkeys(outputs, checking.dependence(given))
+    given = {port: one for port, one in given.items() if one is not None}
     unknown = [port for port in given if port not in outputs]
     if unknown:
         checking.refuse(
-            f"depends names output port {unknown[0]!r}, and there is {quoted(outputs)}."
+            f"depends names output port {unknown[0]!r}, and the operator has {quoted(outputs)}."
             f"{did_you_mean(unknown[0], outputs)}"
         )
     return {port: checking.dependence(one) for port, one in given.items()}
@@ -106,6 +107,8 @@ class _Checking:
     def dependence(self, given: object) -> Dependence:
         uses = given.uses if isinstance(given, Depends) else Uses.SOME
         columns = given.columns if isinstance(given, Depends) else given
+        if not self.inputs:
+            self.refuse("it has depends=..., and no input port that its records could depend on")
         if columns is None:
             return Dependence(uses)
         if not isinstance(columns, Mapping) or not columns:
@@ -133,6 +136,8 @@ class _Checking:
             if port in found:
                 self.refuse(f"depends[{name!r}] names two columns of input port {port!r}: name the one that it equals")
             found[port] = column
+        if not found:
+            self.refuse(f"depends[{name!r}] is {given!r}; give the name of an input column, or window_start")
         return found
 
     def _place(self, name: str, text: str) -> tuple[str, str]:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _OURS = "airflow_logio."
-_SAID_OF_RECORDS = ("depends",)
-"""What is said of an operator and changes nothing that it does."""
 
 
 def stable_name(thing: type | Callable[..., Any]) -> str:
@@ -28,7 +26,7 @@ def plain_settings(thing: object) -> dict[str, Any]:
     """Public attributes of an object: plain JSON values, sequences and mappings of them, and what has `describe`."""
     settings = {}
     for key, value in sorted(getattr(thing, "__dict__", {}).items()):
-        if key.startswith("_") or key in _SAID_OF_RECORDS:
+        if key.startswith("_"):
             continue
         if is_plain(value):
             settings[key] = list(value) if isinstance(value, tuple) else value

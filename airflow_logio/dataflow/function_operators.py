@@ -92,8 +92,9 @@ class WindowedOperator(StatefulOperator):
         self.needs_event_ids = EVENT_IDS in function.asks
         _check_ports(function, window)
         names_start = any(one.window_starts for one in function.depends.values())
-        has_no_times = (window.record_part() or WHOLE) == WHOLE
-        if (WINDOW_START in function.asks and WINDOW_START not in window.tags(())) or (names_start and has_no_times):
+        if (WINDOW_START in function.asks and WINDOW_START not in window.tags(())) or (
+            names_start and window.grid() is None
+        ):
             raise PipelineDefinitionError(
                 f"function {name_of(function.fn)!r} {'depends on' if names_start else 'takes'} {WINDOW_START!r}, which "
                 f"{window!r} does not have"

@@ -118,7 +118,7 @@ def stateless(
     without records is not sent. With ``on_error="quarantine"`` an event on which it raises is set aside with the error,
     and the other events are processed (`logio status` shows it, `logio retry` puts it back). `depends` says how its records
     depend on those of the event, for all output ports or by port: ``from_one()`` of a filter, which hands columns on under
-    their names, ``from_one({"shop": "store_id"})`` of a renaming. Lineage leads to records by it, nothing else does. Raises
+    their names, ``from_one({"shop": "store_id"})`` of a renaming. Only lineage of records uses it. Raises
     PipelineDefinitionError for a signature that cannot be filled.
     """
 

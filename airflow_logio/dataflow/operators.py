@@ -137,7 +137,7 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
 
         Keep secrets out of operators: name a connection instead.
         """
-        return plain_settings(self)
+        return {name: value for name, value in plain_settings(self).items() if name != "depends"}
 
     def describe(self) -> dict[str, Any]:
         """JSON-able description for the run fingerprint: equal in every process that built the same pipeline."""

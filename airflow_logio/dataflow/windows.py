@@ -79,9 +79,8 @@ class Window(ABC):
         return None
 
     def record_part(self) -> Part | None:
-        """Which records of its events an Input Set has, for lineage of records; None if that is not known."""
-        grid = self.grid()
-        return None if grid is None else Part(grid.on, grid.seconds, grid.origin)
+        """Which records of its events an Input Set has, for lineage of records; None (the default) if that is not known."""
+        return None
 
     def number(self, inset_id: str) -> int:
         """The number of the window of time that is the Input Set."""
@@ -141,8 +140,8 @@ class CountingWindow(Window):
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
         return dict.fromkeys(self.joined(Arrival(event.port, event.event_id), state), event.table)
 
-    def record_part(self) -> Part:
-        return WHOLE
+    def record_part(self) -> Part | None:
+        return WHOLE if _is_as_in(CountingWindow, self, "assign", "part") else None
 
     def part(self, event: InputEvent, inset_id: str) -> pa.Table:
         return event.table
@@ -229,6 +228,13 @@ class Tumbling(Window):
     def for_datasets(self) -> Tumbling:
         return replace(self, windows_per_event=self.windows_per_event or MOST_WINDOWS)
 
+    def record_part(self) -> Part | None:
+        """A subclass with parts of its own says itself which they are."""
+        if not _is_as_in(Tumbling, self, "assign", "joined", "grid", "number", "part"):
+            return None
+        grid = self.grid()
+        return Part(grid.on, grid.seconds, grid.origin)
+
     def grid(self) -> Grid:
         return Grid(self.on, window_seconds(self.length), window_origin(self.length), self.windows_per_event)
 
@@ -299,3 +305,8 @@ class Tumbling(Window):
                 f"windows are closed. Order the input by {self.on!r} (ParquetSource(..., ordered_by={self.on!r}) refuses "
                 "unordered files)"
             )
+
+
+def _is_as_in(base: type, window: Window, *methods: str) -> bool:
+    """Whether the window has these methods of a class of ours, not overridden."""
+    return all(getattr(type(window), name) is getattr(base, name) for name in methods)

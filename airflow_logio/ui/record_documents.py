@@ -63,12 +63,12 @@ def _row(one: TracedEvent, place: int, value: Mapping[str, Any], columns: Sequen
 
 
 def _read(store: LogStore, run: Run, one: TracedRead, load: Elsewhere | None) -> dict[str, Any]:
-    rows = one.rows(effect(store, run, one.read, load=load))
+    rows, by_key = one.rows(effect(store, run, one.read, load=load))
     shown: pa.Table = rows.select(rows.column_names[:MOST_COLUMNS]).slice(0, MOST_RECORDS)
     return {
         "operator": one.read.operator_in_log,
         "connection": one.read.connection,
-        "by_key": one.keys is not None,
+        "by_key": by_key,
         "columns": shown.column_names,
         "rows": [[shown_text(value) for value in row.values()] for row in shown.to_pylist()],
         "rows_in_all": rows.num_rows,

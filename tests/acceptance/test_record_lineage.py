@@ -181,5 +181,5 @@ def test_several_inputs_functions_and_reads(run_of: Callable[..., Running]) -> N
     assert exact > 5 and not inexact
     answer = records_behind(run.store, run.run, "meeting.out", 1, {"state": "Ohio"})
     [read] = answer.reads
-    rows = read.rows(effect(run.store, run.run, read.read))
-    assert rows["state"].to_pylist() == ["Ohio"]
+    rows, is_by_key = read.rows(effect(run.store, run.run, read.read))
+    assert is_by_key and rows["state"].to_pylist() == ["Ohio"]

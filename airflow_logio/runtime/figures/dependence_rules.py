@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from airflow_logio.protocol.record_rules import Dependence, RecordRules, Uses
 from airflow_logio.runtime.figures.event_columns import EventColumns, common
 from airflow_logio.runtime.figures.input_set_parts import InputSetPart
-from airflow_logio.runtime.figures.record_matching import Places, Values, comparable, counts
+from airflow_logio.runtime.figures.record_matching import Places, Side, comparable, counts, numbered
 from airflow_logio.store.lineage.result import EventNode, InputSetNode
 
 
@@ -27,32 +27,52 @@ class WantedRecords(NamedTuple):
     """Why some of them may not belong to the answer."""
 
 
+class Taken(NamedTuple):
+    """An event in the Input Set, and the input port on which it came."""
+
+    port: str
+    event: EventNode
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Wanted records of one output port, and the events of an input port in the Input Set that they were made from."""
+    """Wanted records of one output port, and the events in the Input Set that they were made from."""
 
     inset: InputSetNode
     rules: RecordRules
     output: str
     wanted: Sequence[WantedRecords]
-    input: str
-    taken: Sequence[EventNode]
+    taken: Sequence[Taken]
+    is_whole: bool
+    """No event of the Input Set is missing, because lineage is not captured on its port or only one path is asked for."""
 
 
 Found = tuple[EventNode, Places | None, Sequence[str]]
 """An input event, its records that count (None: perhaps all), and why some of them may not."""
 Mask = npt.NDArray[np.bool_]
+COUNTED = (Uses.ONE, Uses.SAME)
+"""An output record is made of one input record: if there are as many of both that are alike, none was left out."""
 
 
 def made_from(made: Made, columns: EventColumns) -> Iterator[Found]:
     """The records of each input event that the wanted ones were made from; none is missing."""
-    taken = [event for event in made.taken if columns.records(event) != 0]
+    taken = [one for one in made.taken if columns.records(one.event) != 0]
     if not taken:
         return
     step = _Step(replace(made, taken=taken), columns)
     found = step.as_they_are() or step.by_values()
-    for event, places in found.items():
-        yield event, places, tuple(step.doubts)
+    for one, places in found.items():
+        yield one.event, places, tuple(step.doubts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """What is compared of the records of some input ports: output column → input column of each port, and as what type."""
+
+    ports: Sequence[str]
+    columns: Mapping[str, Mapping[str, str]]
+    """Input port → {output column: input column}."""
+    kinds: Mapping[str, pa.DataType]
 
 
 class _Step:
@@ -61,6 +81,7 @@ class _Step:
         self._columns = columns
         self._dependence = made.rules.outputs.get(made.output)
         self._part = InputSetPart.of(made.rules, made.inset.inset_id)
+        self._operator = made.inset.operator
         self.doubts: dict[str, None] = {}
         for one in made.wanted:
             self.doubts |= dict.fromkeys(one.doubts)
@@ -68,7 +89,7 @@ class _Step:
     def _doubt(self, sentence: str) -> None:
         self.doubts[sentence] = None
 
-    def as_they_are(self) -> dict[EventNode, Places | None] | None:
+    def as_they_are(self) -> dict[Taken, Places | None] | None:
         """If the output event is the input event, its records are the same; None if they may not be."""
         made = self._made
         if self._dependence is None or self._dependence.uses is not Uses.SAME:
@@ -76,42 +97,49 @@ class _Step:
         if len(made.wanted) != 1 or len(made.taken) != 1:
             return None
         (wanted,), (taken,) = made.wanted, made.taken
-        is_same = self._columns.records(wanted.event) == self._columns.records(taken)
+        is_same = self._columns.records(wanted.event) == self._columns.records(taken.event)
         return {taken: wanted.places} if is_same else None
 
-    def by_values(self) -> dict[EventNode, Places | None]:
-        made = self._made
-        inputs = {event: self._kept(event, self._input_columns()) for event in made.taken}
-        outputs = {
-            one.event: None if one.places is None else self._kept(one.event, self._output_columns())
-            for one in made.wanted
-        }
-        if self._part.rule is None:
-            self._doubt(f"it is not known which records of an event an Input Set of {made.inset.operator} has")
-        inside = {event: self._inside(event, table) for event, table in inputs.items() if table is not None}
-        found = dict(inside)
-        tables = [one for one in outputs.values() if one is not None]
-        if len(tables) == len(outputs) and self._dependence is not None:
-            compared = self._compared(self._dependence, tables, [one for one in inputs.values() if one is not None])
-            found = self._with_the_values(self._dependence, compared, inputs, outputs, inside)
-        elif self._dependence is None:
-            self._doubt(f"{made.inset.operator} does not say how its records depend on those it gets (depends=...)")
-        return {event: np.flatnonzero(found[event]) if event in found else None for event in inputs}
+    def by_values(self) -> dict[Taken, Places | None]:
+        inputs = {one: self._kept(one.event, self._input_columns(one.port)) for one in self._made.taken}
+        inside = {one: self._inside(one, table) for one, table in inputs.items() if table is not None}
+        found: Mapping[Taken, Mask] = inside
+        if self._dependence is None:
+            self._doubt(f"{self._operator} does not say how its records depend on those it gets (depends=...)")
+        else:
+            outputs = self._outputs(self._dependence)
+            if outputs is not None:
+                found = self._with_the_values(self._dependence, inputs, outputs, inside)
+        return {one: np.flatnonzero(found[one]) if one in found else None for one in inputs}
 
     # --- what is read ---------------------------------------------------------------------------------------------------
 
+    def _outputs(self, dependence: Dependence) -> dict[EventNode, pa.Table] | None:
+        """The events with wanted records, and where records are counted those beside them that were made from the Input Set.
+        None if records of one are not in the log."""
+        events = {one.event: one.places for one in self._made.wanted}
+        if dependence.uses in COUNTED:
+            beside = self._columns.siblings(self._made.wanted[0].event, self._made.inset.inset_id)
+            events |= {one: np.arange(0) for one in beside if one not in events}
+        found = {}
+        for event, places in events.items():
+            table = None if places is None else self._kept(event, self._output_columns())
+            if table is None:
+                return None
+            found[event] = table
+        return found
+
     def _output_columns(self) -> Sequence[str] | None:
         """None: all."""
-        if self._dependence is None:
-            return ()
-        columns = self._dependence.columns
-        return None if columns is None else tuple(columns.get(self._made.input, ()))
+        if self._dependence is None or self._dependence.columns is None:
+            return None
+        return tuple({name: None for columns in self._dependence.columns.values() for name in columns})
 
-    def _input_columns(self) -> Sequence[str] | None:
+    def _input_columns(self, port: str) -> Sequence[str] | None:
         if self._dependence is None:
             return self._part.columns
         columns = self._dependence.columns
-        return None if columns is None else (*columns.get(self._made.input, {}).values(), *self._part.columns)
+        return None if columns is None else (*columns.get(port, {}).values(), *self._part.columns)
 
     def _kept(self, event: EventNode, columns: Sequence[str] | None) -> pa.Table | None:
         table = self._columns.kept(event, columns)
@@ -119,92 +147,133 @@ class _Step:
             self._doubt(f"records of {event.port} are not in the log")
         return table
 
-    def _inside(self, event: EventNode, table: pa.Table) -> Mask:
-        return self._part.mask(self._made.input, event.event_id, table, self._many(event))
+    def _inside(self, one: Taken, table: pa.Table) -> Mask:
+        mask = self._part.mask(one.port, one.event.event_id, table, self._many(one.event))
+        if mask is not None:
+            return mask
+        self._doubt(f"it is not known which records of an event an Input Set of {self._operator} has")
+        return np.ones(self._many(one.event), dtype=bool)
 
     def _many(self, event: EventNode) -> int:
         return self._columns.records(event) or 0
 
     # --- what is compared -----------------------------------------------------------------------------------------------
 
-    def _compared(
-        self, dependence: Dependence, outputs: Sequence[pa.Table], inputs: Sequence[pa.Table]
-    ) -> dict[str, tuple[str, pa.DataType]]:
-        """Output column → the input column with the same value, and as what type both are compared."""
-        operator = self._made.inset.operator
+    def _comparisons(
+        self, dependence: Dependence, inputs: Mapping[Taken, pa.Table | None], outputs: Iterable[pa.Table]
+    ) -> list[_Comparison]:
+        """One for the ports whose dependencies are of the same output columns."""
+        known = {one: table for one, table in inputs.items() if table is not None}
+        ports = list(dict.fromkeys(one.port for one in known))
         if dependence.columns is None:
-            pairs = [(name, name) for name in common([*outputs, *inputs])]
+            names = common([*outputs, *known.values()])
+            columns = {port: {name: name for name in names} for port in ports}
         else:
-            if dependence.columns and self._made.input not in dependence.columns:
-                self._doubt(f"depends=... of {operator} names no column of its input port {self._made.input!r}")
-            pairs = list(dependence.columns.get(self._made.input, {}).items())
-        found = {}
-        for name, column in pairs:
-            if any(one.column_names.count(name) != 1 for one in outputs) or any(
-                one.column_names.count(column) != 1 for one in inputs
-            ):
-                self._doubt(f"depends=... of {operator} names {name!r} and {column!r}, which the records do not have")
+            columns = {port: dict(dependence.columns.get(port, {})) for port in ports}
+            for port in ports:
+                if dependence.columns and port not in dependence.columns:
+                    self._doubt(f"depends=... of {self._operator} names no column of its input port {port!r}")
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for port in ports:
+            alike.setdefault(tuple(sorted(columns[port])), []).append(port)
+        return [
+            self._comparison(some, columns, names, outputs, known, is_named=dependence.columns is not None)
+            for names, some in alike.items()
+        ]
+
+    def _comparison(
+        self,
+        ports: Sequence[str],
+        columns: Mapping[str, Mapping[str, str]],
+        names: Sequence[str],
+        outputs: Iterable[pa.Table],
+        inputs: Mapping[Taken, pa.Table],
+        *,
+        is_named: bool,
+    ) -> _Comparison:
+        kinds = {}
+        for name in names:
+            sides = [(name, table) for table in outputs]
+            sides += [(columns[one.port][name], table) for one, table in inputs.items() if one.port in ports]
+            lacking = next((side for side, table in sides if table.column_names.count(side) != 1), None)
+            if lacking is not None:
+                self._inexact(f"depends=... of {self._operator} names {lacking!r}, which the records do not have once")
                 continue
-            kinds = [one.schema.field(name).type for one in outputs] + [one.schema.field(column).type for one in inputs]
-            compared = comparable(kinds)
-            if compared is None:
-                self._doubt(f"{name!r} of {operator} cannot be compared with {column!r} before it: their types differ")
-                continue
-            found[name] = column, compared.kind
-            if not compared.is_exact:
-                self._doubt(f"{name!r} of {operator} and {column!r} before it are floating point numbers")
-        return found
+            compared = comparable([table.schema.field(side).type for side, table in sides])
+            if compared is None and is_named:
+                types = " and ".join(dict.fromkeys(str(table.schema.field(side).type) for side, table in sides))
+                self._inexact(
+                    f"values of {name!r} of {self._operator} and of those before it are not compared: {types}"
+                )
+            elif compared is not None and not compared.is_exact:
+                self._inexact(f"{name!r} of {self._operator} has floating point numbers, of which several count as one")
+            if compared is not None:
+                kinds[name] = compared.kind
+        return _Comparison(ports, columns, kinds)
+
+    def _inexact(self, sentence: str) -> None:
+        """Of records that are made of one, it is counted how many are alike, whatever that is."""
+        if self._dependence is not None and self._dependence.uses not in COUNTED:
+            self._doubt(sentence)
 
     def _with_the_values(
         self,
         dependence: Dependence,
-        compared: Mapping[str, tuple[str, pa.DataType]],
-        inputs: Mapping[EventNode, pa.Table | None],
-        outputs: Mapping[EventNode, pa.Table | None],
-        inside: Mapping[EventNode, Mask],
-    ) -> dict[EventNode, Mask]:
-        values = Values({name: kind for name, (_, kind) in compared.items()})
-
-        def of_input(event: EventNode) -> Places:
-            table = inputs[event]
-            columns = {} if table is None else {name: table.column(column) for name, (column, _) in compared.items()}
-            return values.numbers(columns, self._many(event))
-
-        def of_output(event: EventNode, table: pa.Table | None) -> Places:
-            columns = {} if table is None else {name: table.column(name) for name in compared}
-            return values.numbers(columns, self._many(event))
-
-        wanted = np.concatenate([of_output(one.event, outputs[one.event])[one.places] for one in self._made.wanted])
-        numbers = {event: of_input(event) for event in inside}
-        held = {event: one[inside[event]] for event, one in numbers.items()}
-        is_all = len(inside) == len(inputs) and len(dependence.columns or {}) <= 1  # else they may be on another port
-        if is_all and not np.isin(wanted, np.concatenate(list(held.values()))).all():
+        inputs: Mapping[Taken, pa.Table | None],
+        outputs: Mapping[EventNode, pa.Table],
+        inside: Mapping[Taken, Mask],
+    ) -> Mapping[Taken, Mask]:
+        comparisons = self._comparisons(dependence, inputs, list(outputs.values()))
+        is_whole = self._made.is_whole and len(inside) == len(inputs)
+        found: dict[Taken, Mask] = {}
+        met = np.zeros(sum(0 if one.places is None else len(one.places) for one in self._made.wanted), dtype=bool)
+        for comparison in comparisons:
+            taken = [one for one in inside if one.port in comparison.ports]
+            numbers = self._numbers(comparison, inputs, outputs, taken)
+            wanted = self._chosen(numbers)
+            held = [numbers[one][inside[one]] for one in taken]
+            met |= np.isin(wanted, np.concatenate(held) if held else wanted[:0])
+            found |= {one: inside[one] & np.isin(numbers[one], wanted) for one in taken}
+            if dependence.uses in COUNTED:
+                made = counts([numbers[event] for event in outputs])
+                self._check_counts(counts(held), made, counts([wanted]), is_whole=is_whole and len(comparisons) == 1)
+        if is_whole and not met.all():
             self._doubt(
-                f"{self._made.inset.operator} has made records with values that no record of its Input Set has, against its "
+                f"{self._operator} has made records with values that no record of its Input Set has, against its "
                 "depends=...: none can be left out"
             )
-            return dict(inside)
+            return inside
         if dependence.uses is Uses.SOME:
-            self._doubt(f"{self._made.inset.operator} may use only some of the records with these values")
-        elif dependence.uses is not Uses.EVERY:
-            self._check_one(of_output, outputs, counts(list(held.values())), counts([wanted]))
-        return {event: inside[event] & np.isin(numbers[event], wanted) for event in inside}
+            self._doubt(f"{self._operator} may use only some of the records with these values")
+        return found
 
-    def _check_one(
+    def _numbers(
         self,
-        of_output: Callable[[EventNode, pa.Table | None], Places],
-        outputs: Mapping[EventNode, pa.Table | None],
-        held: Mapping[int, int],
-        wanted: Mapping[int, int],
+        comparison: _Comparison,
+        inputs: Mapping[Taken, pa.Table | None],
+        outputs: Mapping[EventNode, pa.Table],
+        taken: Sequence[Taken],
+    ) -> dict[Taken | EventNode, Places]:
+        keys: list[Taken | EventNode] = [*outputs, *taken]
+        sides = [self._side(comparison, event, table) for event, table in outputs.items()]
+        for one in taken:
+            table, columns = inputs[one], comparison.columns[one.port]
+            assert table is not None
+            sides.append(Side({name: table.column(columns[name]) for name in comparison.kinds}, self._many(one.event)))
+        return dict(zip(keys, numbered(comparison.kinds, sides), strict=True))
+
+    def _side(self, comparison: _Comparison, event: EventNode, table: pa.Table) -> Side:
+        return Side({name: table.column(name) for name in comparison.kinds}, self._many(event))
+
+    def _chosen(self, numbers: Mapping[Taken | EventNode, Places]) -> Places:
+        """The numbers of the wanted records."""
+        return np.concatenate([numbers[one.event][one.places] for one in self._made.wanted])
+
+    def _check_counts(
+        self, held: Mapping[int, int], made: Mapping[int, int], wanted: Mapping[int, int], *, is_whole: bool
     ) -> None:
-        """Every input record with these values has made one of the wanted records, if there are as many of these, and no
-        other output record has the values."""
-        every = []
-        for event in self._columns.siblings(self._made.wanted[0].event, self._made.inset.inset_id):
-            table = outputs.get(event)
-            if table is None:
-                table = self._columns.kept(event, self._output_columns())
-            every.append(of_output(event, table))
-        made = counts(every)
-        if any(held.get(number) != many or made.get(number) != many for number, many in wanted.items()):
-            self._doubt(f"{self._made.inset.operator} may have left out some of the records with these values")
+        """Each input record with these values has made one of the wanted records, if there are as many of these, and no other
+        output record has the values."""
+        is_each = all(held.get(number) == many == made.get(number) for number, many in wanted.items())
+        if not is_whole or not is_each:
+            self._doubt(f"{self._operator} may have left out some of the records with these values")

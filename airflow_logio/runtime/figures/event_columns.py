@@ -58,7 +58,9 @@ class EventColumns:
     def siblings(self, event: EventNode, inset_id: str) -> Collection[EventNode]:
         """All events of its port that were made from the Input Set."""
         made = self._log.outputs_of(event.port.operator, [inset_id], [event.port.name])
-        return [EventNode(port, number) for _, port, number in made]
+        found = [EventNode(port, number) for _, port, number in made]
+        self.know(one for one in found if one not in self._records)
+        return found
 
 
 def common(tables: Iterable[pa.Table]) -> list[str]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.timeline import Grid, window_numbers
+from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.record_rules import Part, RecordRules
 
 
@@ -34,14 +35,17 @@ class InputSetPart:
         """The columns of an event that decide it."""
         return (self.rule.on,) if self.rule is not None and self.rule.on else ()
 
-    def mask(self, port: str, event_id: int, table: pa.Table, records: int) -> npt.NDArray[np.bool_]:
-        """For each record of an event of an input port, whether the Input Set has it. Raises OperatorFailed as the window
-        does."""
-        if self.rule is None or not self.rule.on:
+    def mask(self, port: str, event_id: int, table: pa.Table, records: int) -> npt.NDArray[np.bool_] | None:
+        """For each record of an event of an input port, whether the Input Set has it; None if that is not known."""
+        if self.rule is None:
+            return None
+        if not self.rule.on:
             return np.ones(records, dtype=bool)
         grid = Grid(self.rule.on, self.rule.seconds, self.rule.origin)
-        start = datetime.fromisoformat(self.name).replace(tzinfo=UTC)
-        event = InputEvent(port, event_id, table)
-        numbers, _ = window_numbers(event, grid.on, grid.seconds, grid.origin)
+        try:
+            start = datetime.fromisoformat(self.name).replace(tzinfo=UTC)
+            numbers, _ = window_numbers(InputEvent(port, event_id, table), grid.on, grid.seconds, grid.origin)
+        except (ValueError, OperatorFailed):
+            return None
         found: npt.NDArray[np.bool_] = numbers == grid.number(int(start.timestamp()))
         return found

@@ -139,7 +139,7 @@ def columns_of(
     if not columns:
         return pa.table({})
     pieces = list(_pieces(log, port.operator, port.name, event_id, where, load, columns))
-    kept = [name for name in pieces[0].column_names if name in columns]
+    kept = [place for place, name in enumerate(pieces[0].column_names) if name in columns]
     return pa.concat_tables(piece.select(kept) for piece in pieces)
 
 
@@ -174,8 +174,8 @@ def _pieces(
     load: Elsewhere | None,
     columns: Sequence[str] = (),
 ) -> Iterator[pa.Table]:
-    """As `_table`, some records at a time; of what is in the payload store only `columns`, if some are named."""
-    found = _found(log, operator, channel, event_id, where, load)
+    """As `_table`, some records at a time; only `columns`, if some are named. A table without any has no records."""
+    found = _found(log, operator, channel, event_id, where, load, columns)
     if isinstance(found, pa.Table):
         yield found
     else:
@@ -192,7 +192,13 @@ def _table(log: LineageLog, operator: str, channel: str, event_id: int, where: s
 
 
 def _found(
-    log: LineageLog, operator: str, channel: str, event_id: int, where: str, load: Elsewhere | None
+    log: LineageLog,
+    operator: str,
+    channel: str,
+    event_id: int,
+    where: str,
+    load: Elsewhere | None,
+    columns: Sequence[str] = (),
 ) -> pa.Table | tuple[Elsewhere, str]:
     """The records, or where they are."""
     stored = log.body(operator, channel, event_id)
@@ -203,7 +209,7 @@ def _found(
     if decode_header(where, stored.header, stored.body, stored.ref).made_of is not None:
         raise not_kept(where)
     if stored.ref is None or stored.body:
-        return decode(where, stored.body)
+        return decode(where, stored.body, columns)
     if load is None:
         raise ConfigurationError(
             f"the records of {where} are in the payload store; name it where the log is configured"

@@ -8,7 +8,7 @@ says whether it is exact or has too many records, and why; none has too few.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.replicas import slot_of
-from airflow_logio.runtime.figures.dependence_rules import Made, WantedRecords, made_from
+from airflow_logio.runtime.figures.dependence_rules import Made, Taken, WantedRecords, made_from
 from airflow_logio.runtime.figures.event_columns import EventColumns
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.record_matching import Places
@@ -26,7 +26,7 @@ from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort, EventIds, backward, step
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, ReadNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records import OperatorShape, Run
 
 MOST_STEP_EVENTS = 2_000
 """Rows of the log that `step_behind` takes, of each kind."""
@@ -64,12 +64,19 @@ class TracedRead:
     keys: pa.Array | None
     """None if it is restricted by no key, or if not all keys are known: perhaps all rows."""
 
-    def rows(self, effect: pa.Table) -> pa.Table:
-        """Those of its stored effect."""
-        if self.keys is None:
-            return effect
-        column = effect.column(str(self.read.description["key"]))
-        return effect.filter(pc.is_in(column, self.keys.cast(column.type)))
+    def rows(self, effect: pa.Table) -> tuple[pa.Table, bool]:
+        """Those of its stored effect, and whether they are no others: if keys cannot be found in it, they are all rows."""
+        key = str(self.read.description.get("key"))
+        if self.keys is None or effect.column_names.count(key) != 1:
+            return effect, False
+        column = effect.column(key)
+        if not pa.types.is_null(self.keys.type) and self.keys.type != column.type:
+            if not (pa.types.is_integer(self.keys.type) and pa.types.is_integer(column.type)):
+                return effect, False
+            column, keys = column.cast(pa.int64(), safe=False), self.keys.cast(pa.int64(), safe=False)
+        else:
+            keys = self.keys.cast(column.type)
+        return effect.filter(pc.is_in(column, keys)), True
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,8 @@ class TracedRecords:
 
     @property
     def is_exact(self) -> bool:
-        return all(one.is_exact for one in self.origins)
+        """What records of a source were made from is in no log: of nothing, nothing is exact."""
+        return bool(self.origins) and all(one.is_exact for one in self.origins)
 
 
 def records_behind(
@@ -106,7 +114,7 @@ def records_behind(
     found = store.find_run(run) if isinstance(run, str) else run
     graph = backward(store, found, port, event_id, to, slots=True)
     with store.lineage(found) as log:
-        tracing = _Tracing(found, graph, EventColumns(log, load))
+        tracing = _Tracing(found, graph, EventColumns(log, load), is_whole=to is None)
         tracing.begin(values or {})
         tracing.pass_all()
         return tracing.answer(backward(store, found, port, event_id, to))
@@ -148,8 +156,10 @@ class _Selected:
 
 
 class _Tracing:
-    def __init__(self, run: Run, graph: Lineage, columns: EventColumns) -> None:
+    def __init__(self, run: Run, graph: Lineage, columns: EventColumns, *, is_whole: bool = True) -> None:
+        """`is_whole`: the graph has all that was captured, and not only the paths to a port."""
         self._run = run
+        self._is_whole = is_whole
         self._graph = graph
         self._columns = columns
         self._selected: dict[EventNode, _Selected] = {}
@@ -196,33 +206,41 @@ class _Tracing:
 
     def _follow(self, inset: InputSetNode, events: Collection[EventNode]) -> None:
         ends = self._graph.after(inset)
-        reads = [node for node in ends if isinstance(node, ReadNode)]
+        for node in ends:
+            if isinstance(node, ReadNode):
+                self._keys.setdefault(node, [])
         shape = self._run.spec.operators[inset.operator]
         by_output: dict[str, list[WantedRecords]] = defaultdict(list)
         for event in events:
             selected = self._selected[event]
             by_output[event.port.name].append(WantedRecords(event, selected.places, tuple(selected.doubts)))
-        events_of = [node for node in ends if isinstance(node, EventNode)]
+        taken = [Taken(port, event) for port, event in self._taken(inset, shape)]
+        is_whole = set(shape.inputs) == set(shape.lineage_in) and (self._is_whole or len(shape.inputs) == 1)
+        for output, wanted in by_output.items():
+            made = Made(inset, shape.rules, output, wanted, taken, is_whole)
+            for event, places, doubts in made_from(made, self._columns):
+                if places is None or len(places):
+                    self._selected.setdefault(event, _Selected(np.array([], np.int64))).add(places, doubts)
+                    for read in ends:
+                        if isinstance(read, ReadNode):
+                            self._keys[read].append(self._keys_of(read, event, places))
+
+    def _taken(self, inset: InputSetNode, shape: OperatorShape) -> Iterator[tuple[str, EventNode]]:
+        """The events in an Input Set, each with the input port on which it came."""
+        events = [node for node in self._graph.after(inset) if isinstance(node, EventNode)]
         at = self._columns.ports_of(inset) if len({*shape.inputs.values()}) < len(shape.inputs) else None
         for port, sender in shape.inputs.items():
-            taken = [
-                node
-                for node in events_of
-                if str(node.port) == sender and (at is None or (port, node.port, node.event_id) in at)
-            ]
-            for output, wanted in by_output.items():
-                made = Made(inset, shape.rules, output, wanted, port, taken)
-                for event, places, doubts in made_from(made, self._columns):
-                    if places is None or len(places):
-                        self._selected.setdefault(event, _Selected(np.array([], np.int64))).add(places, doubts)
-                        for read in reads:
-                            self._keys[read].append(self._keys_of(read, event, places))
+            for node in events:
+                if str(node.port) == sender and (at is None or (port, node.port, node.event_id) in at):
+                    yield port, node
 
     def _keys_of(self, read: ReadNode, event: EventNode, places: Places | None) -> pa.Array | None:
         """The keys of a read in records of an event; None if they are not known."""
         key = read.description.get("key")
         table = self._columns.kept(event, (key,)) if isinstance(key, str) and places is not None else None
-        return None if table is None or not table.num_columns else pc.unique(table.column(0).take(places)).drop_null()
+        if table is None:
+            return None
+        return pc.unique(table.column(0).take(places)).drop_null() if table.num_columns else pa.nulls(0)
 
     def answer(self, authored: Lineage) -> TracedRecords:
         ports = CapturedPorts(self._run)
@@ -245,5 +263,8 @@ class _Tracing:
 
 
 def _every(keys: Sequence[pa.Array | None]) -> pa.Array | None:
-    known = [one for one in keys if one is not None]
-    return pc.unique(pa.concat_arrays([one.cast(known[0].type) for one in known])) if len(known) == len(keys) else None
+    """The different ones; None if some are not known, or are of another type than others."""
+    known = [one for one in keys if one is not None and not pa.types.is_null(one.type)]
+    if any(one is None for one in keys) or len({one.type for one in known}) > 1:
+        return None
+    return pc.unique(pa.concat_arrays(known)) if known else None

@@ -26,12 +26,12 @@ def comparable(kinds: Sequence[pa.DataType]) -> ComparedAs | None:
     """How columns of these types are compared; None if they cannot be.
 
     Where `double` has become `float` on the way, both are compared as `float`: equal values are found, and perhaps more. So
-    with all floating point numbers: whether an operator tells 0.0 from -0.0, nobody knows here. Times of different units or
-    zones are not compared, for the like reason.
+    with all floating point numbers: whether an operator tells 0.0 from -0.0, or nan from null, nobody knows here. Times of
+    different units or zones are not compared, for the like reason.
     """
     every = {_plain(kind) for kind in kinds}
     if all(map(pa.types.is_floating, every)):
-        return ComparedAs(pa.float64() if every == {pa.float64()} else pa.float32(), is_exact=False)
+        return _floating(every)
     if all(map(_is_text, every)):
         return ComparedAs(pa.large_string(), is_exact=True)
     if all(map(_is_binary, every)):
@@ -42,6 +42,12 @@ def comparable(kinds: Sequence[pa.DataType]) -> ComparedAs | None:
     (kind,) = every
     is_plain = not pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType)
     return ComparedAs(kind, is_exact=True) if is_plain and not pa.types.is_run_end_encoded(kind) else None
+
+
+def _floating(kinds: set[pa.DataType]) -> ComparedAs | None:
+    if pa.float16() in kinds:  # Arrow computes nothing with it, and the others are not made narrower to it
+        return ComparedAs(pa.float32(), is_exact=False) if len(kinds) == 1 else None
+    return ComparedAs(pa.float32() if pa.float32() in kinds else pa.float64(), is_exact=False)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -56,39 +62,40 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-class Values:
-    """Combinations of values, each with a number that is the same in all tables. Nulls are equal, as in a grouping; so are
-    nan and nan, and 0.0 and -0.0.
+class Side(NamedTuple):
+    """A table among those that are compared."""
 
-    `kinds`: the compared columns, each as what type. Without any, all records have one combination.
+    columns: Mapping[str, pa.ChunkedArray]
+    """One for each name that is compared; in each table it may have another name."""
+    many: int
+    """Records."""
+
+
+def numbered(kinds: Mapping[str, pa.DataType], sides: Sequence[Side]) -> list[Places]:
+    """The number of each record's combination of values, the same in all tables. Nulls are equal, as in a grouping; so are
+    nan and null, and 0.0 and -0.0.
+
+    `kinds`: the compared names, each as what type. Without any, all records have one combination.
     """
+    many = [side.many for side in sides]
+    if not kinds or not sum(many):
+        return [np.zeros(one, dtype=np.int64) for one in many]
+    codes = [_codes([side.columns[name] for side in sides if side.many], kind) for name, kind in kinds.items()]
+    _, found = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+    return np.split(found.reshape(-1).astype(np.int64), np.cumsum(many)[:-1])
 
-    def __init__(self, kinds: Mapping[str, pa.DataType]) -> None:
-        self._kinds = kinds
-        self._known: dict[str, pa.Array] = {name: pa.array([], kind) for name, kind in kinds.items()}
-        self._numbers: dict[bytes, int] = {}
 
-    def numbers(self, columns: Mapping[str, pa.ChunkedArray], many: int) -> Places:
-        """The number of the combination of each of `many` records; `columns` has one for each name."""
-        if not self._kinds or not many:
-            return np.zeros(many, dtype=np.int64)
-        codes = np.stack([self._codes(name, columns[name]) for name in self._kinds], axis=1)
-        rows, inverse = np.unique(codes, axis=0, return_inverse=True)
-        numbers = [self._numbers.setdefault(row.tobytes(), len(self._numbers)) for row in rows]
-        found: Places = np.asarray(numbers, dtype=np.int64)[inverse.reshape(-1)]
-        return found
+def _codes(columns: Sequence[pa.ChunkedArray], kind: pa.DataType) -> Places:
+    """The place of each value among the different ones, over all columns."""
+    plain = pa.chunked_array([chunk for one in columns for chunk in _cast(one, kind).chunks], kind)
+    if pa.types.is_floating(kind):
+        plain = pc.add(pc.if_else(pc.is_nan(plain), pa.scalar(None, kind), plain), pa.scalar(0.0, kind))
+    codes: Places = pc.index_in(plain, pc.unique(plain)).to_numpy().astype(np.int64)
+    return codes
 
-    def _codes(self, name: str, column: pa.ChunkedArray) -> Places:
-        """For each value, its place among those that were met."""
-        kind = self._kinds[name]
-        plain = column.cast(_plain(column.type)).cast(kind, safe=False)
-        if pa.types.is_floating(kind):
-            plain = pc.add(plain, pa.scalar(0.0, kind))
-        found = pc.unique(plain)
-        new = found.filter(pc.invert(pc.is_in(found, self._known[name])))
-        self._known[name] = pa.concat_arrays([self._known[name], new])
-        codes: Places = pc.index_in(plain, self._known[name]).to_numpy().astype(np.int64)
-        return codes
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return column.cast(_plain(column.type)).cast(kind, safe=False)
 
 
 def counts(numbers: Sequence[Places]) -> dict[int, int]:

@@ -87,15 +87,23 @@ def holding(table: pa.Table, values: Sought) -> pa.ChunkedArray:
     type cannot have."""
     wanted = None
     for name, value in values.items():
+        if table.column_names.count(name) > 1:
+            raise LineageUnknown(f"the records have several columns {name!r}: it is not known which one is meant")
         column = table.column(name)
-        has = (
-            _within(column, value, name)
-            if isinstance(value, Stretch)
-            else pc.equal(column, _as(value, column.type, name))
-        )
+        has = _within(column, value, name) if isinstance(value, Stretch) else _equal(column, value, name)
         has = pc.fill_null(has, False)
         wanted = has if wanted is None else pc.and_(wanted, has)
     return wanted
+
+
+def _equal(column: pa.ChunkedArray, text: str, name: str) -> pa.ChunkedArray:
+    wanted = _as(text, column.type, name)
+    try:
+        return pc.equal(column, wanted)
+    except pa.ArrowException as error:
+        raise LineageUnknown(
+            f"{text!r} cannot be looked for in column {name!r} of type {column.type}: {error}"
+        ) from error
 
 
 def _within(column: pa.ChunkedArray, stretch: Stretch, name: str) -> pa.ChunkedArray:

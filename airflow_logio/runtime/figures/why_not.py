@@ -167,7 +167,8 @@ class _Search:
         event = EventNode(ask.port, row.event_id)
         table = columns.needed(event, (*ask.values, *part.columns))
         inside = part.mask(row.receiver.name, row.event_id, table, table.num_rows)
-        return bool((holding(table, ask.values).to_numpy() & inside).any())
+        has = holding(table, ask.values).to_numpy()
+        return bool((has if inside is None else has & inside).any())
 
     # --- what it would have been made from ------------------------------------------------------------------------------
 

@@ -81,6 +81,32 @@ def test_by_output_port_and_by_input_port() -> None:
     )
 
 
+def test_a_port_of_which_nothing_is_said() -> None:
+    split = stateless(outputs=("good", "bad"), depends={"good": from_one(), "bad": None})(some)
+    assert split.depends == {"good": Dependence(Uses.ONE)}
+
+
+def test_a_window_with_parts_of_its_own_says_itself_which_they_are() -> None:
+    class Late(Tumbling):
+        def part(self, event: Any, inset_id: str) -> Any:
+            return event.table
+
+    class Halves(EveryEvents):
+        def part(self, event: Any, inset_id: str) -> Any:
+            return event.table.slice(event.table.num_rows // 2)
+
+    assert rules_of({"hour": window_start}, Late("1h", on="at")).parts == {}
+    assert rules_of(None, Halves(2)).parts == {}
+
+
+def test_a_source_depends_on_nothing() -> None:
+    source = ParquetSource("{path}")
+    source.depends = {"a": "a"}
+    one = Pipeline("p", params={"path": str})
+    with pytest.raises(PipelineDefinitionError, match=r"it has depends=\.\.\., and no input port"):
+        one.source("source", source)
+
+
 def test_a_writer_sends_on_what_it_gets_unless_its_class_does_otherwise() -> None:
     class Other(ParquetWriter):
         def process(self, event: Any, external: Any) -> Any:
@@ -124,8 +150,9 @@ def test_an_operator_of_ones_own_says_it_without_becoming_another_one() -> None:
         ({"a": "in.b", "c d;": "b"}, "column name 'c d;' is not allowed"),
         ({"a": "inn.b"}, r"there is no input port 'inn'. Did you mean 'in'\?"),
         ({"a": ["b", "c"]}, "names two columns of input port 'in'"),
-        ({"ot": from_one()}, r"depends names output port 'ot', and there is 'out'. Did you mean 'out'\?"),
+        ({"ot": from_one()}, r"depends names output port 'ot', and the operator has 'out'. Did you mean 'out'\?"),
         (from_every({}), "depends is {}"),
+        (from_every({"a": []}), r"depends\['a'\] is \[\]; give the name of an input column"),
     ],
 )
 def test_what_is_refused(depends: Any, sentence: str) -> None:

@@ -14,13 +14,15 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.cli.app import main
+from airflow_logio.cli.traced_records import together
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
-from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
+from airflow_logio.runtime.figures.record_lineage import TracedRead, TracedRecords, records_behind
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
+from airflow_logio.store.lineage.result import ReadNode
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
@@ -127,9 +129,13 @@ def test_a_declaration_that_cannot_be_true_leaves_nothing_out() -> None:
         (
             "store",
             pa.table({"shop": ["a"]}),
-            "depends=... of op names 'shop' and 'store', which the records do not have",
+            "depends=... of op names 'store', which the records do not have once",
         ),
-        ("at", pa.table({"shop": ["a"]}), "'shop' of op cannot be compared with 'at' before it: their types differ"),
+        (
+            "at",
+            pa.table({"shop": ["a"]}),
+            "values of 'shop' of op and of those before it are not compared: string and int64",
+        ),
     ],
 )
 def test_columns_that_cannot_be_compared_leave_nothing_out(column: str, made: pa.Table, said: str) -> None:
@@ -143,7 +149,7 @@ def test_a_narrower_type_finds_no_less() -> None:
     made = [pa.table({"y": pa.array([0.1, 0.0, float("nan")], pa.float32())})]
     run = logged(Dependence(Uses.EVERY, {"in": {"y": "x"}}), taken=taken, made=made)
     assert places(run.behind()) == {1: [0, 1, 2, 3, 4]}
-    assert doubts(run.behind()) == {"'y' of op and 'x' before it are floating point numbers"}
+    assert doubts(run.behind()) == {"'y' of op has floating point numbers, of which several count as one"}
 
 
 def test_times_of_another_unit_or_zone_leave_nothing_out() -> None:
@@ -173,28 +179,103 @@ def test_an_event_that_is_not_what_came_in_is_compared_by_values() -> None:
     assert answer.is_exact and places(answer) == {2: [2]}
 
 
-def test_one_sender_at_two_ports() -> None:
-    """Event 1 came on port a, event 2 on port b: each port has a column of its own for the shop."""
-    columns = {"a": {"shop": "shop"}, "b": {"shop": "other"}}
-    rules = RecordRules({"out": Dependence(Uses.EVERY, columns)}, {"": WHOLE})
-    shapes = {
-        "source": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
-        "op": OperatorShape("g", {"a": "source.out", "b": "source.out"}, ("out",), ("a", "b"), ("out",), (), rules),
-    }
+def of_two_ports(
+    dependence: Dependence, at_a: pa.Table, at_b: pa.Table, made: pa.Table, *, senders: tuple[str, str] = ("x", "y")
+) -> Logged:
+    """Input Set ``1`` of `op`: event 1 on port a, event 2 of the same sender or event 1 of another one on port b."""
+    rules = RecordRules({"out": dependence}, {"": WHOLE})
+    inputs = {port: f"{sender}.out" for port, sender in zip("ab", senders, strict=True)}
+    sources = {sender: OperatorShape("g", {}, ("out",), (), ("out",), ("out",)) for sender in senders}
+    shapes = {**sources, "op": OperatorShape("g", inputs, ("out",), ("a", "b"), ("out",), (), rules)}
     store = MemoryLogStore()
-    named = replace(spec("g"), operators=shapes, scopes=(ScopeShape("source.out", "op.out"),))
+    named = replace(spec("g"), operators=shapes, scopes=(ScopeShape(f"{senders[0]}.out", "op.out"),))
     driver = start_driver(store, run=store.start_run(named))
-    taken = {"a": pa.table({"shop": ["x"], "other": ["y"]}), "b": pa.table({"shop": ["y", "x"], "other": ["x", "z"]})}
     commit: fx.Effects = []
-    for number, (port, table) in enumerate(taken.items(), start=1):
+    sent = dict.fromkeys(senders, 0)
+    for port, sender, table in zip("ab", senders, (at_a, at_b), strict=True):
+        sent[sender] += 1
         delivery = fx.Delivery(Port("op", port), (("1", Status.DONE),), fused=True, kept=True)
-        event = Event(SOURCE, number, Kind.DATA, table.num_rows, None, encode(table))
-        commit += [fx.LogEvent(event, (delivery,), kept=True), fx.CountEvents(SOURCE, "out", 1, table.num_rows)]
-    made = Event(OP, 1, Kind.DATA, 1, None, encode(pa.table({"shop": ["x"]})))
-    commit += [fx.LogEvent(made, (), kept=True), fx.RecordLineage(OP, 1, "1"), fx.CountEvents(OP, "out", 1, 1)]
+        event = Event(Port(sender, "out"), sent[sender], Kind.DATA, table.num_rows, None, encode(table))
+        commit += [fx.LogEvent(event, (delivery,), kept=True)]
+        commit.append(fx.CountEvents(Port(sender, "out"), "out", 1, table.num_rows))
+    event = Event(OP, 1, Kind.DATA, made.num_rows, None, encode(made))
+    commit += [fx.LogEvent(event, (), kept=True), fx.RecordLineage(OP, 1, "1")]
+    commit.append(fx.CountEvents(OP, "out", 1, made.num_rows))
     driver.session.commit(commit)
-    answer = Logged(store, driver.run).behind()
-    assert answer.is_exact and places(answer) == {1: [0], 2: [0]}
+    return Logged(store, driver.run)
+
+
+def by_sender(answer: TracedRecords) -> dict[str, list[int] | None]:
+    return {str(one.event): None if one.places is None else one.places.tolist() for one in answer.origins}
+
+
+def test_one_sender_at_two_ports() -> None:
+    """Each port has a column of its own for the shop, and an event is on one of them."""
+    columns = {"a": {"shop": "shop"}, "b": {"shop": "other"}}
+    at_a, at_b = pa.table({"shop": ["x"], "other": ["y"]}), pa.table({"shop": ["y", "x"], "other": ["x", "z"]})
+    run = of_two_ports(Dependence(Uses.EVERY, columns), at_a, at_b, pa.table({"shop": ["x"]}), senders=("x", "x"))
+    assert run.behind().is_exact and places(run.behind()) == {1: [0], 2: [0]}
+
+
+def test_values_that_no_port_has_leave_nothing_out() -> None:
+    columns = {"a": {"k": "k"}, "b": {"k": "k"}}
+    x, y, z = (pa.table({"k": list(keys)}) for keys in ("xy", "xz", "X"))
+    wrong = of_two_ports(Dependence(Uses.EVERY, columns), x, y, z).behind()
+    assert by_sender(wrong) == {"x.out 1": [0, 1], "y.out 1": [0, 1]} and not wrong.is_exact
+    right = of_two_ports(Dependence(Uses.EVERY, columns), x, y, pa.table({"k": ["y"]})).behind()
+    assert by_sender(right) == {"x.out 1": [1]} and right.is_exact, "of one port alone"
+
+
+@pytest.mark.parametrize("columns", [None, {"a": {"k": "k"}, "b": {"k": "k"}}])
+def test_of_one_record_each_over_several_ports(columns: Any) -> None:
+    """They are counted over all ports: a union of both is exact, and one of two alike is not."""
+    x, y = pa.table({"k": ["x", "y"]}), pa.table({"k": ["x", "z"]})
+    union = of_two_ports(Dependence(Uses.ONE, columns), x, y, pa.table({"k": ["x", "y", "x", "z"]}))
+    assert union.behind().is_exact
+    assert by_sender(union.behind({"k": "x"})) == {"x.out 1": [0], "y.out 1": [0]} and union.behind({"k": "x"}).is_exact
+    filtered = of_two_ports(Dependence(Uses.ONE, columns), x, y, pa.table({"k": ["x", "y"]}))
+    assert filtered.behind({"k": "y"}).is_exact
+    assert doubts(filtered.behind({"k": "x"})) == {"op may have left out some of the records with these values"}
+    part = records_behind(union.store, union.run, "op.out", 1, {"k": "x"}, to="x.out")
+    assert by_sender(part) == {"x.out 1": [0]} and not part.is_exact, "the other port was not looked at"
+
+
+def test_what_a_source_has_made_is_from_nothing_in_the_log() -> None:
+    run = logged(shop())
+    answer = records_behind(run.store, run.run, "source.out", 1)
+    assert not answer.origins and not answer.is_exact
+
+
+def test_columns_that_cannot_be_compared_do_not_matter_where_records_are_counted() -> None:
+    table = pa.table({"k": ["x", "y"], "price": [0.5, 0.25], "tags": [["a"], []]})
+    run = logged(Dependence(Uses.ONE), taken=[table], made=[table.slice(1)])
+    assert run.behind().is_exact and places(run.behind()) == {1: [1]}
+
+
+def test_columns_of_one_name_and_types_that_have_nothing_in_common() -> None:
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["shop", "shop"])
+    run = logged(shop(), taken=[twice], made=[pa.table({"shop": ["a"]})])
+    assert doubts(run.behind()) == {"depends=... of op names 'shop', which the records do not have once"}
+    with pytest.raises(LineageUnknown, match="the records have several columns 'shop'"):
+        logged(shop(), made=[twice]).behind({"shop": "a"})
+    texts = together([pa.table({"a": [1]}), pa.table({"a": ["x"]}), pa.table({"a": pa.array([None], pa.float64())})])
+    assert texts["a"].to_pylist() == ["1", "x", "None"]
+    assert together([pa.table({"a": [1]}), pa.table({"a": [1.5]})])["a"].to_pylist() == [1.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("keys", "effect", "expected"),
+    [
+        (pa.array([7], pa.int64()), pa.table({"k": pa.array([7, 8], pa.int32())}), ([7], True)),
+        (pa.array([2**40], pa.int64()), pa.table({"k": pa.array([7, 8], pa.int32())}), ([], True)),
+        (pa.array([7]), pa.table({"k": ["07", "08"]}), (["07", "08"], False)),
+        (pa.array([7]), pa.table({"other": [1]}), ([1], False)),
+        (None, pa.table({"k": [7]}), ([7], False)),
+    ],
+)
+def test_rows_of_a_read_by_keys_of_any_type(keys: Any, effect: pa.Table, expected: Any) -> None:
+    rows, is_by_key = TracedRead(ReadNode("op", "db", 1, description={"key": "k"}), keys).rows(effect)
+    assert (rows.column(0).to_pylist(), is_by_key) == expected
 
 
 def test_records_of_a_replay_operator_are_perhaps_all() -> None:
