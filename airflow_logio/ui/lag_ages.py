@@ -43,10 +43,13 @@ class LagAges:
         return LagAge(max(age.seconds for age in ages), any(age.is_least for age in ages)) if ages else None
 
     def _age(self, one: ConnectionView, at: float) -> LagAge | None:
-        seen = self._seen.setdefault((one.sender, one.receiver), _Seen(at))
+        seen = self._seen.get((one.sender, one.receiver))
+        if seen is None:
+            seen = self._seen[one.sender, one.receiver] = _Seen(at)
         acknowledged = one.acknowledged.events
-        seen.sent = [look for look in seen.sent if look[1] > acknowledged]
-        if not one.lag.events:
+        if seen.sent:
+            seen.sent = [look for look in seen.sent if look[1] > acknowledged]
+        if one.sent.events <= acknowledged:
             return None
         if not seen.sent or one.sent.events > seen.sent[-1][1]:
             seen.sent.append((at, one.sent.events))

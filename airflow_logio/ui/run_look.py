@@ -51,10 +51,11 @@ def parts_with_errors(report: Report, *, shown: bool) -> dict[str, Any]:
     for error in errors.values():
         error["text"] = error_text(error["text"], shown=shown)
         del error["log"]  # a path that no reader of the page can open
+    wholes = {view.name: view for view in report.snapshot.wholes}
     used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
     return {
         "groups": [_group(view, report.run.spec, errors.get(view.name)) for view in used],
-        "wholes": [_whole(one, report.snapshot.group(one.group), shown=shown) for one in report.replicated],
+        "wholes": [_whole(one, wholes.get(one.group), shown=shown) for one in report.replicated],
         "history": happenings(report, shown=shown),
         "quarantine": _quarantine(report, shown=shown),
     }

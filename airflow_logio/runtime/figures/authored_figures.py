@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, Snapshot
+from airflow_logio.runtime.figures.snapshot import ConnectionView, Snapshot, total_of
 from airflow_logio.store.records import PortProgress, Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
@@ -22,8 +22,10 @@ class AuthoredConnections:
         shapes = run.spec.operators
         self._ports = AuthoredPorts(shapes)
         self._homes = {base_operator(name): shape.group for name, shape in shapes.items()}
-        self._meant: dict[Port, list[_Meant]] = {}
-        """Receiver in the log → the author's connections that it stands for."""
+        self._receivers: list[Port] = []
+        """Those of the connections that were seen last."""
+        self._shares: list[_Share] = []
+        """What of them the author's connections stand for."""
 
     def seen(self, connections: Sequence[ConnectionView]) -> Sequence[ConnectionView]:
         """`connections` are those of a snapshot of the run."""
@@ -35,14 +37,21 @@ class AuthoredConnections:
         """The same, each with the connections of the log whose counts it has."""
         if not self._is_needed:
             return [(one, [one]) for one in connections]
-        parts: dict[_Meant, list[ConnectionView]] = {}
-        for one in connections:
-            meant = self._meant.get(one.receiver)
-            if meant is None:
-                meant = self._meant[one.receiver] = list(self._means(one))
-            for named in meant:
-                parts.setdefault(named, []).append(one)
-        return [(_summed(named, ones), _counted(ones)) for named, ones in parts.items()]
+        receivers = [one.receiver for one in connections]
+        if receivers != self._receivers:
+            self._receivers, self._shares = receivers, self._shared(connections)
+        return [_summed(share, connections) for share in self._shares]
+
+    def _shared(self, connections: Sequence[ConnectionView]) -> list[_Share]:
+        parts: dict[_Meant, list[int]] = {}
+        for place, one in enumerate(connections):
+            for named in self._means(one):
+                parts.setdefault(named, []).append(place)
+        # Inside a group, events are handed on in one step: of those, the connections of the slots have all counts but one.
+        return [
+            _Share(named, places, [place for place in places if not _hands_on(connections[place])])
+            for named, places in parts.items()
+        ]
 
     def _means(self, one: ConnectionView) -> Iterator[_Meant]:
         sender = self._ports.seen(one.sender)
@@ -67,28 +76,28 @@ class _Meant(NamedTuple):
     to_group: str
 
 
-def _summed(named: _Meant, ones: Sequence[ConnectionView]) -> ConnectionView:
-    counted = _counted(ones)
-    return ConnectionView(
-        *named,
-        sent=_total(one.sent for one in counted),
-        acknowledged=_total(one.acknowledged for one in counted),
-        rate=sum(one.rate for one in counted),
-        open=sum(one.open for one in ones),
+class _Share(NamedTuple):
+    """Places among the connections of the log: all, and those whose counts are added up."""
+
+    named: _Meant
+    every: Sequence[int]
+    counted: Sequence[int]
+
+
+def _summed(share: _Share, connections: Sequence[ConnectionView]) -> tuple[ConnectionView, Sequence[ConnectionView]]:
+    counted = [connections[place] for place in share.counted]
+    whole = ConnectionView(
+        *share.named,
+        sent=total_of(one.sent for one in counted),
+        acknowledged=total_of(one.acknowledged for one in counted),
+        rate=sum([one.rate for one in counted]),
+        open=sum([connections[place].open for place in share.every]),
     )
-
-
-def _counted(ones: Sequence[ConnectionView]) -> Sequence[ConnectionView]:
-    # Inside a group, events are handed on in one step: of those, the connections of the slots have all counts but this one.
-    return [one for one in ones if not _hands_on(one)]
+    return whole, counted
 
 
 def _hands_on(one: ConnectionView) -> bool:
     return is_dispatcher(one.receiver.operator) or (is_merger(one.sender.operator) and one.inside_group)
-
-
-def _total(amounts: Iterable[Amount]) -> Amount:
-    return sum(amounts, Amount())
 
 
 def ports_seen(run: Run, ports: Sequence[PortProgress]) -> Sequence[PortProgress]:

@@ -248,7 +248,7 @@ def counters(connection: Connection, run_ids: Collection[int]) -> dict[int, tupl
     ports: dict[int, list[PortProgress]] = {run_id: [] for run_id in run_ids}
     under_way = {run_id: UnderWay({}, {}) for run_id in run_ids}
     # Thousands of rows in a run with many slots: taken apart at once, in the order of the table's columns.
-    for run_id, op, name, direction, events, *counts in connection.execute(query):
+    for run_id, op, name, direction, events, *counts in connection.execute(query).all():
         port = Port(op, name)
         if direction not in (schema.OPEN, schema.PENDING):
             ports[run_id].append(PortProgress(port, direction, events, *counts))
