@@ -15,11 +15,12 @@ from airflow_logio.cli.common import LogOption, RunArgument, counted, opened, ou
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
-from airflow_logio.cli.traced_records import together, traced_json, traced_tables
+from airflow_logio.cli.traced_records import traced_json, traced_tables
 from airflow_logio.cli.why_not_text import why_not_json, why_not_lines
 from airflow_logio.errors import LogioError, NotKept
 from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
+from airflow_logio.runtime.figures.shown_records import together
 from airflow_logio.runtime.figures.why_not import WhyNot, why_not
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.store.lineage.queries import backward, forward

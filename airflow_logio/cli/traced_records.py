@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_logio.cli.common import counted
+from airflow_logio.errors import LineageUnknown, NotKept
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, records
 from airflow_logio.runtime.figures.record_lineage import TracedEvent, TracedRecords
+from airflow_logio.runtime.figures.shown_records import distinct_names, rows_at, together
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
@@ -67,23 +70,11 @@ def _first(store: LogStore, run: Run, group: Sequence[TracedEvent], load: Elsewh
     for one in group:
         left = many - sum(table.num_rows for table in found)
         if one.places is not None and len(one.places) and left > 0:
-            places = one.places[:left]
-            table = records(store, run, one.event, load).take(places)
-            found.append(_numbered(table, one, [int(place) for place in places]))
+            places = one.places[:left].tolist()
+            with suppress(NotKept, LineageUnknown):  # a writer hands on what a replay operator made
+                table = distinct_names(rows_at(records(store, run, one.event, load), places))
+                found.append(_numbered(table, one, places))
     return together(found)
-
-
-def together(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables of one port under each other, to be looked at: columns whose types have nothing in common become text."""
-    if not tables:
-        return pa.table({})
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException:
-        texts = [
-            pa.Table.from_pylist([{k: str(v) for k, v in row.items()} for row in one.to_pylist()]) for one in tables
-        ]
-        return pa.concat_tables(texts, promote_options="default")
 
 
 def _numbered(table: pa.Table, one: TracedEvent, places: Sequence[int]) -> pa.Table:

@@ -51,7 +51,7 @@ def told(values: Sought) -> str:
 
 
 def _searched(one: PortSearch) -> str:
-    gone = f", {one.sent - one.searched:,} are not in the log any more" if one.sent > one.searched else ""
+    gone = f", the records of {one.sent - one.searched:,} are not in the log" if one.sent > one.searched else ""
     without = "".join(
         f"; {operator} does not say what {name} depends on" for name, operator in one.not_followed.items()
     )
@@ -78,10 +78,18 @@ def _fate(met: Met, search: PortSearch) -> str:
         case Fate.IGNORED:
             return f"no Input Set of {met.operator} uses it"
         case Fate.LEFT_OUT:
-            made = f"made event {', '.join(map(str, met.made))}" if met.made else "made no event"
-            if search.not_followed:  # these records may be of other values
-                return f"it was generated and {made}, without a record of all the values"
-            return f"it was generated and {made}, without such a record: {met.operator} has left it out"
+            return _left_out(met, search)
+
+
+def _left_out(met: Met, search: PortSearch) -> str:
+    if not met.made:
+        return f"it was generated, and made no event: {met.operator} has left it out"
+    made = f"it was generated and made event {', '.join(map(str, met.made))}"
+    if search.not_followed:  # these records may be of other values
+        return f"{made}, without a record of all the values"
+    if not search.is_output_known:
+        return f"{made}; not all records behind it are in the log, and none of those that are is the one"
+    return f"{made}, without such a record: {met.operator} has left it out"
 
 
 def _met_json(met: Met) -> dict[str, Any]:

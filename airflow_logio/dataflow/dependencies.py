@@ -109,7 +109,7 @@ class _Checking:
         columns = given.columns if isinstance(given, Depends) else given
         if not self.inputs:
             self.refuse("it has depends=..., and no input port that its records could depend on")
-        if columns is None:
+        if columns is None and uses in (Uses.ONE, Uses.SAME):
             return Dependence(uses)
         if not isinstance(columns, Mapping) or not columns:
             self.refuse(f'depends is {columns!r}; give output column → input column, e.g. {{"store_id": "store_id"}}')

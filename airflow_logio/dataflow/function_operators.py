@@ -30,7 +30,7 @@ from airflow_logio.dataflow.parameters import PARAMS
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.windows import WINDOW_START, Window
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
-from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
+from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import ExecutionMode
 
 SCHEMAS = "schemas"
@@ -101,8 +101,12 @@ class WindowedOperator(StatefulOperator):
             )
 
     def record_rules(self) -> RecordRules:
-        part = self._window.record_part()
-        outputs = {port: self._of_sums(one) for port, one in self._function.depends.items()}
+        part, grid = self._window.record_part(), self._window.grid()
+        window = None if grid is None else Part(grid.on, grid.seconds, grid.origin)
+        outputs = {
+            port: replace(self._of_sums(one), window=window if one.window_starts else None)
+            for port, one in self._function.depends.items()
+        }
         return RecordRules(outputs, {} if part is None else {"": part})
 
     def _of_sums(self, dependence: Dependence) -> Dependence:

@@ -21,18 +21,6 @@ class Uses(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dependence:
-    """How the records of one output port depend on input records: dependencies S_in.A ↔ S_out.B."""
-
-    uses: Uses = Uses.SOME
-    columns: Mapping[str, Mapping[str, str]] | None = None
-    """Input port → {B: A}: the output records with x in B are unaffected by all but the input records with x in A. None:
-    every column that both have."""
-    window_starts: tuple[str, ...] = ()
-    """Output columns with the start of the window of time that the Input Set is."""
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """Which records of its events an Input Set has: all, or with `on` those of one window of time."""
 
@@ -45,6 +33,20 @@ class Part:
 
 
 WHOLE = Part()
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """How the records of one output port depend on input records: dependencies S_in.A ↔ S_out.B."""
+
+    uses: Uses = Uses.SOME
+    columns: Mapping[str, Mapping[str, str]] | None = None
+    """Input port → {B: A}: the output records with x in B are unaffected by all but the input records with x in A. None:
+    every column that both have."""
+    window_starts: tuple[str, ...] = ()
+    """Output columns with the start of the window of time that the Input Set is."""
+    window: Part | None = None
+    """Which window of time that is, of an operator with `window_starts`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.errors import LineageUnknown, NotKept
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, records
 from airflow_logio.runtime.figures.record_lineage import TracedEvent, TracedRead, step_behind
+from airflow_logio.runtime.figures.shown_records import distinct_names, rows_at
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui.lineage_documents import MOST_COLUMNS, MOST_PORTS, MOST_READS, MOST_RECORDS, page_port, shown_text
@@ -39,9 +42,10 @@ def _port(store: LogStore, run: Run, name: str, group: Sequence[TracedEvent], lo
     for one in group:
         places = [] if one.places is None else one.places[: MOST_RECORDS - len(rows)].tolist()
         if places:
-            table = records(store, run, one.event, load).take(places)
-            columns = columns or table.column_names[:MOST_COLUMNS]
-            rows += [_row(one, place, value, columns) for place, value in zip(places, table.to_pylist(), strict=True)]
+            with suppress(NotKept, LineageUnknown):  # a writer hands on what a replay operator made
+                table = distinct_names(rows_at(records(store, run, one.event, load), places))
+                columns = columns or table.column_names[:MOST_COLUMNS]
+                rows += [_row(one, *pair, columns) for pair in zip(places, table.to_pylist(), strict=True)]
     return {
         "port": name,
         "events": len(group),
@@ -64,7 +68,8 @@ def _row(one: TracedEvent, place: int, value: Mapping[str, Any], columns: Sequen
 
 def _read(store: LogStore, run: Run, one: TracedRead, load: Elsewhere | None) -> dict[str, Any]:
     rows, by_key = one.rows(effect(store, run, one.read, load=load))
-    shown: pa.Table = rows.select(rows.column_names[:MOST_COLUMNS]).slice(0, MOST_RECORDS)
+    shown: pa.Table = distinct_names(rows.slice(0, MOST_RECORDS))
+    shown = shown.select(shown.column_names[:MOST_COLUMNS])
     return {
         "operator": one.read.operator_in_log,
         "connection": one.read.connection,

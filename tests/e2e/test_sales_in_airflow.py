@@ -27,7 +27,7 @@ from airflow_logio.protocol.states import ALIVE, GroupState, RunState, ScalingSt
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
-from tests.support.airflow_browser import group_of, in_airflow, picture
+from tests.support.airflow_browser import group_of, in_airflow, page_of_task, picture
 from tests.support.grocery import assert_exact, expected, load_products, write_slice
 from tests.support.openlineage_events import Event, datasets, events_of
 from tests.support.person import Person
@@ -244,6 +244,9 @@ def comes_back_before_ones_eyes(standalone: Standalone, log: LogStore) -> None:
         expect(history.locator("li.death")).to_contain_text("hourly/1")
         expect(history.locator("li.recovery")).to_contain_text("hourly/2")
         picture(browser, "recovered")
+        # The tab of a group's task is about its group.
+        browser.page.goto(page_of_task(standalone.url, DAG_ID, RUN_ID, "sales.totals"))
+        expect(browser.page.get_by_label("Group totals", exact=True)).to_be_visible()
 
 
 def leads_from_a_number_to_its_rows(standalone: Standalone, places: Places) -> None:
@@ -472,9 +475,11 @@ def scaled_by_a_person(person: Person, places: Places, log: LogStore, run: Run) 
 
 
 def scaled_by_click(standalone: Standalone, log: LogStore, run: Run) -> None:
-    """In the tab, by the dialog of the group; the log has the person's name."""
+    """In the tab, by the dialog of the group; the log has the person's name. In the dark, as Airflow is for such a person."""
     login = login_of(standalone)
-    with in_airflow(standalone.url, login, SCALED, RUN_ID) as browser:
+    with in_airflow(standalone.url, login, SCALED, RUN_ID, "dark") as browser:
+        ground = browser.page.locator(".logio").first.evaluate("(it) => getComputedStyle(it).backgroundColor")
+        assert ground == "rgb(18, 23, 30)"
         panel = group_of(browser, "hourly")
         panel.get_by_role("button", name="Scale ...").click()
         dialog = browser.page.get_by_role("dialog", name="Scale group hourly?")

@@ -10,7 +10,7 @@ from typing import Literal
 
 from playwright.sync_api import Locator, expect
 
-from airflow_logio.ui.airflow_places import page_of_run
+from airflow_logio.ui.airflow_places import ROUTES, page_of_run
 from tests.support.chromium import Browsed, browsed
 
 PICTURES = "LOGIO_PICTURES"
@@ -33,6 +33,12 @@ def in_airflow(
         page.goto(address)
         expect(page.get_by_label("Graph", exact=True)).to_be_visible()
         yield browser
+
+
+def page_of_task(airflow_url: str, dag_id: str, run_id: str, task_id: str) -> str:
+    """The address of a task instance's tab."""
+    run, _, _ = page_of_run(airflow_url, dag_id, run_id).rpartition("/plugin/")
+    return f"{run}/tasks/{task_id}/plugin/{ROUTES['task_instance']}"
 
 
 def group_of(browser: Browsed, name: str) -> Locator:

@@ -20,7 +20,7 @@ from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.runtime.figures.dependence_rules import Made, Taken, WantedRecords, made_from
 from airflow_logio.runtime.figures.event_columns import EventColumns
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
-from airflow_logio.runtime.figures.record_matching import Places
+from airflow_logio.runtime.figures.record_matching import Places, Side, comparable, numbered
 from airflow_logio.runtime.figures.record_values import holding
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort, EventIds, backward, step
@@ -70,13 +70,12 @@ class TracedRead:
         if self.keys is None or effect.column_names.count(key) != 1:
             return effect, False
         column = effect.column(key)
-        if not pa.types.is_null(self.keys.type) and self.keys.type != column.type:
-            if not (pa.types.is_integer(self.keys.type) and pa.types.is_integer(column.type)):
-                return effect, False
-            column, keys = column.cast(pa.int64(), safe=False), self.keys.cast(pa.int64(), safe=False)
-        else:
-            keys = self.keys.cast(column.type)
-        return effect.filter(pc.is_in(column, keys)), True
+        compared = comparable([self.keys.type, column.type])
+        if compared is None:
+            return (effect.slice(0, 0), True) if pa.types.is_null(self.keys.type) else (effect, False)
+        sides = [Side({key: pa.chunked_array([self.keys])}, len(self.keys)), Side({key: column}, effect.num_rows)]
+        wanted, found = numbered({key: compared.kind}, sides)
+        return effect.filter(pa.array(np.isin(found, wanted))), True
 
 
 @dataclass(frozen=True)
@@ -167,15 +166,20 @@ class _Tracing:
 
     def begin(self, values: Mapping[str, str]) -> None:
         self._columns.know(self._graph.events())
+        lacking = ""
         for event in self._graph.roots:
             table = self._columns.needed(event, tuple(values))
             places = np.arange(self._columns.records(event) or 0)
             if values:
-                if lacking := [name for name in values if name not in table.column_names]:
-                    raise LineageUnknown(f"the records of {event} have no column {lacking[0]!r}")
+                if missing := next((name for name in values if name not in table.column_names), None):
+                    lacking = f"the records of {event} have no column {missing!r}"
+                    continue
                 places = np.flatnonzero(holding(table, values).to_numpy())
+                lacking = ""
             if len(places):
                 self._selected[event] = _Selected(places)
+        if lacking and not self._selected:
+            raise LineageUnknown(lacking)
         if values and not self._selected:
             told = ", ".join(f"{name}={value}" for name, value in values.items())
             events = ", ".join(map(str, self._graph.roots[:3])) + (" ..." if len(self._graph.roots) > 3 else "")
@@ -240,7 +244,10 @@ class _Tracing:
         table = self._columns.kept(event, (key,)) if isinstance(key, str) and places is not None else None
         if table is None:
             return None
-        return pc.unique(table.column(0).take(places)).drop_null() if table.num_columns else pa.nulls(0)
+        try:
+            return pc.unique(table.column(0).take(places)).drop_null() if table.num_columns else pa.nulls(0)
+        except pa.ArrowException:  # of some types, Arrow cannot say which values are equal
+            return None
 
     def answer(self, authored: Lineage) -> TracedRecords:
         ports = CapturedPorts(self._run)

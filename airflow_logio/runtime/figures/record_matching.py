@@ -40,8 +40,20 @@ def comparable(kinds: Sequence[pa.DataType]) -> ComparedAs | None:
         is_small = all(map(pa.types.is_integer, every)) and pa.uint64() not in every
         return ComparedAs(pa.int64(), is_exact=True) if is_small else None
     (kind,) = every
-    is_plain = not pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType)
-    return ComparedAs(kind, is_exact=True) if is_plain and not pa.types.is_run_end_encoded(kind) else None
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        kind = pa.decimal128(kind.precision, kind.scale)
+    return ComparedAs(kind, is_exact=True) if _has_equality(kind) else None
+
+
+def _has_equality(kind: pa.DataType) -> bool:
+    """Whether Arrow can say which values of the type are equal."""
+    if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) or pa.types.is_run_end_encoded(kind):
+        return False
+    try:
+        pc.index_in(pa.nulls(1, kind), pc.unique(pa.nulls(1, kind)))
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _floating(kinds: set[pa.DataType]) -> ComparedAs | None:

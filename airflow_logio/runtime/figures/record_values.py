@@ -28,8 +28,22 @@ class Stretch:
         return f"{self.begin.isoformat(timespec='minutes')} to {self.end.isoformat(timespec='minutes')}"
 
 
-Sought = Mapping[str, str | Stretch]
-"""Column → the value that a record must have in it, as text, or when it must be."""
+Condition = str | Stretch
+"""A value as text, or when it must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Several conditions on one column."""
+
+    conditions: tuple[Condition, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.conditions))
+
+
+Sought = Mapping[str, Condition | AllOf]
+"""Column → what a record must have in it."""
 
 
 class Looked(NamedTuple):
@@ -90,9 +104,13 @@ def holding(table: pa.Table, values: Sought) -> pa.ChunkedArray:
         if table.column_names.count(name) > 1:
             raise LineageUnknown(f"the records have several columns {name!r}: it is not known which one is meant")
         column = table.column(name)
-        has = _within(column, value, name) if isinstance(value, Stretch) else _equal(column, value, name)
-        has = pc.fill_null(has, False)
-        wanted = has if wanted is None else pc.and_(wanted, has)
+        for condition in value.conditions if isinstance(value, AllOf) else (value,):
+            if isinstance(condition, Stretch):
+                has = _within(column, condition, name)
+            else:
+                has = _equal(column, condition, name)
+            has = pc.fill_null(has, False)
+            wanted = has if wanted is None else pc.and_(wanted, has)
     return wanted
 
 
@@ -117,5 +135,9 @@ def _within(column: pa.ChunkedArray, stretch: Stretch, name: str) -> pa.ChunkedA
 def _as(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
     try:
         return pa.scalar(text).cast(kind)
+    except pa.ArrowNotImplementedError as error:
+        raise LineageUnknown(
+            f"column {name!r} has type {kind}, in which no value can be looked for by its text"
+        ) from error
     except pa.ArrowException as error:
         raise LineageUnknown(f"column {name!r} has type {kind}, and {text!r} is no value of it") from error

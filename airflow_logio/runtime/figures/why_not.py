@@ -10,19 +10,23 @@ from enum import StrEnum
 
 from airflow_logio.dataflow.timeline import Grid
 from airflow_logio.errors import LineageUnknown, NotKept
-from airflow_logio.protocol.record_rules import Dependence, Part, RecordRules
-from airflow_logio.protocol.values import Port, Status
+from airflow_logio.protocol.record_rules import Dependence, Part
+from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.runtime.figures.event_columns import EventColumns
 from airflow_logio.runtime.figures.event_search import Holding, events_holding
 from airflow_logio.runtime.figures.input_set_parts import InputSetPart
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
-from airflow_logio.runtime.figures.record_values import Sought, Stretch, holding
+from airflow_logio.runtime.figures.record_values import AllOf, Condition, Sought, Stretch, column_names, holding
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.lineage_port import Delivered, LineageLog
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run
+from airflow_logio.store.rules.header import decode_header
+
+LARGEST = 2**62
+"""Larger than the number of any event."""
 
 
 class Fate(StrEnum):
@@ -66,10 +70,16 @@ class PortSearch:
     """Event → how many of its records have the values."""
     searched: int
     sent: int
-    """More than were searched, if retention has removed some."""
+    """More than were searched, if retention has removed some, or if a replay operator has made them."""
     not_followed: Mapping[str, str] = field(default_factory=dict)
     """Column that was asked for → the operator that does not say what it depends on: records were sought without it."""
     met: tuple[Met, ...] = ()
+    is_output_known: bool = True
+    """All records of the port behind it were searched, and none of them is what was sought."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.searched == self.sent
 
 
 @dataclass
@@ -106,6 +116,7 @@ class _Ask:
     receiver: Port | None = None
     """The input port towards the output that was asked for, and that output."""
     output: str = ""
+    is_output_known: bool = True
 
 
 class _Search:
@@ -131,18 +142,24 @@ class _Search:
             (one,) = events_holding(self._store, self._run, ask.port, ask.values, self._load)
         except NotKept as error:
             self._answer.notes.append(str(error))
+            self._note(ask, {}, 0, self._sent(ask.port), ())
             return False
         except LineageUnknown as error:
             if ask.receiver is None:
                 raise
             self._answer.notes.append(str(error))
             return True
-        met: tuple[Met, ...] = ()
-        if ask.receiver is not None and one.records:
-            met = tuple(self._fates(ask, one))
-        search = PortSearch(ask.port, ask.values, one.records, one.searched, one.sent, ask.not_followed, met)
-        self._answer.searches.append(search)
+        met = tuple(self._fates(ask, one)) if ask.receiver is not None and one.records else ()
+        self._note(ask, one.records, one.searched, one.sent, met)
         return bool(one.records)
+
+    def _note(self, ask: _Ask, found: Mapping[int, int], searched: int, sent: int, met: tuple[Met, ...]) -> None:
+        search = PortSearch(ask.port, ask.values, found, searched, sent, ask.not_followed, met, ask.is_output_known)
+        self._answer.searches.append(search)
+
+    def _sent(self, port: Port) -> int:
+        with self._store.lineage(self._run) as log:
+            return log.sent(port)
 
     # --- what has become of it ------------------------------------------------------------------------------------------
 
@@ -174,8 +191,10 @@ class _Search:
 
     def _before(self, ask: _Ask) -> Iterator[_Ask]:
         operator, shape = ask.port.operator, self._shape(ask.port.operator)
+        is_known = self._answer.searches[-1].is_whole
         if not shape.inputs:
-            self._answer.notes.append(f"{operator} is a source, and none of its events so far has such a record")
+            which = "none of its events so far has" if is_known else "none of its events in the log has"
+            self._answer.notes.append(f"{operator} is a source, and {which} such a record")
         for name in shape.inputs:
             sender = CapturedPorts(self._run).checked(shape.inputs[name])
             if name not in shape.lineage_in:
@@ -184,28 +203,27 @@ class _Search:
             values, lost = self._translated(ask, name, sender)
             if values:
                 not_followed = {**ask.not_followed, **dict.fromkeys(lost, operator)}
-                yield _Ask(sender, values, not_followed, Port(operator, name), ask.port.name)
-            else:
+                yield _Ask(sender, values, not_followed, Port(operator, name), ask.port.name, is_known)
+            elif lost:
                 self._answer.notes.append(f"{operator} does not say what {' and '.join(lost)} depends on (depends=...)")
 
     def _translated(self, ask: _Ask, name: str, sender: Port) -> tuple[Sought, list[str]]:
         """What records of the sender would have, and the columns that nothing is known of."""
-        rules = self._shape(ask.port.operator).rules
-        dependence = rules.outputs.get(ask.port.name)
+        dependence = self._shape(ask.port.operator).rules.outputs.get(ask.port.name)
         if dependence is None:
             return {}, list(ask.values)
-        found: dict[str, str | Stretch] = {}
+        found: dict[str, list[Condition]] = {}
         lost: list[str] = []
         for column, value in ask.values.items():
             before = self._column_before(dependence, column, name, sender)
             if before:
-                found[before] = value
-            elif column in dependence.window_starts and isinstance(value, str):
-                on, stretch = _stretch(rules, ask.port, value)
-                found[on] = stretch
+                found.setdefault(before, []).extend(value.conditions if isinstance(value, AllOf) else [value])
+            elif column in dependence.window_starts and dependence.window is not None and isinstance(value, str):
+                stretch = _stretch(dependence.window, ask.port.operator, value)
+                found.setdefault(dependence.window.on, []).append(stretch)
             else:
                 lost.append(column)
-        return found, lost
+        return {name: AllOf(tuple(all_)) if len(all_) > 1 else all_[0] for name, all_ in found.items()}, lost
 
     def _column_before(self, dependence: Dependence, column: str, name: str, sender: Port) -> str | None:
         if dependence.columns is not None:
@@ -216,32 +234,31 @@ class _Search:
     def _columns_at(self, sender: Port) -> Sequence[str]:
         """The columns of the newest event; none if they are not known."""
         with self._store.lineage(self._run) as log:
-            sent = log.sent(sender)
-            columns = EventColumns(log, self._load)
-            table = columns.kept(EventNode(sender, sent), None) if sent else None
-        return () if table is None else list(table.column_names)
+            for number, stored in log.bodies_before(sender.operator, sender.name, LARGEST, 2):  # the end has none
+                where = f"event {number} of {sender}"
+                header = decode_header(where, stored.header, stored.body, stored.ref)
+                if header.kind is Kind.DATA and header.made_of is None:
+                    return column_names(where, stored, self._load)
+        return ()
 
     def _shape(self, operator: str) -> OperatorShape:
         return self._run.spec.operators[operator]
 
 
-def _stretch(rules: RecordRules, output: Port, value: str) -> tuple[str, Stretch]:
-    """The column of times, and the window that starts at a time. Raises `LineageUnknown` if none does."""
-    operator = output.operator
-    of_port = rules.parts.get("", rules.parts.get(output.name, Part()))  # a function's port has its name
-    part = of_port if of_port.on else next(one for one in rules.parts.values() if one.on)
-    grid = Grid(part.on, part.seconds, part.origin)
+def _stretch(window: Part, operator: str, value: str) -> Stretch:
+    """The window that starts at a time. Raises `LineageUnknown` if none does."""
+    grid = Grid(window.on, window.seconds, window.origin)
     try:
-        start = datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp()
-    except ValueError as error:
+        at = datetime.fromisoformat(value)
+        start = (at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        number = grid.number(int(start))
+        begin, end = (datetime.fromtimestamp(grid.start(one), UTC).replace(tzinfo=None) for one in (number, number + 1))
+    except (ValueError, OverflowError, OSError) as error:
         raise LineageUnknown(f"{value!r} is no time at which a window of {operator} could start: {error}") from error
-    number = grid.number(int(start))
     if grid.start(number) != start:
-        raise LineageUnknown(
-            f"no window of {operator} starts at {value}: the one that it is in starts at {grid.name(number)}"
-        )
-    begin, end = (datetime.fromtimestamp(grid.start(one), UTC).replace(tzinfo=None) for one in (number, number + 1))
-    return part.on, Stretch(begin, end)
+        started = grid.name(number)
+        raise LineageUnknown(f"no window of {operator} starts at {value}: the one that it is in starts at {started}")
+    return Stretch(begin, end)
 
 
 def _fate(row: Delivered, output: str, log: LineageLog, aside: Mapping[str, str]) -> Met:

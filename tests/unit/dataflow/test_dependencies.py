@@ -45,7 +45,8 @@ def rules_of(depends: Any, window: Any = HOURS, **settings: Any) -> RecordRules:
 
 def test_columns_and_starts_of_windows() -> None:
     rules = rules_of({"shop": "store_id", "hour": window_start})
-    assert rules.outputs == {"out": Dependence(Uses.SOME, {"in": {"shop": "store_id"}}, ("hour",))}
+    hours = Part("at", 3600)
+    assert rules.outputs == {"out": Dependence(Uses.SOME, {"in": {"shop": "store_id"}}, ("hour",), hours)}
     assert rules.parts == {"": Part("at", 3600)}
     assert rules_of(None) == RecordRules({}, {"": Part("at", 3600)})
     assert rules_of(from_every({"a": "b"})).outputs["out"] == Dependence(Uses.EVERY, {"in": {"a": "b"}})
@@ -152,6 +153,7 @@ def test_an_operator_of_ones_own_says_it_without_becoming_another_one() -> None:
         ({"a": ["b", "c"]}, "names two columns of input port 'in'"),
         ({"ot": from_one()}, r"depends names output port 'ot', and the operator has 'out'. Did you mean 'out'\?"),
         (from_every({}), "depends is {}"),
+        (from_every(None), "depends is None"),  # type: ignore[arg-type]  # what a person may write
         (from_every({"a": []}), r"depends\['a'\] is \[\]; give the name of an input column"),
     ],
 )

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.cli.app import main
-from airflow_logio.cli.traced_records import together
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.runtime.figures.record_lineage import TracedRead, TracedRecords, records_behind
+from airflow_logio.runtime.figures.shown_records import rows_at, together
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.result import ReadNode
@@ -259,8 +259,16 @@ def test_columns_of_one_name_and_types_that_have_nothing_in_common() -> None:
     with pytest.raises(LineageUnknown, match="the records have several columns 'shop'"):
         logged(shop(), made=[twice]).behind({"shop": "a"})
     texts = together([pa.table({"a": [1]}), pa.table({"a": ["x"]}), pa.table({"a": pa.array([None], pa.float64())})])
-    assert texts["a"].to_pylist() == ["1", "x", "None"]
+    assert texts["a"].to_pylist() == ["1", "x", None]
     assert together([pa.table({"a": [1]}), pa.table({"a": [1.5]})])["a"].to_pylist() == [1.0, 1.5]
+
+
+def test_records_of_any_type_and_name_are_shown() -> None:
+    views = pa.table({"s": pa.array(["a", "b", "c"], pa.string_view()), "l": [[1], [2], [3]]})
+    assert rows_at(views, [2, 0]).to_pylist() == [{"s": "c", "l": [3]}, {"s": "a", "l": [1]}]
+    assert rows_at(views, []).num_rows == 0
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
+    assert together([twice, twice]).to_pylist() == [{"n": 1, "n (2)": 2}] * 2
 
 
 @pytest.mark.parametrize(
@@ -270,6 +278,8 @@ def test_columns_of_one_name_and_types_that_have_nothing_in_common() -> None:
         (pa.array([2**40], pa.int64()), pa.table({"k": pa.array([7, 8], pa.int32())}), ([], True)),
         (pa.array([7]), pa.table({"k": ["07", "08"]}), (["07", "08"], False)),
         (pa.array([7]), pa.table({"other": [1]}), ([1], False)),
+        (pa.array(["a"]), pa.table({"k": pa.array(["a", "b"]).dictionary_encode()}), (["a"], True)),
+        (pa.array([[7]]), pa.table({"k": [[7], [8]]}), ([[7], [8]], False)),
         (None, pa.table({"k": [7]}), ([7], False)),
     ],
 )

@@ -27,7 +27,7 @@ COLUMNS = {
     **{str(kind): pa.array(DAYS, pa.timestamp("us")).cast(kind) for kind in (pa.date32(), pa.date64())},
     "time": pa.array([dt.time(1), None, dt.time(2)], pa.time64("us")),
     "duration": pa.array([dt.timedelta(1), None, dt.timedelta(2)]),
-    **{str(kind): pa.array(DECIMALS, kind) for kind in (pa.decimal128(5, 1), pa.decimal256(50, 1))},
+    **{str(kind): pa.array(DECIMALS, kind) for kind in (pa.decimal32(5, 1), pa.decimal128(5, 1), pa.decimal256(50, 1))},
     "interval": pa.array([(1, 2, 3), None, (1, 2, 4)], pa.month_day_nano_interval()),
 }
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.cli.app import main
+from airflow_logio.cli.why_not_text import why_not_lines
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
-from airflow_logio.protocol.values import Event, Kind, Port, Status
+from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.runtime.figures.record_values import Stretch
 from airflow_logio.runtime.figures.why_not import Fate, Met, WhyNot, why_not
 from airflow_logio.runtime.systems.arrow import encode
@@ -26,7 +27,9 @@ from airflow_logio.store.records import OperatorShape, Run, ScopeShape
 from tests.support.logs import spec, start_driver
 
 SOURCE, CLEAN, HOURLY = Port("source", "out"), Port("clean", "out"), Port("hourly", "out")
-BY_HOUR = RecordRules({"out": Dependence(Uses.SOME, {"in": {"shop": "shop_id"}}, ("hour",))}, {"": Part("at", 3600)})
+HOUR = pa.array([datetime.fromisoformat("2024-01-01T10:00")], pa.timestamp("us"))
+HOURS = Part("at", 3600)
+BY_HOUR = RecordRules({"out": Dependence(Uses.SOME, {"in": {"shop": "shop_id"}}, ("hour",), HOURS)}, {"": HOURS})
 RENAMED = RecordRules({"out": Dependence(Uses.ONE, {"in": {"shop_id": "shop_id", "at": "at"}})}, {"": WHOLE})
 
 
@@ -55,8 +58,19 @@ class Logged:
         return [met for one in self.asked(**values).searches for met in one.met]
 
 
-def logged(store: LogStore, hourly: RecordRules = BY_HOUR, clean: RecordRules = RENAMED) -> Logged:
-    """source → clean → hourly: `clean` has sent five of six events on, whose fates differ; of the first, an hour was made."""
+def logged(
+    store: LogStore,
+    hourly: RecordRules = BY_HOUR,
+    clean: RecordRules = RENAMED,
+    *,
+    made: pa.Table | None = None,
+    replayed: bool = False,
+    ended: bool = False,
+) -> Logged:
+    """source → clean → hourly: `clean` has sent five of six events on, whose fates differ; of the first, an hour was made.
+
+    `replayed`: `hourly` is a replay operator. `ended`: the source's stream has ended.
+    """
     shapes = {
         "source": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
         "clean": OperatorShape("g", {"in": "source.out"}, ("out",), ("in",), ("out",), (), clean),
@@ -79,9 +93,12 @@ def logged(store: LogStore, hourly: RecordRules = BY_HOUR, clean: RecordRules = 
                 fx.RecordLineage(CLEAN, number, str(number)),
                 fx.CountEvents(CLEAN, "out", 1, 1),
             ]
-    hour = pa.table({"hour": pa.array([datetime.fromisoformat("2024-01-01T10:00")], pa.timestamp("us")), "shop": ["x"]})
+    if ended:
+        commit += [fx.LogEvent(Event(SOURCE, 7, Kind.END, 0, None, b""), (), kept=True)]
+    made_of = MadeOf("2024-01-01T10:00", 0, b"digest", 9) if replayed else None
+    hour = made if made is not None else pa.table({"hour": HOUR, "shop": ["x"]})
     commit += [
-        fx.LogEvent(Event(HOURLY, 1, Kind.DATA, 1, None, encode(hour)), (), kept=True),
+        fx.LogEvent(Event(HOURLY, 1, Kind.DATA, 1, None, encode(hour), made_of=made_of), (), kept=True),
         fx.RecordLineage(HOURLY, 1, "2024-01-01T10:00"),
         fx.CountEvents(HOURLY, "out", 1, 1),
         fx.SetAside("hourly", "2024-01-01T12:00", 1, "ValueError: no price"),
@@ -138,7 +155,7 @@ def test_it_is_there_after_all() -> None:
 def test_where_nothing_leads_further() -> None:
     silent = logged(MemoryLogStore(), RecordRules({}, {"": Part("at", 3600)})).asked(shop="waiting")
     assert silent.notes == ["hourly does not say what shop depends on (depends=...)"]
-    only_hour = RecordRules({"out": Dependence(Uses.SOME, {}, ("hour",))}, BY_HOUR.parts)
+    only_hour = RecordRules({"out": Dependence(Uses.SOME, {}, ("hour",), HOURS)}, BY_HOUR.parts)
     partly = logged(MemoryLogStore(), only_hour).asked(shop="waiting", hour="2024-01-01T11:00")
     assert partly.searches[1].not_followed == {"shop": "hourly"} and not partly.notes
     assert [met.fate for met in partly.searches[1].met] == [Fate.WAITING, Fate.UNUSED_YET, Fate.IGNORED], "of that hour"
@@ -157,6 +174,43 @@ def test_where_nothing_leads_further() -> None:
 def test_what_cannot_be_asked(values: Mapping[str, str], said: str) -> None:
     with pytest.raises(LineageUnknown, match=said):
         logged(MemoryLogStore()).asked(**values)
+
+
+def test_a_start_of_a_window_with_a_zone() -> None:
+    made = pa.table({"hour": HOUR.cast(pa.timestamp("us", "UTC")), "shop": ["x"]})
+    answer = logged(MemoryLogStore(), made=made).asked(shop="waiting", hour="2024-01-01T13:00+02:00")
+    assert [met.fate for met in answer.searches[1].met] == [Fate.WAITING]
+
+
+def test_two_conditions_on_one_column_are_both_meant() -> None:
+    twice = Dependence(Uses.ONE, {"in": {"one": "shop_id", "other": "shop_id"}})
+    made = pa.table({"one": ["x"], "other": ["x"]})
+    run = logged(MemoryLogStore(), RecordRules({"out": twice}, {"": WHOLE}), made=made)
+    answer = run.asked(one="waiting", other="unused")
+    assert str(answer.searches[1].values["shop_id"]) == "waiting and unused"
+    assert not any(search.found for search in answer.searches), "no record has two shops"
+    at = RecordRules({"out": Dependence(Uses.SOME, {"in": {"t": "at"}}, ("hour",), HOURS)}, {"": HOURS})
+    run = logged(MemoryLogStore(), at, made=pa.table({"t": HOUR, "hour": HOUR}))
+    assert not run.asked(t="2024-01-01T10:06", hour="2024-01-01T11:00").searches[1].found
+    assert run.asked(t="2024-01-01T11:05", hour="2024-01-01T11:00").searches[1].found == {2: 1}
+
+
+def test_what_a_replay_operator_has_made_is_not_known() -> None:
+    """Neither that the record is there, nor that it is not."""
+    run = logged(MemoryLogStore(), replayed=True)
+    answer = run.asked(shop="left_out")
+    assert not answer.is_there and "replay operator" in answer.notes[0]
+    assert (answer.searches[0].searched, answer.searches[0].sent) == (0, 1)
+    (left_out, *_) = answer.searches[1].met
+    assert left_out.fate is Fate.LEFT_OUT and not answer.searches[1].is_output_known
+    told = " ".join(why_not_lines(answer))
+    assert "not all records behind it are in the log" in told and "has left it out" not in told
+
+
+def test_the_end_of_a_stream_has_no_columns() -> None:
+    handed_on = RecordRules({"out": Dependence(Uses.ONE)}, {"": WHOLE})
+    run = logged(MemoryLogStore(), BY_HOUR, handed_on, ended=True)
+    assert [len(one.found) for one in run.asked(shop="dropped").searches] == [0, 0, 1]
 
 
 def logio(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
