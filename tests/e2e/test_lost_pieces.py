@@ -41,7 +41,6 @@ RUN_ID = "lost_pieces"
 GROUPS = ("ingest", "totals", "hourly", "publish")
 RECORDS, RELYING_RECORDS = 150_000, 50_000
 RECORDS_PER_BATCH = 250 * 10
-UNAVAILABLE_SECONDS = 2.0
 
 
 class Installation(AirflowInstallation):
@@ -228,15 +227,21 @@ def the_database(here: Installation) -> None:
     for name in GROUPS:
         here.running(name)
     before = {name: here.group(name).incarnation for name in GROUPS}
-    seen = here.events("ingest.out")
+    seen, waited = here.events("ingest.out"), waits(here)
     for url in (here.places.log_url, here.warehouse):
         here.server.close_database(url)
-    time.sleep(UNAVAILABLE_SECONDS)
+    eventually(lambda: waits(here) > waited, what="a driver waits for the log", timeout=SHORT, every=0.1)
     for url in (here.places.log_url, here.warehouse):
         here.server.open_database(url)
     eventually(lambda: here.events("ingest.out") > seen, what="ingest commits again", timeout=SHORT, every=0.2)
     here.wait_for_supervisor()
     assert {name: here.group(name).incarnation for name in GROUPS} == before
+
+
+def waits(here: Installation) -> int:
+    """How often drivers have said that they wait for the log."""
+    logs = here.places.drivers.rglob("driver.log")
+    return sum(log.read_text(errors="replace").count(": waiting for the log") for log in logs)
 
 
 def a_stopped_driver_is_replaced_and_goes_on(here: Installation) -> None:

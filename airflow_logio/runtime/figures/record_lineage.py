@@ -72,7 +72,7 @@ class TracedRead:
         column = effect.column(key)
         compared = comparable([self.keys.type, column.type])
         if compared is None:
-            return (effect.slice(0, 0), True) if pa.types.is_null(self.keys.type) else (effect, False)
+            return effect, False
         sides = [Side({key: pa.chunked_array([self.keys])}, len(self.keys)), Side({key: column}, effect.num_rows)]
         wanted, found = numbered({key: compared.kind}, sides)
         return effect.filter(pa.array(np.isin(found, wanted))), True

@@ -26,8 +26,8 @@ def comparable(kinds: Sequence[pa.DataType]) -> ComparedAs | None:
     """How columns of these types are compared; None if they cannot be.
 
     Where `double` has become `float` on the way, both are compared as `float`: equal values are found, and perhaps more. So
-    with all floating point numbers: whether an operator tells 0.0 from -0.0, or nan from null, nobody knows here. Times of
-    different units or zones are not compared, for the like reason.
+    with all floating point numbers: the log does not say whether an operator tells 0.0 from -0.0, or nan from null. Times of
+    different units or zones are not compared, for a similar reason.
     """
     every = {_plain(kind) for kind in kinds}
     if all(map(pa.types.is_floating, every)):
