@@ -118,7 +118,8 @@ class OperatorFailed(LogioError):
 
 
 class SparkLost(LogioError):
-    """The JVM of this driver is gone. The driver ends, and is recovered."""
+    """The Spark of this driver is gone, or its session. The driver makes another session of its Spark Connect server; one
+    whose own JVM is gone ends, and is recovered."""
 
 
 # --- stop: this process was replaced ---------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ What may be a secret is not kept: of such a property the run remembers that it w
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,19 @@ from typing import Annotated, Any
 import typer
 
 from airflow_logio.cli.common import out, pairs, warn
+from airflow_logio.runtime.launch import spark_connect
 from airflow_logio.runtime.launch.spark_arguments import LOCAL_MASTER
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Run, Supervision
 
 _OF_THE_RUN = "Default: as the run was started"
-MasterOption = Annotated[str | None, typer.Option("--master", help=f"Spark master. {_OF_THE_RUN}, else {LOCAL_MASTER}")]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        help=f"Spark master, or sc://host:port of a Spark Connect server. {_OF_THE_RUN}, else {LOCAL_MASTER}",
+    ),
+]
 MemoryOption = Annotated[
     str | None, typer.Option("--driver-memory", help=f"Memory of each driver's JVM. {_OF_THE_RUN}")
 ]
@@ -27,6 +35,8 @@ ConfOption = Annotated[
     list[str] | None,
     typer.Option("--conf", help="Spark property, key=value; besides those that the run was started with"),
 ]
+TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+"""The environment has the token of a Spark Connect server under the name that Spark itself gives it."""
 _SECRET = re.compile(
     r"secret|passw|token|credential|private|://[^/\s]*@|(access|account|api|encryption|shared|signing)[._-]?key"
     r"|\bsas\b|[?&;](sig|key)=",
@@ -49,6 +59,11 @@ class SparkOptions:
         cls, master: str | None = None, driver_memory: str | None = None, conf: Sequence[str] | None = None
     ) -> SparkOptions:
         """As typed. Raises `typer.BadParameter`."""
+        if master is not None and "token=" in master:
+            raise typer.BadParameter(
+                "a token on a command line is read by everyone on the machine: leave it out of --master, and set "
+                f"{TOKEN_VARIABLE}"
+            )
         return cls(master, driver_memory, pairs("--conf", conf or ()))
 
     @classmethod
@@ -76,6 +91,8 @@ class SparkOptions:
     def settings(self) -> SparkSettings:
         conf = {key: value for key, value in self.conf.items() if value is not None}
         settings = SparkSettings(master=self.master or LOCAL_MASTER, conf=conf)
+        if spark_connect.is_connect(settings.master):
+            settings = replace(settings, token=os.environ.get(TOKEN_VARIABLE))
         return settings if self.driver_memory is None else replace(settings, driver_memory=self.driver_memory)
 
     @property

@@ -20,6 +20,7 @@ from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.errors import ConfigurationError, LogInconsistent, OperatorFailed
 from airflow_logio.runtime.datasets import spark_files
+from airflow_logio.runtime.engines.slots import task_slots
 from airflow_logio.runtime.payloads import EpochPayloads, task_files
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, in_order
@@ -194,7 +195,7 @@ def probe(session: Any, payloads: EpochPayloads) -> None:
     """
     root, folder = payloads.root, payloads.new_folder("probe")
     said = payloads.store(f"{folder.rpartition('/')[2]}/driver", _GREETING).path
-    tasks = max(1, session.sparkContext.defaultParallelism)
+    tasks = task_slots(session)
     rows = session.range(0, tasks, 1, tasks).mapInArrow(
         partial(_probed, root, folder, said), "found boolean, path string"
     )

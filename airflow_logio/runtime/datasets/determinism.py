@@ -9,6 +9,7 @@ from typing import Any
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import ConfigurationError, OperatorFailed
 from airflow_logio.runtime.datasets.spark_files import WRITER_SAFETY
+from airflow_logio.runtime.engines.plans import analyzed
 
 SHUFFLE_SAFETY: Mapping[str, str] = {
     # A task that runs again after its output was lost may make other records, which others have half of already (ADR-81).
@@ -46,9 +47,9 @@ def check_repeatable(outputs: Mapping[str, SparkFrame]) -> None:
     returns Spark takes for determined by its arguments, unless its author says `asNondeterministic`.
     """
     for port, frame in outputs.items():
-        plan = frame._jdf.queryExecution().analyzed()
-        of_now = _OF_NOW.search(plan.toString())
-        if of_now or not plan.deterministic():
+        plan, is_deterministic = analyzed(frame)
+        of_now = _OF_NOW.search(plan)
+        if of_now or not is_deterministic:
             what = f"{of_now[1]}()" if of_now else "something random"
             raise OperatorFailed(
                 f"output port {port!r}, one of {len(outputs)}, depends on {what}: outputs are computed one by one, so a "

@@ -15,6 +15,7 @@ from typing import Any
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.runtime.engines.slots import task_slots
 from airflow_logio.runtime.payloads import EpochPayloads, task_files
 from airflow_logio.runtime.payloads.manifests import DataFile
 from airflow_logio.runtime.payloads.sealing import PROBE, sealed
@@ -118,7 +119,7 @@ def _made_durable(payloads: EpochPayloads, session: Any, paths: Sequence[str], m
     else:
         import pyarrow as pa
 
-        tasks = min(len(paths), max(1, session.sparkContext.defaultParallelism))
+        tasks = min(len(paths), task_slots(session))
         listed = session.createDataFrame(pa.table({"path": paths})).repartition(tasks)
         lines = listed.mapInArrow(partial(sealed, payloads.root, mode), task_files.RESULT).toArrow()
     return [

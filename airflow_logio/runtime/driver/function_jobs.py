@@ -6,18 +6,11 @@ A chain is lazy (ADR-81). An action on what a function gets is evaluated apart f
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.runtime.driver.spark_session import SparkSessions
-
-_OF_SCHEMAS = frozenset({"parquet", "orc", "json", "csv", "text", "xml", "load", "table", "sql"})
-"""Calls that run a job to find out which columns a file has, or to list many files, as the names of their stages begin.
-Writers of the same names are not told from them."""
-_NAMED = re.compile(r"[A-Za-z]\w* at ")
-"""A stage that Spark starts in a thread of its own, as behind a shuffle, has the name of something within Spark."""
 
 
 class FunctionJobs:
@@ -41,24 +34,14 @@ class FunctionJobs:
             yield group
 
     def refuse_actions(self, group: str) -> None:
-        """Raises `OperatorFailed` if there was an action in a block. Spark tells it a moment after it has begun."""
-        tracker = self._sessions.get().sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in sorted(tracker.getJobIdsForGroup(group))]
-        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-        names = [stage.name for stage in stages if stage is not None]
-        if actions := [name for name in names if name.partition(" at ")[0] not in _OF_SCHEMAS]:
-            raise OperatorFailed(_refusal(actions))
+        """Raises `OperatorFailed` if there was an action in a block."""
+        if actions := self._sessions.actions(group):
+            raise OperatorFailed(_refusal(actions[0]))
 
 
-def _refusal(actions: Sequence[str]) -> str:
-    named = next((name for name in actions if _NAMED.match(name)), None)
-    what = (
-        f"`{named}`"
-        if named
-        else "an action whose name Spark does not tell (such as count(), or pivot() without values)"
-    )
+def _refusal(action: str) -> str:
     return (
-        f"its function has run a job of Spark, {what}. If it was on what the function was given, that is computed again for "
-        "the result, and may have other records then. Leave the action out, or declare "
+        f"its function has run a job of Spark, {action}. If it was on what the function was given, that is computed again "
+        "for the result, and may have other records then. Leave the action out, or declare "
         "@stateless(mode='dataframe', materialize_input=True): then the function gets files, and may run jobs on them"
     )

@@ -26,6 +26,7 @@ from airflow_logio.errors import (
     OperatorFailed,
     Park,
     ProtocolViolation,
+    SparkLost,
 )
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.recovery import Recovered
@@ -113,6 +114,14 @@ class Driver:
             heartbeat.stop()
             self._sessions.stop()
 
+    def _prepare_spark(self, pipeline: Pipeline, ref: GroupRef) -> None:
+        if not needs_spark(pipeline, ref.group):
+            self._ready.set()
+            return
+        self._sessions.begin()
+        if ref.incarnation > 1:
+            threading.Thread(target=self._sessions.end_earlier, name="logio-earlier", daemon=True).start()
+
     def _output_parts(self, ref: GroupRef) -> OutputParts:
         config = self._config
         urls = (config.log_url, *config.connections.values())
@@ -127,10 +136,7 @@ class Driver:
                 self._payloads = Payloads(self._config.payloads)
             pipeline = self._load()
             self._calls.limits = pipeline.limits
-            if needs_spark(pipeline, ref.group):
-                self._sessions.begin()
-            else:
-                self._ready.set()
+            self._prepare_spark(pipeline, ref)
             run = found = self._store.patience.call(
                 "reading the run", lambda: self._store.find_run(self._config.claim.run_uid)
             )
@@ -224,6 +230,13 @@ class Driver:
                 except OperatorFailed as error:
                     first.check(error)
                     log.warning("%s\ntrying again in this process, from the log", error)
+                    life.void()
+                except SparkLost as error:
+                    if not self._sessions.returns():
+                        raise
+                    log.warning(
+                        "%s\nanother session is being made; what was under way begins again, from the log", error
+                    )
                     life.void()
             life.stopped()  # `GroupEpoch.run` has joined its threads
 

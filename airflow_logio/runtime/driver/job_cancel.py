@@ -38,14 +38,9 @@ class JobCancel:
     def _cancel(self) -> None:
         while True:
             if self._sessions.is_ready():
-                context = self._sessions.get().sparkContext
                 try:
-                    tracker = context.statusTracker()
-                    active = set(tracker.getActiveJobsIds())
-                    for group in self._job_groups():
-                        if active & set(tracker.getJobIdsForGroup(group)):
-                            context.cancelJobGroup(group)
-                except Exception as error:  # the JVM is gone, and its jobs with it
+                    self._sessions.cancel(self._job_groups())
+                except Exception as error:  # Spark is gone, and its jobs with it
                     log.debug("no jobs to cancel: %s", error)
                     return
             if self._ended.wait(CANCEL_SECONDS):

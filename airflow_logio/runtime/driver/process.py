@@ -16,6 +16,9 @@ from typing import NoReturn
 
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.engines.classic_engine import ClassicEngine
+from airflow_logio.runtime.engines.connect_engine import ConnectEngine, SessionName
+from airflow_logio.runtime.engines.engine import SparkEngine
 from airflow_logio.runtime.launch import driver_config
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED
@@ -54,7 +57,7 @@ def main(stand_by: StandBy) -> NoReturn:
 
 def _drive(config: DriverConfig, stand_by: StandBy | None) -> int:
     os.environ.update(config.environment)  # before the author's module is imported, which may read them
-    sessions = SparkSessions(has_frames=config.has_frames)
+    sessions = SparkSessions(_engine(config, is_standby=stand_by is not None), has_frames=config.has_frames)
     if config.needs_spark:
         sessions.begin()
     taken = config if stand_by is None else stand_by(config, sessions)
@@ -64,3 +67,11 @@ def _drive(config: DriverConfig, stand_by: StandBy | None) -> int:
     from airflow_logio.runtime.driver.incarnation import Driver  # not before the session is on its way
 
     return Driver(taken, sessions).run()
+
+
+def _engine(config: DriverConfig, *, is_standby: bool) -> SparkEngine:
+    if config.connect is None:
+        return ClassicEngine()
+    claim = config.claim
+    incarnation = claim.incarnation + (1 if is_standby else 0)
+    return ConnectEngine(config.connect, SessionName(claim.run_uid, claim.group, incarnation, is_standby))

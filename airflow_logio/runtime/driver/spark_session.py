@@ -9,10 +9,13 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+from airflow_logio.runtime.engines.classic_engine import ClassicEngine
+from airflow_logio.runtime.engines.engine import SparkEngine
+from airflow_logio.runtime.engines.slots import task_slots
 from airflow_logio.store.load_records import SparkApplication
 
 log = logging.getLogger(__name__)
@@ -22,6 +25,9 @@ HEAP_PER_JOB = 256 * 2**20
 """Bytes of the driver's heap for a job: its plans, and what it broadcasts."""
 MOST_JOBS = 8
 """More of them wait for the driver, which plans them."""
+MOST_LOSSES = 3
+"""Of Spark in one driver, each within `LOSSES_SECONDS` of the last one: what a group does may be what ends a server."""
+LOSSES_SECONDS = 600.0
 
 
 class SparkSessions:
@@ -30,8 +36,11 @@ class SparkSessions:
     `has_frames`: it is for operators of mode ``dataframe``, whose tasks run Python.
     """
 
-    def __init__(self, *, has_frames: bool = False) -> None:
+    def __init__(self, engine: SparkEngine | None = None, *, has_frames: bool = False) -> None:
+        self._engine = engine or ClassicEngine()
         self._has_frames = has_frames
+        self._losses = 0
+        self._lost_at = 0.0
         self.application: SparkApplication | None = None
         """None until the session is made."""
         self._session: Any = None
@@ -46,10 +55,7 @@ class SparkSessions:
             return
         started = time.monotonic()
         try:
-            from pyspark import SparkConf
-
-            # Imports what pyspark imports late (pandas, if it is there), on this thread: no two threads import side by side.
-            SparkConf()
+            self._engine.import_spark()
         except BaseException as error:
             self._error = error
         self._thread = threading.Thread(target=self._make, args=(started,), name="logio-spark", daemon=True)
@@ -74,42 +80,49 @@ class SparkSessions:
         self.raise_if_failed()
 
     def entered(self, job_group: str, description: str) -> Any:
-        """The session, for jobs that this thread starts: those of a job group, in the fair pool that has the thread's name.
-
-        Where the scheduler is not FAIR, pools mean nothing.
-        """
+        """The session, for jobs that this thread starts: those of a job group."""
         session = self.get()
-        context = session.sparkContext
-        context.setJobGroup(job_group, description, interruptOnCancel=True)
-        context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+        self._engine.enter(session, job_group, description)
         return session
 
-    @contextmanager
-    def apart(self, job_group: str) -> Iterator[None]:
+    def apart(self, job_group: str) -> AbstractContextManager[None]:
         """Within the block, jobs that this thread starts are those of another job group; otherwise as `entered` has said."""
-        context = self.get().sparkContext
-        before, description = (context.getLocalProperty(f"spark.{one}") for one in ("jobGroup.id", "job.description"))
-        context.setJobGroup(job_group, description, interruptOnCancel=True)
-        try:
-            yield
-        finally:
-            context.setJobGroup(before, description, interruptOnCancel=True)
+        return self._engine.apart(self.get(), job_group)
+
+    def actions(self, job_group: str) -> Sequence[str]:
+        """What an author's function has had executed in an `apart` block, in words."""
+        return self._engine.actions(job_group, self.get())
+
+    def cancel(self, job_groups: Sequence[str]) -> None:
+        """Cancel what runs of job groups. Raises what Spark raises."""
+        self._engine.cancel(self.get(), job_groups)
 
     def is_ready(self) -> bool:
         return self._session is not None
 
     def is_lost(self, error: BaseException) -> bool:
-        """Whether an error of a job is the end of the JVM or of its Spark context, and not of the author's function."""
-        from py4j.protocol import Py4JNetworkError
-
-        if isinstance(error, ConnectionError | EOFError | Py4JNetworkError):
-            return True
+        """Whether an error of a job is the end of Spark, and not of the author's function."""
         try:
-            context = self.get().sparkContext._jsc
-            return context is None or bool(context.sc().isStopped())
+            session = self.get()
         except Exception as silence:
-            log.debug("Spark does not answer: %s", silence)
+            log.debug("there is no session: %s", silence)
             return True
+        return self._engine.is_lost(session, error)
+
+    def returns(self) -> bool:
+        """After a loss: whether another session is on its way. Called when no thread works with the lost one any more."""
+        now = time.monotonic()
+        self._losses = self._losses + 1 if now - self._lost_at < LOSSES_SECONDS else 1
+        self._lost_at = now
+        if not self._engine.may_return() or self._losses > MOST_LOSSES:
+            return False
+        self._session, self._error, self._thread = None, None, None
+        self.begin()
+        return True
+
+    def end_earlier(self) -> None:
+        """This process is the driver now: nothing of its predecessor is to run any more."""
+        self._engine.end_earlier()
 
     def raise_if_failed(self) -> None:
         """The session could not be made: found out now, not when the first job asks for it."""
@@ -120,10 +133,8 @@ class SparkSessions:
         if self._error is not None:
             return
         try:
-            from pyspark.sql import SparkSession
-
-            session = SparkSession.builder.getOrCreate()  # spark-submit was told the name
-            self.application = application_of(session)
+            session = self._engine.made()
+            self.application = self._engine.application(session)
             if self._has_frames:
                 _check_frames(session)
             made = time.monotonic()
@@ -140,28 +151,7 @@ class SparkSessions:
 
     def stop(self) -> None:
         if self._session is not None:
-            self._session.stop()
-
-
-def application_of(session: Any) -> SparkApplication | None:
-    """What people need to find the application. None if Spark does not say it: a driver works without that."""
-    try:
-        context, conf = session.sparkContext, session.conf
-        found, ui = str(context.applicationId), context.uiWebUrl
-        if (
-            ui is not None
-            and _is_set(conf, "spark.ui.reverseProxy")
-            and (proxy := conf.get("spark.ui.reverseProxyUrl", ""))
-        ):
-            ui = f"{proxy.rstrip('/')}/proxy/{found}/"
-        return SparkApplication(found, ui, _is_set(conf, "spark.eventLog.enabled"))
-    except Exception as error:
-        log.debug("Spark does not say where its UI is: %s", error)
-        return None
-
-
-def _is_set(conf: Any, name: str) -> bool:
-    return str(conf.get(name, "false")).lower() == "true"
+            self._engine.stop(self._session)
 
 
 def _check_frames(session: Any) -> None:
@@ -187,7 +177,7 @@ def start_python(session: Any) -> None:
     """Let executors start the processes in which tasks run Python: a second or two, once."""
     from airflow_logio.runtime.payloads.task_files import passed_on
 
-    tasks = max(1, int(session.sparkContext.defaultParallelism))
+    tasks = task_slots(session)
     try:
         session.range(0, tasks, 1, tasks).mapInArrow(passed_on, "id long").toArrow()
     except Exception as error:  # the first job that needs them says what is wrong, and for whom
@@ -199,7 +189,7 @@ def jobs_for(session: Any) -> int:
     `HEAP_PER_JOB` of the driver's memory, at most `MOST_JOBS`."""
     # Asked for each event: the settings of the context would come over one by one, in a tenth of a second.
     heap = _bytes(session.conf.get("spark.driver.memory", "1g"))
-    return max(1, min(int(session.sparkContext.defaultParallelism) // 2, heap // HEAP_PER_JOB, MOST_JOBS))
+    return max(1, min(task_slots(session) // 2, heap // HEAP_PER_JOB, MOST_JOBS))
 
 
 def _bytes(memory: str) -> int:
@@ -210,5 +200,5 @@ def _bytes(memory: str) -> int:
 
 def partitions_for(session: Any) -> int:
     """How many partitions a batch gets: one on a small local master, where an exchange costs more than a second core."""
-    parallelism = int(session.sparkContext.defaultParallelism)
+    parallelism = task_slots(session)
     return 1 if parallelism <= 2 else parallelism

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.engines.connect_engine import ConnectTarget
 from airflow_logio.runtime.launch import private_files
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Claim
@@ -44,6 +45,8 @@ class DriverConfig:
     """Variables that the pipeline names; they may be secrets."""
     standby: StandbyRecipe | None = field(default=None, repr=False)
     """None: no process is to stand by."""
+    connect: ConnectTarget | None = field(default=None, repr=False)
+    """The Spark Connect server whose client the driver is. None: it is a Spark application of its own."""
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""

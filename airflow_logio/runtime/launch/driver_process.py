@@ -1,4 +1,5 @@
-"""Starting a driver's process on this machine: its folder filled, spark-submit started in a session of its own."""
+"""Starting a driver's process on this machine: its folder filled, spark-submit (or, with a Spark Connect server, Python)
+started in a session of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.launch import driver_files, private_files, spark_submit
+from airflow_logio.runtime.engines.connect_engine import ConnectTarget
+from airflow_logio.runtime.launch import driver_files, private_files, spark_connect, spark_submit
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
@@ -32,9 +34,8 @@ def start_driver(
     """
     config, bundle = _with_code(folder, config, code)
     with _started(folder), (folder / LOG_NAME).open("ab") as output:  # at its end, wherever that is after a rotation
-        settings = with_keytab(settings, folder / KEYTAB_NAME)
         return subprocess.Popen(
-            spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder)),
+            _command(folder, config, settings, conf, bundle, name),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -50,8 +51,7 @@ def start_standby(
     """As `start_driver`, for a process that waits, and is no child of this one; returns its pid."""
     config, bundle = _with_code(folder, config, code)
     with _started(folder):
-        settings = with_keytab(settings, folder / KEYTAB_NAME)
-        command = spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
+        command = _command(folder, config, settings, conf, bundle, name)
         shell = subprocess.run(
             ["/bin/sh", "-c", _LEFT_BEHIND, "sh", *command, STANDBY],
             stdin=subprocess.DEVNULL,
@@ -62,6 +62,32 @@ def start_standby(
             check=True,
         )
         return int(shell.stdout)
+
+
+def _command(
+    folder: Path,
+    config: DriverConfig,
+    settings: SparkSettings,
+    conf: Mapping[str, str],
+    bundle: Path | None,
+    name: str,
+) -> list[str]:
+    """How a driver is started, whose configuration is written now."""
+    if spark_connect.is_connect(settings.master):
+        target = _target(config, settings, conf, bundle)
+        return spark_connect.command(APPLICATION, _written(replace(config, connect=target), folder))
+    settings = with_keytab(settings, folder / KEYTAB_NAME)
+    return spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
+
+
+def _target(
+    config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], bundle: Path | None
+) -> ConnectTarget:
+    given = [Path(file).resolve() for file in (settings.py_files or "").split(",") if file]
+    files = tuple(str(file) for file in (*given, *([bundle] if bundle else [])))
+    ours = tuple(sorted({*spark_submit.BATCH_CONF, *spark_submit.FRAMES_CONF} - settings.conf.keys()))
+    user = f"logio-{config.module.rpartition('.')[2]}-{config.attr}"
+    return ConnectTarget(settings.master, user, conf, ours, files, settings.token)
 
 
 def _with_code(folder: Path, config: DriverConfig, code: CodeBundle) -> tuple[DriverConfig, Path | None]:
@@ -89,7 +115,7 @@ def _started(folder: Path) -> Iterator[None]:
     except BaseException as error:
         private_files.discard_under(folder)
         if isinstance(error, OSError | subprocess.SubprocessError):
-            raise ConfigurationError(f"spark-submit could not be started: {error}") from error
+            raise ConfigurationError(f"the driver could not be started: {error}") from error
         raise
 
 

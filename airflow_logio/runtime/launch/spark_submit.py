@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
-from airflow_logio.runtime.launch import spark_binary
+from airflow_logio.runtime.launch import spark_binary, spark_connect
 from airflow_logio.runtime.launch.spark_versions import check_versions
 
 DRIVER_MEMORY = "spark.driver.memory"
@@ -115,15 +115,21 @@ class SparkSettings:
     keytab_content: bytes | None = field(default=None, repr=False)
     """A keytab that is in the connection, and in no file yet."""
     env_vars: Mapping[str, str] = field(default_factory=dict)
+    token: str | None = field(default=None, repr=False)
+    """What a Spark Connect server knows its clients by."""
 
     def effective_conf(self, group_conf: Mapping[str, str], *, frames: bool = False) -> dict[str, str]:
         """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath.
 
-        `frames`: the group has operators of mode ``dataframe``.
+        `frames`: the group has operators of mode ``dataframe``. Raises `ConfigurationError` for properties that a session
+        of a Spark Connect server cannot have.
         """
         conf = dict(BATCH_CONF)
         if frames:
             conf |= FRAMES_CONF
+        if spark_connect.is_connect(self.master):
+            conf = spark_connect.session_conf(conf, {**group_conf, **self.conf}, self.master)
+            return {**conf, **(FRAMES_SAFETY if frames else {})}
         if self.master.startswith("local"):
             conf |= {
                 "spark.ui.enabled": "false",
@@ -211,6 +217,10 @@ def environment(settings: SparkSettings, scratch: Path | None = None) -> dict[st
 
 def check(settings: SparkSettings) -> None:
     """Refuse what cannot work before anything is claimed or started. Raises `ConfigurationError`."""
+    if spark_connect.is_connect(settings.master):
+        spark_connect.check(settings)
+        check_versions()
+        return
     if settings.deploy_mode != "client":
         raise ConfigurationError(
             f"deploy_mode={settings.deploy_mode!r} is not supported yet: drivers are processes of the machine that launches "

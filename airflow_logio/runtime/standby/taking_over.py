@@ -72,13 +72,14 @@ class ThisProcess(Launcher):
             if folder != self._folder:
                 private_files.discard_under(folder)
         driver_files.discard_earlier(self._folder.parent, claim.incarnation)
-        self.taken = replace(config, bundle_root=self._own.bundle_root)
+        self.taken = replace(config, bundle_root=self._own.bundle_root, connect=self._own.connect)
         return Launched(self._spark_submit, str(self._folder / LOG_NAME))
 
 
 def is_child_of(spark_submit: DriverIdentity) -> bool:
-    """Whether the JVM that started this process lives. A process that is left gets another parent, which is no driver's."""
-    return os.getppid() == spark_submit.pid
+    """Whether the JVM that started this process lives. A process that is left gets another parent, which is no driver's. One
+    that has no JVM stands for itself."""
+    return spark_submit.pid in (os.getppid(), os.getpid())
 
 
 def stand_by(config: DriverConfig, sessions: SparkSessions) -> DriverConfig | None:
@@ -86,7 +87,7 @@ def stand_by(config: DriverConfig, sessions: SparkSessions) -> DriverConfig | No
 
     None: there is nothing to take over any more. Raises `LogioError` if this process cannot become a driver.
     """
-    spark_submit = own_spark_submit()
+    spark_submit = own_spark_submit() if config.connect is None else processes.own_identity()
     folder = Path.cwd()
     rotation = LogRotation(folder / LOG_NAME)
     rotation.start()

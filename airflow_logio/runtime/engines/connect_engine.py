@@ -1,0 +1,235 @@
+"""A session of a Spark Connect server, which has its JVM, executors and compiled code already (ADR-116).
+
+Each incarnation of a group has a session of its own, whose number follows from it: the next driver closes it, with the jobs
+that still run in it. A server refuses a session that was closed, so what a zombie sends then is not done.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, SparkLost
+from airflow_logio.runtime.engines.engine import SparkEngine
+from airflow_logio.store.load_records import SparkApplication
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 60.0
+"""For a server that does not answer: one that is started again takes some twenty seconds."""
+AGAIN_SECONDS = 0.5
+KEPT_SECONDS = 300.0
+"""A server closes a session of which it has not heard for an hour."""
+_RETRIES: Mapping[str, int] = {"max_retries": 5, "initial_backoff": 50, "max_backoff": 1_000, "jitter": 50}
+"""Of one request, in milliseconds: about two seconds. pyspark would try for ten minutes."""
+_APPLICATION = "spark.app.id"
+_CLOSED, _REFUSED = "SESSION_CLOSED", ("UNAUTHENTICATED", "PERMISSION_DENIED")
+_NAMESPACE = uuid.UUID("5f0c46d7-63a4-4d8a-8f5c-6a9d2b1e7c30")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectTarget:
+    """The server, and what each session has. `conf` are properties of ``spark.sql``, `ours` those of them that a user has
+    not asked for, and which an older server may not know."""
+
+    url: str
+    user: str
+    """Whose sessions these are, where the URL does not say it."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    ours: Sequence[str] = ()
+    py_files: Sequence[str] = ()
+    """Python files that tasks import, each a .py or .zip."""
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionName:
+    """Of which incarnation of a group a session is; one that stands by is not yet the driver."""
+
+    run_uid: str
+    group: str
+    incarnation: int
+    is_standby: bool = False
+
+    def number(self) -> str:
+        """The session's UUID."""
+        kind = "standby" if self.is_standby else "driver"
+        return str(uuid.uuid5(_NAMESPACE, f"{self.run_uid}/{self.group}/{self.incarnation}/{kind}"))
+
+
+class ConnectEngine(SparkEngine):
+    """As `SparkEngine`. Raises `ConfigurationError` where the server refuses token, settings or code, and
+    `ExternalUnavailable` if it does not answer for `WAIT_SECONDS`."""
+
+    def __init__(self, target: ConnectTarget, name: SessionName) -> None:
+        self._target = target
+        self._name = name
+        self._plans: Any = None
+        self._found: dict[str, list[str]] = {}
+        self._stopped = threading.Event()
+
+    def import_spark(self) -> None:
+        """As `SparkEngine`. From now on functions of pyspark.sql mean those of Connect, also where the author's module uses
+        them when it is imported."""
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        import pyspark.sql.connect.session  # noqa: F401
+
+        from airflow_logio.runtime.engines.executed_plans import ExecutedPlans
+
+        self._plans = ExecutedPlans()
+
+    def made(self) -> Any:
+        """As `SparkEngine`. Waits for a server that does not answer."""
+        session = self._opened(self._name, self._plans)
+        _until_answered(session, self._target.url)
+        for name, value in self._target.conf.items():
+            self._set(session, name, value)
+        if self._target.py_files:
+            session.addArtifacts(*self._target.py_files, pyfile=True)
+        self._stopped.set()  # an earlier session is lost
+        self._stopped = threading.Event()
+        keep = threading.Thread(target=_kept, args=(session, self._stopped), name="logio-spark-kept", daemon=True)
+        keep.start()
+        return session
+
+    def application(self, session: Any) -> SparkApplication | None:
+        """As `SparkEngine`: the server's. It does not say where its UI is."""
+        try:
+            keeps = str(session.conf.get("spark.eventLog.enabled", "false")).lower() == "true"
+            return SparkApplication(str(session.conf.get(_APPLICATION)), None, keeps)
+        except Exception as error:
+            log.debug("the server does not say what it is: %s", error)
+            return None
+
+    def enter(self, session: Any, job_group: str, description: str) -> None:
+        """As `SparkEngine`, as a tag. There are no descriptions and no pools: the server's own pool decides."""
+        session.clearTags()
+        session.addTag(job_group)
+
+    @contextmanager
+    def apart(self, session: Any, job_group: str) -> Iterator[None]:
+        """As `SparkEngine`."""
+        before = session.getTags()
+        session.clearTags()
+        session.addTag(job_group)
+        self._found[job_group] = []
+        try:
+            with self._plans.noting(self._found[job_group]):
+                yield
+        finally:
+            session.clearTags()
+            for tag in before:
+                session.addTag(tag)
+
+    def cancel(self, session: Any, job_groups: Sequence[str]) -> None:
+        """As `SparkEngine`."""
+        for group in job_groups:
+            session.interruptTag(group)
+
+    def actions(self, job_group: str, session: Any) -> Sequence[str]:
+        """As `SparkEngine`. What the server does to find the columns of a DataFrame, `pivot` without values included, is
+        no action here."""
+        return self._found.pop(job_group, [])
+
+    def is_lost(self, session: Any, error: BaseException) -> bool:
+        """As `SparkEngine`: the server, or this session of it."""
+        if "INVALID_HANDLE" in str(error) or isinstance(error, ConnectionError | EOFError):
+            return True
+        try:
+            session.conf.get(_APPLICATION)
+        except Exception as silence:
+            log.debug("the server does not answer: %s", silence)
+            return True
+        return False
+
+    def may_return(self) -> bool:
+        """As `SparkEngine`: a server is started again."""
+        return True
+
+    def end_earlier(self) -> None:
+        """As `SparkEngine`: close the sessions of the last incarnation, with the jobs that run in them."""
+        last = self._name.incarnation - 1
+        for is_standby in (False, True):
+            earlier = SessionName(self._name.run_uid, self._name.group, last, is_standby)
+            try:
+                self._opened(earlier, None).stop()
+            except Exception as error:
+                log.debug("a session of incarnation %d is not closed: %s", last, error)
+
+    def stop(self, session: Any) -> None:
+        """As `SparkEngine`. A server that does not answer closes the session when it has not heard of it for an hour."""
+        self._stopped.set()
+        with suppress(Exception):
+            session.stop()
+
+    def _opened(self, name: SessionName, plans: Any) -> Any:
+        """The client of a session; nothing is sent yet."""
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+        from pyspark.sql.connect.session import SparkSession
+
+        builder = DefaultChannelBuilder(self._target.url)
+        builder.set("session_id", name.number())
+        if builder.userId is None:
+            builder.set("user_id", self._target.user)
+        if self._target.token is not None:
+            builder.set("token", self._target.token)
+        if plans is not None:
+            builder.add_interceptor(plans)
+        session = SparkSession.builder.channelBuilder(builder).create() if plans else SparkSession(builder)
+        session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
+        return session
+
+    def _set(self, session: Any, name: str, value: str) -> None:
+        try:
+            session.conf.set(name, value)
+        except Exception as error:
+            if self.is_lost(session, error):
+                raise
+            if name in self._target.ours:
+                log.debug("the server does not take %s: %s", name, error)
+                return
+            raise ConfigurationError(
+                f"the Spark Connect server {self._target.url} does not take {name}={value} for a session: "
+                f"{_first_line(error)}. Set it where the server is started, or leave it out"
+            ) from error
+
+
+def _kept(session: Any, stopped: threading.Event) -> None:
+    while not stopped.wait(KEPT_SECONDS):
+        with suppress(Exception):  # who needs the server finds out
+            session.conf.get(_APPLICATION)
+
+
+def _until_answered(session: Any, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+    deadline = clock() + WAIT_SECONDS
+    while True:
+        try:
+            session.conf.get(_APPLICATION)
+            return
+        except Exception as error:
+            said = str(error)
+            if _CLOSED in said:
+                raise SparkLost("the next driver of the group has closed this one's Spark session") from error
+            if any(word in said for word in _REFUSED):
+                raise ConfigurationError(
+                    f"the Spark Connect server {url} refuses this client: {_first_line(error)}. Its token is the password "
+                    "of the Airflow connection, or SPARK_CONNECT_AUTHENTICATE_TOKEN where `logio` is run"
+                ) from error
+            if clock() >= deadline:
+                raise ExternalUnavailable(
+                    f"the Spark Connect server {url} has not answered for {WAIT_SECONDS:.0f} s: {_first_line(error)}. "
+                    "Start it, or correct its address; then `logio retry` resumes the group"
+                ) from error
+        time.sleep(AGAIN_SECONDS)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
