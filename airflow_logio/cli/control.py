@@ -14,7 +14,14 @@ from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.left_runs import check_goes_on, check_supervised, declare_lost, supervised_by, takes_over
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code, with_types_of_now
 from airflow_logio.cli.run import supervise
-from airflow_logio.cli.spark_options import ConfOption, MasterOption, MemoryOption, SparkOptions, options_for
+from airflow_logio.cli.spark_options import (
+    ConfOption,
+    ConnectOption,
+    MasterOption,
+    MemoryOption,
+    SparkOptions,
+    options_for,
+)
 from airflow_logio.errors import Fenced, ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
@@ -52,6 +59,7 @@ def retry(
     master: MasterOption = None,
     driver_memory: MemoryOption = None,
     conf: ConfOption = None,
+    connect: ConnectOption = None,
     detach: Annotated[
         bool,
         typer.Option("--detach", help="Launch the drivers and exit; refused if no supervisor would look after them"),
@@ -69,7 +77,7 @@ def retry(
     retried ones. Finished groups behind a retried Input Set resume. Drivers get the Spark options with which the run was
     started.
     """
-    given = SparkOptions.given(master, driver_memory, conf)
+    given = SparkOptions.given(master, driver_memory, conf, connect)
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
     with opened(log_url) as store:

@@ -17,7 +17,7 @@ from airflow_logio.cli.common import LogOption, err, opened, options, out, pairs
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.preparation import Wanted, prepare
-from airflow_logio.cli.spark_options import ConfOption, MasterOption, MemoryOption, SparkOptions
+from airflow_logio.cli.spark_options import ConfOption, ConnectOption, MasterOption, MemoryOption, SparkOptions
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.supervision.local_run import LocalRun
@@ -55,6 +55,7 @@ def run(
     master: MasterOption = None,
     driver_memory: MemoryOption = None,
     conf: ConfOption = None,
+    connect: ConnectOption = None,
 ) -> None:
     """Run a pipeline without Airflow until it has finished. Ctrl-C halts it; the same --run-id resumes it."""
     wanted = Wanted(
@@ -63,7 +64,7 @@ def run(
         connection_ids=pairs("--connection", connection or ()),
         run_id=run_id,
         hold_sources=hold_sources,
-        spark=SparkOptions.given(master, driver_memory, conf),
+        spark=SparkOptions.given(master, driver_memory, conf, connect),
         replay_seconds=replay_seconds,
         alone=alone,
     )

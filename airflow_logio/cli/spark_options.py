@@ -16,6 +16,7 @@ import typer
 
 from airflow_logio.cli.common import out, pairs, warn
 from airflow_logio.runtime.launch import spark_connect
+from airflow_logio.runtime.launch.connect_server import TOKEN_VARIABLE
 from airflow_logio.runtime.launch.spark_arguments import LOCAL_MASTER
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Run, Supervision
@@ -31,12 +32,19 @@ MasterOption = Annotated[
 MemoryOption = Annotated[
     str | None, typer.Option("--driver-memory", help=f"Memory of each driver's JVM. {_OF_THE_RUN}")
 ]
+ConnectOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--connect/--no-connect",
+        help="The drivers share one Spark application, whose clients they are: one JVM, and recovery in a second. "
+        f"{_OF_THE_RUN}, else not",
+        show_default=False,
+    ),
+]
 ConfOption = Annotated[
     list[str] | None,
     typer.Option("--conf", help="Spark property, key=value; besides those that the run was started with"),
 ]
-TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-"""The environment has the token of a Spark Connect server under the name that Spark itself gives it."""
 _SECRET = re.compile(
     r"secret|passw|token|credential|private|://[^/\s]*@|(access|account|api|encryption|shared|signing)[._-]?key"
     r"|\bsas\b|[?&;](sig|key)=",
@@ -51,12 +59,17 @@ class SparkOptions:
 
     master: str | None = None
     driver_memory: str | None = None
+    connect: bool | None = None
     conf: Mapping[str, str | None] = field(default_factory=dict)
     """A value of None is one that was given when the run was started, and is not kept."""
 
     @classmethod
     def given(
-        cls, master: str | None = None, driver_memory: str | None = None, conf: Sequence[str] | None = None
+        cls,
+        master: str | None = None,
+        driver_memory: str | None = None,
+        conf: Sequence[str] | None = None,
+        connect: bool | None = None,
     ) -> SparkOptions:
         """As typed. Raises `typer.BadParameter`."""
         if master is not None and "token=" in master:
@@ -64,7 +77,7 @@ class SparkOptions:
                 "a token on a command line is read by everyone on the machine: leave it out of --master, and set "
                 f"{TOKEN_VARIABLE}"
             )
-        return cls(master, driver_memory, pairs("--conf", conf or ()))
+        return cls(master, driver_memory, connect, pairs("--conf", conf or ()))
 
     @classmethod
     def kept(cls, run: Run) -> SparkOptions:
@@ -77,7 +90,12 @@ class SparkOptions:
             key: None if value is None or _SECRET.search(f"{key}={value}") else value
             for key, value in self.conf.items()
         }
-        found = {"master": self.master, "driver_memory": self.driver_memory, "conf": conf}
+        found = {
+            "master": self.master,
+            "driver_memory": self.driver_memory,
+            "connect": self.connect,
+            "conf": conf,
+        }
         return {name: value for name, value in found.items() if value}
 
     def over(self, others: SparkOptions) -> SparkOptions:
@@ -85,13 +103,14 @@ class SparkOptions:
         return SparkOptions(
             self.master or others.master,
             self.driver_memory or others.driver_memory,
+            others.connect if self.connect is None else self.connect,
             {**others.conf, **self.conf},
         )
 
     def settings(self) -> SparkSettings:
         conf = {key: value for key, value in self.conf.items() if value is not None}
-        settings = SparkSettings(master=self.master or LOCAL_MASTER, conf=conf)
-        if spark_connect.is_connect(settings.master):
+        settings = SparkSettings(master=self.master or LOCAL_MASTER, conf=conf, connect=bool(self.connect))
+        if spark_connect.is_address(settings.master):
             settings = replace(settings, token=os.environ.get(TOKEN_VARIABLE))
         return settings if self.driver_memory is None else replace(settings, driver_memory=self.driver_memory)
 
@@ -106,6 +125,7 @@ class SparkOptions:
         words = [
             *(["--master", self.master] if self.master else []),
             *(["--driver-memory", self.driver_memory] if self.driver_memory else []),
+            *(["--connect"] if self.connect else []),
         ]
         for key, value in kept.get("conf", {}).items():
             words += ["--conf", f"{key}={'...' if value is None else value}"]

@@ -17,9 +17,10 @@ from typing import NoReturn
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.engines.classic_engine import ClassicEngine
-from airflow_logio.runtime.engines.connect_engine import ConnectEngine, SessionName
+from airflow_logio.runtime.engines.connect_engine import ConnectEngine, ConnectTarget, SessionName
 from airflow_logio.runtime.engines.engine import SparkEngine
 from airflow_logio.runtime.launch import driver_config
+from airflow_logio.runtime.launch.connect_server import ServerClient, ServerRecipe
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED
 from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
@@ -74,4 +75,13 @@ def _engine(config: DriverConfig, *, is_standby: bool) -> SparkEngine:
         return ClassicEngine()
     claim = config.claim
     incarnation = claim.incarnation + (1 if is_standby else 0)
-    return ConnectEngine(config.connect, SessionName(claim.run_uid, claim.group, incarnation, is_standby))
+    name = SessionName(claim.run_uid, claim.group, incarnation, is_standby)
+    return ConnectEngine(config.connect, name, _address(config.connect, config.server))
+
+
+def _address(target: ConnectTarget, recipe: ServerRecipe | None) -> Callable[[], tuple[str, str | None]]:
+    if recipe is not None:
+        return ServerClient(recipe).connected
+    url = target.url
+    assert url is not None
+    return lambda: (url, target.token)

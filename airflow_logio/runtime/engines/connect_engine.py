@@ -39,7 +39,8 @@ class ConnectTarget:
     """The server, and what each session has. `conf` are properties of ``spark.sql``, `ours` those of them that a user has
     not asked for, and which an older server may not know."""
 
-    url: str
+    url: str | None
+    """Of a server that somebody else runs; None if the drivers of the run have one of their own."""
     user: str
     """Whose sessions these are, where the URL does not say it."""
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -68,9 +69,11 @@ class ConnectEngine(SparkEngine):
     """As `SparkEngine`. Raises `ConfigurationError` where the server refuses token, settings or code, and
     `ExternalUnavailable` if it does not answer for `WAIT_SECONDS`."""
 
-    def __init__(self, target: ConnectTarget, name: SessionName) -> None:
+    def __init__(self, target: ConnectTarget, name: SessionName, address: Callable[[], tuple[str, str | None]]) -> None:
+        """`address` says where the server is, and its token; it may have to start it."""
         self._target = target
         self._name = name
+        self._address = address
         self._plans: Any = None
         self._found: dict[str, list[str]] = {}
         self._stopped = threading.Event()
@@ -87,10 +90,11 @@ class ConnectEngine(SparkEngine):
 
     def made(self) -> Any:
         """As `SparkEngine`. Waits for a server that does not answer."""
-        session = self._opened(self._name, self._plans)
-        _until_answered(session, self._target.url)
+        address = self._address()
+        session = self._opened(address, self._name, self._plans)
+        _until_answered(session, address[0])
         for name, value in self._target.conf.items():
-            self._set(session, name, value)
+            self._set(session, name, value, address[0])
         if self._target.py_files:
             session.addArtifacts(*self._target.py_files, pyfile=True)
         self._stopped.set()  # an earlier session is lost
@@ -159,7 +163,7 @@ class ConnectEngine(SparkEngine):
         for is_standby in (False, True):
             earlier = SessionName(self._name.run_uid, self._name.group, last, is_standby)
             try:
-                self._opened(earlier, None).stop()
+                self._opened(self._address(), earlier, None).stop()
             except Exception as error:
                 log.debug("a session of incarnation %d is not closed: %s", last, error)
 
@@ -169,25 +173,26 @@ class ConnectEngine(SparkEngine):
         with suppress(Exception):
             session.stop()
 
-    def _opened(self, name: SessionName, plans: Any) -> Any:
+    def _opened(self, address: tuple[str, str | None], name: SessionName, plans: Any) -> Any:
         """The client of a session; nothing is sent yet."""
+        url, token = address
         from pyspark.sql.connect.client import DefaultChannelBuilder
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
-        builder = DefaultChannelBuilder(self._target.url)
+        builder = DefaultChannelBuilder(url)
         builder.set("session_id", name.number())
         if builder.userId is None:
             builder.set("user_id", self._target.user)
-        if self._target.token is not None:
-            builder.set("token", self._target.token)
+        if token is not None:
+            builder.set("token", token)
         if plans is not None:
             builder.add_interceptor(plans)
         session = SparkSession.builder.channelBuilder(builder).create() if plans else SparkSession(builder)
         session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         return session
 
-    def _set(self, session: Any, name: str, value: str) -> None:
+    def _set(self, session: Any, name: str, value: str, url: str) -> None:
         try:
             session.conf.set(name, value)
         except Exception as error:
@@ -197,7 +202,7 @@ class ConnectEngine(SparkEngine):
                 log.debug("the server does not take %s: %s", name, error)
                 return
             raise ConfigurationError(
-                f"the Spark Connect server {self._target.url} does not take {name}={value} for a session: "
+                f"the Spark Connect server {url} does not take {name}={value} for a session: "
                 f"{_first_line(error)}. Set it where the server is started, or leave it out"
             ) from error
 

@@ -11,6 +11,7 @@ import msgspec
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.engines.connect_engine import ConnectTarget
 from airflow_logio.runtime.launch import private_files
+from airflow_logio.runtime.launch.connect_server import ServerRecipe
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Claim
 
@@ -47,6 +48,8 @@ class DriverConfig:
     """None: no process is to stand by."""
     connect: ConnectTarget | None = field(default=None, repr=False)
     """The Spark Connect server whose client the driver is. None: it is a Spark application of its own."""
+    server: ServerRecipe | None = field(default=None, repr=False)
+    """How that server is started, if the drivers of the run have one of their own."""
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""

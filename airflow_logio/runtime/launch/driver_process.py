@@ -13,12 +13,15 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.engines.connect_engine import ConnectTarget
 from airflow_logio.runtime.launch import driver_files, private_files, spark_connect, spark_submit
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
+from airflow_logio.runtime.launch.connect_server import ServerRecipe
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.private_files import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
+SERVER_FOLDER = ".connect"
+"""Of a run's own Spark Connect server, beside the folders of its groups."""
 STANDBY = "--standby"
 """Option of the application: it is to wait for the death of the driver whose claim it is given."""
 _LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
@@ -73,9 +76,10 @@ def _command(
     name: str,
 ) -> list[str]:
     """How a driver is started, whose configuration is written now."""
-    if spark_connect.is_connect(settings.master):
-        target = _target(config, settings, conf, bundle)
-        return spark_connect.command(APPLICATION, _written(replace(config, connect=target), folder))
+    if spark_connect.is_client(settings):
+        recipe = _server(folder.parents[1] / SERVER_FOLDER, settings) if settings.connect else None
+        config = replace(config, connect=_target(config, settings, conf, bundle), server=recipe)
+        return spark_connect.command(APPLICATION, _written(config, folder))
     settings = with_keytab(settings, folder / KEYTAB_NAME)
     return spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
 
@@ -87,7 +91,13 @@ def _target(
     files = tuple(str(file) for file in (*given, *([bundle] if bundle else [])))
     ours = tuple(sorted({*spark_submit.BATCH_CONF, *spark_submit.FRAMES_CONF} - settings.conf.keys()))
     user = f"logio-{config.module.rpartition('.')[2]}-{config.attr}"
-    return ConnectTarget(settings.master, user, conf, ours, files, settings.token)
+    return ConnectTarget(None if settings.connect else settings.master, user, conf, ours, files, settings.token)
+
+
+def _server(folder: Path, settings: SparkSettings) -> ServerRecipe:
+    """The server that the drivers of a run have on this machine."""
+    environment = spark_submit.environment(settings, folder / driver_files.SCRATCH)
+    return ServerRecipe(str(folder), spark_submit.server_command(settings), environment)
 
 
 def _with_code(folder: Path, config: DriverConfig, code: CodeBundle) -> tuple[DriverConfig, Path | None]:

@@ -1,6 +1,7 @@
-"""Drivers that are clients of a Spark Connect server: the address, what may be set, and the command (ADR-116).
+"""Drivers that are clients of a Spark Connect server: what may be set, and the commands (ADR-116).
 
-Such a driver is a process of Python alone: no spark-submit, no JVM and no Java on its machine.
+Such a driver is a process of Python alone. The server is somebody's, whose address is the master, or one that the drivers
+of a run share.
 """
 
 from __future__ import annotations
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 SCHEME = "sc://"
 OF_SESSIONS = "spark.sql."
 """Properties that a session may have of its own; others are of the server's application."""
+SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+NO_FILE = "spark-internal"
+"""What spark-submit is given for the application's file, where the class is Spark's own."""
+LOCAL_MEMORY = "2g"
+"""Of the server's heap on a local master, if nobody has said it: several groups, and the executor, are in it."""
+SERVER_CONF: Mapping[str, str] = {
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.scheduler.mode": "FAIR",
+    # Clients cannot choose a pool: within the one that there is, jobs of all groups get their share.
+    "spark.scheduler.allocation.file": str(Path(__file__).with_name("fair_pools.xml")),
+}
 _NEEDED = {
     "grpc": "grpcio",
     "grpc_status": "grpcio-status",
@@ -45,13 +57,34 @@ _HERE = frozenset(
 """Settings that mean something with a server, or come from a connection that means nothing by them."""
 
 
-def is_connect(master: str) -> bool:
+def is_address(master: str) -> bool:
     """Whether a master is the address of a Spark Connect server."""
     return master.startswith(SCHEME)
 
 
+def is_client(settings: SparkSettings) -> bool:
+    """Whether drivers are clients of a server: of somebody's, or of one that they share."""
+    return settings.connect or is_address(settings.master)
+
+
 def check(settings: SparkSettings) -> None:
     """Refuse what a server's client cannot have. Raises `ConfigurationError` that says where it belongs."""
+    if missing := [package for module, package in _NEEDED.items() if not _is_found(module)]:
+        raise ConfigurationError(
+            f"drivers that are clients of Spark Connect need {', '.join(missing)}, which this Python lacks: "
+            "pip install 'pyspark[connect]' of the version of the pyspark that is installed"
+        )
+    if not is_address(settings.master):
+        if settings.keytab_content is not None:
+            raise ConfigurationError(
+                "a Spark Connect server takes a keytab from a file only: give keytab, with its path"
+            )
+        return
+    if settings.connect:
+        raise ConfigurationError(
+            f"master {settings.master} is a Spark Connect server already: leave connect (--connect) out, or give the master "
+            "on which a server is to be started"
+        )
     for one in fields(settings):
         if one.name in _HERE or one.default is MISSING:
             continue
@@ -60,27 +93,31 @@ def check(settings: SparkSettings) -> None:
                 f"{one.name}={getattr(settings, one.name)!r} cannot be set for the Spark Connect server {settings.master}, "
                 "which has its application already: set it where the server is started"
             )
-    check_conf(settings.conf, settings.master)
-    if missing := [package for module, package in _NEEDED.items() if not _is_found(module)]:
-        raise ConfigurationError(
-            f"master {settings.master} needs the client of Spark Connect, which lacks {', '.join(missing)} here: "
-            "pip install 'pyspark[connect]' of the pyspark that is installed"
-        )
+    _check_conf(settings.conf, settings.master)
 
 
-def check_conf(conf: Mapping[str, str], master: str) -> None:
-    """Refuse properties that are not a session's. Raises `ConfigurationError`."""
+def _check_conf(conf: Mapping[str, str], server: str) -> None:
     if refused := sorted(name for name in conf if not name.startswith(OF_SESSIONS)):
         raise ConfigurationError(
-            f"{', '.join(refused)}: a session of the Spark Connect server {master} has properties of {OF_SESSIONS}* only; "
-            "others are the server's. Set them where the server is started, and leave them out here"
+            f"{', '.join(refused)}: a session of {server} has properties of {OF_SESSIONS}* only; others are the server's. "
+            "Set them where the server is started, and leave them out here"
         )
 
 
-def session_conf(defaults: Mapping[str, str], given: Mapping[str, str], master: str) -> dict[str, str]:
-    """The properties of a session: what is a session's of our defaults, and all that was given."""
-    check_conf(given, master)
-    return {**{name: value for name, value in defaults.items() if name.startswith(OF_SESSIONS)}, **given}
+def session_conf(settings: SparkSettings, defaults: Mapping[str, str], group_conf: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a group's session: our defaults, those of the group, and those of the launch, as far as they are a
+    session's. Raises `ConfigurationError` for others of the group, or of the launch where the server is somebody else's."""
+    server = f"the Spark Connect server {settings.master}"
+    if settings.connect:
+        server = "the Spark Connect server that the groups of a run share (`connect`)"
+    else:
+        _check_conf(settings.conf, server)
+    _check_conf(group_conf, server)
+    return {**_of_sessions(defaults), **group_conf, **_of_sessions(settings.conf)}
+
+
+def _of_sessions(conf: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in conf.items() if name.startswith(OF_SESSIONS)}
 
 
 def command(application: Path, config: Path) -> list[str]:

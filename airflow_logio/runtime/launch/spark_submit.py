@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_logio.errors import ConfigurationError
@@ -117,6 +117,8 @@ class SparkSettings:
     env_vars: Mapping[str, str] = field(default_factory=dict)
     token: str | None = field(default=None, repr=False)
     """What a Spark Connect server knows its clients by."""
+    connect: bool = False
+    """The drivers of a run share one Spark application on a machine, whose clients they are (ADR-116)."""
 
     def effective_conf(self, group_conf: Mapping[str, str], *, frames: bool = False) -> dict[str, str]:
         """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath.
@@ -127,9 +129,8 @@ class SparkSettings:
         conf = dict(BATCH_CONF)
         if frames:
             conf |= FRAMES_CONF
-        if spark_connect.is_connect(self.master):
-            conf = spark_connect.session_conf(conf, {**group_conf, **self.conf}, self.master)
-            return {**conf, **(FRAMES_SAFETY if frames else {})}
+        if spark_connect.is_client(self):
+            return {**spark_connect.session_conf(self, conf, group_conf), **(FRAMES_SAFETY if frames else {})}
         if self.master.startswith("local"):
             conf |= {
                 "spark.ui.enabled": "false",
@@ -172,6 +173,20 @@ def command(
 
     `name` is for an application to which nothing else gives a name.
     """
+    return [*_options(settings, conf, name, bundle), str(application), "--config", str(config)]
+
+
+def server_command(settings: SparkSettings) -> list[str]:
+    """The command line of the Spark Connect server that drivers with these settings share; its port is not in it."""
+    own = replace(settings, connect=False)
+    conf = own.effective_conf({}, frames=True)
+    if settings.master.startswith("local"):
+        conf.setdefault(DRIVER_MEMORY, spark_connect.LOCAL_MEMORY)
+    conf = {**spark_connect.SERVER_CONF, **conf}
+    return [*_options(own, conf, "logio connect", None), "--class", spark_connect.SERVER_CLASS, spark_connect.NO_FILE]
+
+
+def _options(settings: SparkSettings, conf: Mapping[str, str], name: str, bundle: Path | None) -> list[str]:
     binary = spark_binary.find_spark_submit(settings.spark_binary, environment(settings))
     arguments = [binary, "--master", settings.master]
     arguments += ["--deploy-mode", settings.deploy_mode]
@@ -190,7 +205,7 @@ def command(
             arguments += ["--conf", f"{key}={value}"]
     if settings.verbose:
         arguments.append("--verbose")
-    return [*arguments, str(application), "--config", str(config)]
+    return arguments
 
 
 def environment(settings: SparkSettings, scratch: Path | None = None) -> dict[str, str]:
@@ -217,10 +232,11 @@ def environment(settings: SparkSettings, scratch: Path | None = None) -> dict[st
 
 def check(settings: SparkSettings) -> None:
     """Refuse what cannot work before anything is claimed or started. Raises `ConfigurationError`."""
-    if spark_connect.is_connect(settings.master):
+    if spark_connect.is_client(settings):
         spark_connect.check(settings)
         check_versions()
-        return
+        if not settings.connect:
+            return
     if settings.deploy_mode != "client":
         raise ConfigurationError(
             f"deploy_mode={settings.deploy_mode!r} is not supported yet: drivers are processes of the machine that launches "
