@@ -132,6 +132,7 @@ class Running:
         backlog: BacklogBound | None = None,
         connections: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
+        spark: SparkSettings | None = None,
         **settings: Any,
     ) -> None:
         """`connections` (name → URL) instead of the warehouse, `params` of the transactions; `settings` go to `run_spec`."""
@@ -163,6 +164,7 @@ class Running:
             ref,
             urls,
             launcher,
+            settings=spark or SparkSettings(),
             payloads=settings.get("payloads"),
             end_old_drivers=end_old_drivers,
         )

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -82,6 +83,8 @@ class ConnectEngine(SparkEngine):
         """As `SparkEngine`. From now on functions of pyspark.sql mean those of Connect, also where the author's module uses
         them when it is imported."""
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        # pyspark warns of every pandas that is newer than itself; nothing here uses it.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
         import pyspark.sql.connect.session  # noqa: F401
 
         from airflow_logio.runtime.engines.executed_plans import ExecutedPlans

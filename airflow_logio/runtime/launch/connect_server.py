@@ -92,12 +92,17 @@ class ServerClient:
         return server.url, server.token
 
     def _running(self) -> Server | None:
-        """The server, if it answers. One that does not is ended."""
+        """The server, if it answers. One that does not is ended, unless it is still starting: who started it has died."""
         server = known(self._folder)
         if server is None:
             return None
-        if not processes.is_gone(server.jvm) and _accepts(server.port):
-            return server
+        ready_by = (self._folder / _STATE).stat().st_mtime + START_SECONDS
+        while not processes.is_gone(server.jvm):
+            if _accepts(server.port):
+                return server
+            if time.time() > ready_by:
+                break
+            time.sleep(POLL_SECONDS)
         end(server)
         return None
 
