@@ -1,4 +1,4 @@
-"""Connections of type ``spark`` as Spark settings, read as Airflow's SparkSubmitHook reads them.
+"""Connections of types ``spark`` and ``spark_connect`` as Spark settings, read as Airflow's hooks read them.
 
 `tests/unit/airflow/test_spark_provider.py` lists where the two differ. Above all, a missing connection is an error here: the
 hook falls back to YARN, so a typo submits to the wrong place.
@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 from typing import Any
+from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.sdk.log import mask_secret
@@ -17,7 +18,9 @@ from airflow.sdk.log import mask_secret
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.launch.spark_arguments import LOCAL_MASTER, SparkTarget
 from airflow_logio.runtime.launch.spark_binary import SPARK_SUBMIT
+from airflow_logio.runtime.launch.spark_connect import SCHEME
 
+CONNECT_TYPE = "spark_connect"
 SPARK_BINARIES = (SPARK_SUBMIT, "spark2-submit", "spark3-submit")
 
 
@@ -38,6 +41,8 @@ def spark_target(conn_id: str | None) -> SparkTarget:
             f"airflow connections add {conn_id} --conn-json '{fields}'   "
             "(or with another master as its host, e.g. spark://HOST:7077), or give conn_id=None for local[1] without one"
         ) from error
+    if connection.conn_type == CONNECT_TYPE:
+        return _connect_target(connection)
     extra = {key: value for key, value in connection.extra_dejson.items() if value not in (None, "")}
     if "spark-home" in extra:
         raise ConfigurationError(
@@ -53,6 +58,22 @@ def spark_target(conn_id: str | None) -> SparkTarget:
         principal=extra.get("principal"),
         keytab_content=_keytab(conn_id, extra.get("keytab")),
     )
+
+
+def _connect_target(connection: Any) -> SparkTarget:
+    """The address of a Spark Connect server, without its token."""
+    host = (connection.host or "").removeprefix(SCHEME)
+    if not host or "/" in host:
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r} has host {connection.host!r}; it is that of a Spark Connect server, e.g. "
+            "spark.example.com or sc://spark.example.com"
+        )
+    if connection.password:
+        mask_secret(connection.password)
+    params = {"user_id": connection.login, "use_ssl": connection.extra_dejson.get("use_ssl")}
+    said = "".join(f";{name}={quote(str(value))}" for name, value in params.items() if value not in (None, ""))
+    port = f":{connection.port}" if connection.port else ""
+    return SparkTarget(f"{SCHEME}{host}{port}{'/' + said if said else ''}", token=connection.password or None)
 
 
 def _master(connection: Any) -> str:

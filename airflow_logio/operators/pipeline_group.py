@@ -39,7 +39,7 @@ class LogioPipelineGroup(TaskGroup):
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param logio_conn_id: the connection of the log.
-    :param conn_id: connection of type ``spark``; None means drivers with master ``local[1]``.
+    :param conn_id: connection of type ``spark`` or ``spark_connect``; None means drivers with master ``local[1]``.
     :param connections: the pipeline's connection names → Airflow connection ids (templated).
     :param params: the pipeline's parameters (templated); by default the DAG's ``params`` of the same names.
     :param spark: arguments of `LogioSparkOperator` for every group, e.g. ``{"driver_memory": "1g"}``.

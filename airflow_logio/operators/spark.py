@@ -55,7 +55,7 @@ class LogioSparkOperator(BaseOperator):
     :param group: name of the group (templated); by default the task's id, without that of its task group.
     :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
     :param logio_conn_id: the connection of the log.
-    :param conn_id: connection of type ``spark``; None means a driver with master ``local[1]``.
+    :param conn_id: connection of type ``spark`` or ``spark_connect``; None means a driver with master ``local[1]``.
     :param connections: the pipeline's connection names → Airflow connection ids, where they differ from the run's
         (templated).
     :param own_place: only this task launches drivers of its group, recoveries and new replicas included: they run where its
@@ -95,6 +95,9 @@ class LogioSparkOperator(BaseOperator):
     :param principal: Kerberos principal of the keytab (templated).
     :param proxy_user: the user that Spark acts as (templated).
     :param use_krb5ccache: take the worker's ticket cache instead of a keytab.
+    :param connect: the drivers of the run share one Spark application on each machine and are clients of its Spark Connect
+        server: one JVM for all groups, and recovery in a second. The other arguments are those of that application. To use a
+        server that somebody else runs, give a connection of type ``spark_connect`` as ``conn_id`` instead.
     :param env_vars: environment variables of the driver (templated).
     :param verbose: spark-submit prints what it has understood.
     :param spark_binary: the spark-submit that starts the driver, a name on ``PATH`` or a path.
@@ -162,6 +165,7 @@ class LogioSparkOperator(BaseOperator):
         principal: str | None = None,
         proxy_user: str | None = None,
         use_krb5ccache: bool = False,
+        connect: bool = False,
         name: str | None = None,
         env_vars: Mapping[str, Any] | None = None,
         verbose: bool = False,
@@ -215,6 +219,7 @@ class LogioSparkOperator(BaseOperator):
         self.principal = principal
         self.proxy_user = proxy_user
         self.use_krb5ccache = use_krb5ccache
+        self.connect = connect
         self.name = name
         self.env_vars = env_vars
         self.verbose = verbose

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -30,6 +35,72 @@ ROWS = 250_000
 @pytest.fixture(scope="module")
 def transactions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_slice(tmp_path_factory.mktemp("connect") / "transactions.parquet", ROWS)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `support/connect_sessions.py` has found out."""
+    command = [sys.executable, "-m", "tests.support.connect_sessions", str(tmp_path_factory.mktemp("sessions"))]
+    child = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert child.returncode == 0, child.stderr
+    made: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+    return made
+
+
+def test_a_session_has_settings_code_and_slots(found: dict[str, Any]) -> None:
+    assert found["plain"] == {"zone": "Asia/Tokyo", "doubled": [0, 2, 4], "slots": 3, "application": True}
+
+
+@pytest.mark.parametrize(
+    ("called", "refusal"),
+    [
+        ("count", r"has run a job of Spark, an action \(such as count"),
+        ("collect", r"has run a job of Spark, an action \(such as count"),
+        ("large", r"has run a job of Spark, an action \(such as count"),
+        ("write", "has run a job of Spark, a write.*materialize_input=True"),
+        ("lazy", None),
+        ("columns", None),
+        ("view", None),
+        ("files", None),
+    ],
+)
+def test_actions_in_lazy_functions_are_refused(found: dict[str, Any], called: str, refusal: str | None) -> None:
+    said = found["actions"][called]
+    assert said == "" if refusal is None else re.search(refusal, said), said
+
+
+def test_outputs_that_would_differ_are_refused(found: dict[str, Any]) -> None:
+    refused = {name for name, said in found["repeatable"].items() if "one of 2, depends on" in said}
+    assert refused == {"random", "now", "sql", "unsteady", "joined"}
+    assert found["repeatable"]["plain"] == found["repeatable"]["steady"] == ""
+
+
+def test_jobs_are_cancelled_by_their_group(found: dict[str, Any]) -> None:
+    assert found["cancelled"] == {"one": "cancelled", "other": "done"}
+
+
+def test_a_successor_closes_the_session_of_a_zombie(found: dict[str, Any]) -> None:
+    closed = found["closed"]
+    assert (closed["refused"], closed["successor"]) == (True, 3)
+    assert closed["again"].startswith("SparkLost: the next driver of the group has closed")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("token", "ConfigurationError: .*refuses this client: .*SPARK_CONNECT_AUTHENTICATE_TOKEN"),
+        ("address", "ExternalUnavailable: .*sc://localhost:1 has not answered for 1 s: .*`logio retry`"),
+        (
+            "static",
+            "ConfigurationError: .*does not take spark.sql.warehouse.dir=/x.*Set it where the server is started",
+        ),
+    ],
+)
+def test_what_a_server_refuses_is_said(found: dict[str, Any], wrong: str, said: str) -> None:
+    assert re.search(said, found["wrong"][wrong])
+    assert "_InactiveRpcError" not in found["wrong"][wrong]
 
 
 def server_of(tmp_path: Path, run: Running) -> Server:

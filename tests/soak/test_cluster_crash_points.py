@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from tests.acceptance import test_lake, test_staging
+from tests.acceptance import test_staging
 from tests.support.crash_sites import IN_LAKES
+from tests.support.lake_runs import LAKE_SITES, LakeFolders
 from tests.support.postgres import PostgresServer
 from tests.support.running import ArmedSparkLauncher, running
 from tests.support.spark_cluster import Cluster, spark_cluster
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(3_600
 
 AROUND_SWEEPS = (f"{CrashPoint.BEFORE_SWEEP}:1", f"{CrashPoint.AFTER_SWEEP}:1")
 """Of what earlier incarnations have left: there are some by then."""
-SITES = {group: (*points, *AROUND_SWEEPS) for group, points in test_lake.SITES.items()}
+SITES = {group: (*points, *AROUND_SWEEPS) for group, points in LAKE_SITES.items()}
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_dying_around_jobs_manifests_publications_and_sweeps(
     assert points >= set(map(str, IN_LAKES)), "every one of them"
     armed = {(group, number): point for group, points in SITES.items() for number, point in enumerate(points, start=1)}
     with TemporaryDirectory(dir="/dev/shm") as elsewhere:
-        one = test_lake.Lake(tmp_path, warehouse_url, Path(elsewhere) if how == "copies" else None)
+        one = LakeFolders(tmp_path, warehouse_url, Path(elsewhere) if how == "copies" else None)
         launcher = ArmedSparkLauncher(tmp_path / "drivers", armed)
         with running(postgres_url, warehouse_url, one.orders, launcher, **one.settings()) as run:
             run.context = replace(run.context, settings=cluster.settings({}, total_executor_cores=2))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 import uuid
@@ -32,6 +33,7 @@ _RETRIES: Mapping[str, int] = {"max_retries": 5, "initial_backoff": 50, "max_bac
 """Of one request, in milliseconds: about two seconds. pyspark would try for ten minutes."""
 _APPLICATION = "spark.app.id"
 _CLOSED, _REFUSED = "SESSION_CLOSED", ("UNAUTHENTICATED", "PERMISSION_DENIED")
+_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
 _NAMESPACE = uuid.UUID("5f0c46d7-63a4-4d8a-8f5c-6a9d2b1e7c30")
 
 
@@ -240,4 +242,7 @@ def _until_answered(session: Any, url: str, clock: Callable[[], float] = time.mo
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+    """What the server says, or gRPC of it."""
+    text = str(error).strip()
+    details = _DETAILS.search(text)
+    return details[1] if details else text.partition("\n")[0]

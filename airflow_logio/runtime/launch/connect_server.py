@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import secrets
 import socket
 import subprocess
@@ -17,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -71,7 +71,8 @@ class ServerClient:
     def __init__(self, recipe: ServerRecipe) -> None:
         self._recipe = recipe
         self._folder = Path(recipe.folder)
-        self._hold: IO[str] | None = None
+        self._hold: int | None = None
+        """Descriptor of the locked file, open for as long as this process lives."""
 
     def connected(self) -> tuple[str, str]:
         """Address and token of the server, which is started if it does not run.
@@ -81,7 +82,7 @@ class ServerClient:
         try:
             self._folder.mkdir(parents=True, mode=0o700, exist_ok=True)
             if self._hold is None:
-                self._hold = (self._folder / _CLIENTS).open("a")
+                self._hold = os.open(self._folder / _CLIENTS, os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(self._hold, fcntl.LOCK_SH)
             with _locked(self._folder / _LOCK):
                 server = self._running() or self._started()

@@ -34,6 +34,7 @@ _SAME = (
     "keytab",
     "proxy_user",
     "use_krb5ccache",
+    "connect",
     "name",
     "verbose",
 )
@@ -50,6 +51,8 @@ class SparkTarget:
     spark_binary: str | None = None
     principal: str | None = None
     keytab_content: bytes | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    """Of a Spark Connect server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class SparkArguments:
     principal: str | None = None
     proxy_user: str | None = None
     use_krb5ccache: bool = False
+    connect: bool = False
     name: str | None = None
     env_vars: Mapping[str, Any] | None = None
     verbose: bool = False
@@ -128,6 +132,7 @@ class SparkArguments:
             principal=self.principal or target.principal,
             spark_binary=self.spark_binary or target.spark_binary,
             keytab_content=None if self.keytab else target.keytab_content,
+            token=target.token,
             env_vars={str(key): _text(value) for key, value in (self.env_vars or {}).items()},
             **{name: getattr(self, name) for name in _SAME},
         )

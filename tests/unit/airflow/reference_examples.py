@@ -139,6 +139,10 @@ with DAG("reference_tasks", schedule=None, params={"transactions": "/data/transa
     totals = LogioSparkOperator(
         task_id="totals", pipeline="pipelines.sales:sales", run_uid=start.output, proxy_user="sales"
     )
+    # As a client of a Spark Connect server, which the groups of the run share:
+    shared = LogioSparkOperator(
+        task_id="shared", pipeline="pipelines.sales:sales", group="hourly", run_uid=start.output, connect=True
+    )
     # [END LogioSparkOperator]
     # [START LogioSuperviseOperator]
     supervise = LogioSuperviseOperator(

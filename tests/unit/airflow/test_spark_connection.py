@@ -5,6 +5,7 @@ What they have in common with Airflow's Spark provider is in `test_spark_provide
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -81,6 +82,7 @@ def test_they_come_from_an_operators_attributes() -> None:
         "jars": "a.jar",
         "verbose": True,
         "use_krb5ccache": False,
+        "connect": False,
     }
     assert SparkArguments.of(SimpleNamespace(**values)) == SparkArguments(jars="a.jar", verbose=True)
 
@@ -158,3 +160,23 @@ def test_waiting_is_deferred_unless_somebody_says_otherwise(
     if said is not None:
         monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", said)
     assert _compat.default_deferrable() is deferrable
+
+
+# --- Spark Connect ----------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_of_a_connect_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"conn_type": "spark_connect", "host": "sc://spark.example.com", "port": 15002, "login": "me & you"}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", json.dumps({**fields, "password": "t0ken", "extra": {"use_ssl": True}}))
+    target = spark_target("spark_x")
+    assert target.master == "sc://spark.example.com:15002/;user_id=me%20%26%20you;use_ssl=True"
+    assert target.token == "t0ken" and "t0ken" not in repr(target)
+    settings = SparkArguments().settings(target)
+    assert (settings.token, settings.connect) == ("t0ken", False)
+
+
+@pytest.mark.parametrize("host", ["", "sc://", "host/path"])
+def test_a_connect_server_without_a_host_is_refused(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", json.dumps({"conn_type": "spark_connect", "host": host}))
+    with pytest.raises(ConfigurationError, match=r"'spark_x' has host .*e\.g\. spark\.example\.com"):
+        spark_target("spark_x")

@@ -1,0 +1,112 @@
+"""What drivers of a Spark Connect server may be told, and what they are started with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from airflow_logio.cli.spark_options import SparkOptions
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
+from airflow_logio.runtime.launch import spark_connect, spark_submit
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+
+ELSEWHERE = SparkSettings(master="sc://spark.example.com:15002", token="secret")
+SHARED = SparkSettings(connect=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"driver_memory": "4g"},
+            r"driver_memory='4g' cannot be set for the Spark Connect server sc://spark.example.com",
+        ),
+        ({"num_executors": 3}, "num_executors=3 cannot be set"),
+        ({"jars": "a.jar"}, "jars='a.jar' cannot be set"),
+        ({"keytab": "/k"}, "keytab='/k' cannot be set"),
+        (
+            {"conf": {"spark.executor.memory": "8g"}},
+            r"spark\.executor\.memory: a session .* has properties of spark\.sql\.\* only",
+        ),
+        ({"connect": True}, "is a Spark Connect server already: leave connect"),
+    ],
+)
+def test_what_belongs_to_the_server_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        spark_submit.check(replace(ELSEWHERE, **given))
+
+
+def test_what_a_client_may_be_told_is_taken() -> None:
+    spark_submit.check(
+        replace(ELSEWHERE, conf={"spark.sql.ansi.enabled": "true"}, py_files="a.zip", env_vars={"A": "b"}, verbose=True)
+    )
+
+
+def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_connect, "_is_found", lambda module: module != "grpc")
+    with pytest.raises(
+        ConfigurationError, match=r"need grpcio, which this Python lacks: pip install 'pyspark\[connect\]'"
+    ):
+        spark_submit.check(ELSEWHERE)
+
+
+def test_a_keytab_of_a_connection_is_refused_for_a_shared_server() -> None:
+    with pytest.raises(ConfigurationError, match="keytab from a file"):
+        spark_submit.check(replace(SHARED, keytab_content=b"keytab"))
+
+
+@pytest.mark.parametrize("settings", [ELSEWHERE, SHARED])
+def test_a_session_has_the_properties_of_sessions(settings: SparkSettings) -> None:
+    asked = replace(settings, conf={"spark.sql.shuffle.partitions": "9"})
+    conf = asked.effective_conf({"spark.sql.shuffle.partitions": "3", "spark.sql.ansi.enabled": "false"}, frames=True)
+    assert conf["spark.sql.shuffle.partitions"] == "9", "the launch decides over the group"
+    assert conf["spark.sql.ansi.enabled"] == "false"
+    assert conf["spark.sql.session.timeZone"] == "UTC"
+    assert FRAMES_SAFETY.items() <= conf.items()
+    assert {name for name in conf if not name.startswith("spark.sql.")} == set()
+
+
+@pytest.mark.parametrize("settings", [ELSEWHERE, SHARED])
+def test_a_group_with_properties_of_an_application_is_refused(settings: SparkSettings) -> None:
+    with pytest.raises(ConfigurationError, match=r"spark\.executor\.cores: a session of the Spark Connect server"):
+        settings.effective_conf({"spark.executor.cores": "2"})
+
+
+def test_a_shared_server_has_the_properties_of_the_launch() -> None:
+    settings = replace(SHARED, master="local[2]", conf={"spark.executor.memory": "3g"}, jars="a.jar", token="secret")
+    command = spark_submit.server_command(settings)
+    assert command[-3:] == ["--class", spark_connect.SERVER_CLASS, "spark-internal"]
+    assert {"spark.executor.memory=3g", "spark.connect.grpc.binding.address=127.0.0.1"} <= set(command)
+    assert command[command.index("--jars") + 1] == "a.jar"
+    assert command[command.index("--driver-memory") + 1] == "2g"
+    assert "secret" not in " ".join(command)
+    pools = next(part for part in command if "allocation.file" in part).partition("=")[2]
+    assert "FAIR" in Path(pools).read_text()
+
+
+def test_nothing_secret_is_on_the_command_line_of_a_driver() -> None:
+    assert "secret" not in " ".join(spark_connect.command(Path("/app.py"), Path("/driver.json")))
+    assert "secret" not in repr(ELSEWHERE)
+
+
+def test_a_token_in_an_address_is_refused_on_a_command_line() -> None:
+    with pytest.raises(typer.BadParameter, match="SPARK_CONNECT_AUTHENTICATE_TOKEN"):
+        SparkOptions.given("sc://host/;token=abc")
+
+
+def test_the_token_of_an_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", "secret")
+    assert SparkOptions.given("sc://host").settings().token == "secret"
+    assert SparkOptions.given("local[1]").settings().token is None
+
+
+def test_a_run_remembers_that_its_drivers_share_a_server() -> None:
+    kept = SparkOptions(**SparkOptions.given(connect=True).to_keep())
+    assert kept.settings().connect and "--connect" in str(kept)
+    assert not SparkOptions.given(connect=False).over(kept).settings().connect
+    assert SparkOptions.given().over(kept).settings().connect
