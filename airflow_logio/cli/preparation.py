@@ -142,7 +142,10 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     """Load the pipeline and check what is wanted of it. Raises `ConfigurationError`, `PipelineDefinitionError`."""
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
-    environment_of(pipeline, wanted.spark.settings())  # refused now, not when the first group is launched
+    settings = wanted.spark.settings()  # refused now, not when the first group is launched
+    environment_of(pipeline, settings)
+    for group in pipeline.applications:
+        spark_submit.check_group(settings, pipeline, group)
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})

@@ -16,9 +16,9 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.launch import connect_server, processes
-from airflow_logio.runtime.launch.connect_server import Server
+from airflow_logio.runtime.launch import processes, shared_server
 from airflow_logio.runtime.launch.driver_process import SERVER_FOLDER
+from airflow_logio.runtime.launch.shared_server import Server
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from tests.support.crash_sites import IN_SPARK
 from tests.support.grocery import assert_exact, write_slice
@@ -105,7 +105,7 @@ def test_what_a_server_refuses_is_said(found: dict[str, Any], wrong: str, said: 
 
 def server_of(tmp_path: Path, run: Running) -> Server:
     """The server that the drivers of a run have now."""
-    server = connect_server.known(tmp_path / "drivers" / run.run.uid / SERVER_FOLDER)
+    server = shared_server.known(tmp_path / "drivers" / run.run.uid / SERVER_FOLDER)
     assert server is not None
     return server
 

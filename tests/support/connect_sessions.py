@@ -22,9 +22,9 @@ from airflow_logio.runtime.driver.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.engines import connect_engine
 from airflow_logio.runtime.engines.connect_engine import ConnectEngine, ConnectTarget, SessionName
-from airflow_logio.runtime.engines.slots import task_slots
+from airflow_logio.runtime.engines.task_slots import task_slots
 from airflow_logio.runtime.launch import driver_process, spark_submit
-from airflow_logio.runtime.launch.connect_server import ServerClient
+from airflow_logio.runtime.launch.shared_server import ServerClient
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
 SETTINGS = SparkSettings(master="local[3]", connect=True)

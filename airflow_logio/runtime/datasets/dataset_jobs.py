@@ -20,7 +20,7 @@ from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.errors import ConfigurationError, LogInconsistent, OperatorFailed
 from airflow_logio.runtime.datasets import spark_files
-from airflow_logio.runtime.engines.slots import task_slots
+from airflow_logio.runtime.engines.task_slots import task_slots
 from airflow_logio.runtime.payloads import EpochPayloads, task_files
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, in_order

@@ -20,10 +20,10 @@ from airflow_logio.runtime.engines.classic_engine import ClassicEngine
 from airflow_logio.runtime.engines.connect_engine import ConnectEngine, ConnectTarget, SessionName
 from airflow_logio.runtime.engines.engine import SparkEngine
 from airflow_logio.runtime.launch import driver_config
-from airflow_logio.runtime.launch.connect_server import ServerClient, ServerRecipe
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED
 from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
+from airflow_logio.runtime.launch.shared_server import ServerClient, ServerRecipe
 
 log = logging.getLogger(__name__)
 

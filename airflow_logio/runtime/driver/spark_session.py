@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_logio.runtime.engines.classic_engine import ClassicEngine
 from airflow_logio.runtime.engines.engine import SparkEngine
-from airflow_logio.runtime.engines.slots import task_slots
+from airflow_logio.runtime.engines.task_slots import task_slots
 from airflow_logio.store.load_records import SparkApplication
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from airflow_logio.runtime.engines.slots import is_remote
+from airflow_logio.runtime.engines.task_slots import is_remote
 
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)(?:\n== Optimized Logical Plan ==|\Z)", re.DOTALL)
 _UNDETERMINED = re.compile(

@@ -11,7 +11,7 @@ import msgspec
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.engines.connect_engine import ConnectTarget
 from airflow_logio.runtime.launch import private_files
-from airflow_logio.runtime.launch.connect_server import ServerRecipe
+from airflow_logio.runtime.launch.shared_server import ServerRecipe
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Claim
 

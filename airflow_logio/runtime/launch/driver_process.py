@@ -13,11 +13,11 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.engines.connect_engine import ConnectTarget
 from airflow_logio.runtime.launch import driver_files, private_files, spark_connect, spark_submit
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
-from airflow_logio.runtime.launch.connect_server import ServerRecipe
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.private_files import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.runtime.launch.processes import APPLICATION
+from airflow_logio.runtime.launch.shared_server import ServerRecipe
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
 SERVER_FOLDER = ".connect"

@@ -154,6 +154,7 @@ def launch_group(
     `ConfigurationError`.
     """
     context.launcher.check(context.settings)
+    spark_submit.check_group(context.settings, context.pipeline, group)
     status = context.store.group(context.run.run_id, group)
     by_person = by_user and request_id is None  # chooses the place, too
     if status.own_place and not (group in context.own or by_person):

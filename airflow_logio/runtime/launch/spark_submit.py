@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
 from airflow_logio.runtime.launch import spark_binary, spark_connect
@@ -228,6 +229,14 @@ def environment(settings: SparkSettings, scratch: Path | None = None) -> dict[st
     if scratch is not None:
         found[JAVA_OPTIONS] = f'"-Djava.io.tmpdir={scratch}" {found.get(JAVA_OPTIONS, "")}'.rstrip()
     return found
+
+
+def check_group(settings: SparkSettings, pipeline: Pipeline, group: str) -> None:
+    """Refuse properties of a group that its driver cannot have. Raises `ConfigurationError`."""
+    try:
+        settings.effective_conf(pipeline.group_of(group).spark)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"group {group!r} of pipeline {pipeline.name!r}: {error}") from None
 
 
 def check(settings: SparkSettings) -> None:

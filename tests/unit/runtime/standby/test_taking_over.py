@@ -25,7 +25,7 @@ from airflow_logio.runtime.launch.leftovers import LocalDriver
 from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.standby.taking_over import ThisProcess, own_spark_submit, why_not_needed
+from airflow_logio.runtime.standby.taking_over import ThisProcess, is_child_of, own_spark_submit, why_not_needed
 from airflow_logio.runtime.supervision import group_watch
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
@@ -154,7 +154,9 @@ def test_it_becomes_the_driver_unless_that_is_to_have_other_code(driver: Driver,
 def test_one_whose_jvm_has_ended_takes_no_place(driver: Driver, tmp_path: Path) -> None:
     """What started it is its parent; a process that is left gets another one, which is nobody to record, or to end."""
     own = DriverConfig("sqlite://", driver.claim, "module", "attr", str(tmp_path), {})
-    spark_submit = processes.identity_of(os.getpid())
+    with subprocess.Popen(["sleep", "60"]) as other:
+        spark_submit = processes.identity_of(other.pid)
+        other.kill()
     assert spark_submit is not None
     launcher = ThisProcess(own, tmp_path / "2-standby", spark_submit, Elsewhere())
     with pytest.raises(ConfigurationError, match="JVM of the standby has ended"):
@@ -162,6 +164,11 @@ def test_one_whose_jvm_has_ended_takes_no_place(driver: Driver, tmp_path: Path) 
     assert launcher.taken is None
     with pytest.raises(ConfigurationError, match="started by spark-submit"):
         own_spark_submit()
+
+
+def test_one_that_has_no_jvm_stands_for_itself() -> None:
+    """With a Spark Connect server, nothing else has to live."""
+    assert is_child_of(processes.own_identity())
 
 
 def test_crash_points_are_armed_for_one_process() -> None:

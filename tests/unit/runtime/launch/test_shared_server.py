@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.launch import connect_server, processes
-from airflow_logio.runtime.launch.connect_server import KEEPER, ServerClient, ServerRecipe
+from airflow_logio.runtime.launch import processes, shared_server
+from airflow_logio.runtime.launch.shared_server import KEEPER, ServerClient, ServerRecipe
 from tests.support.waiting import eventually
 
 LISTENING = """
@@ -43,12 +43,12 @@ def recipe(tmp_path: Path) -> ServerRecipe:
 @pytest.fixture(autouse=True)
 def ended(recipe: ServerRecipe) -> Iterator[None]:
     yield
-    if server := connect_server.known(Path(recipe.folder)):
-        connect_server.end(server)
+    if server := shared_server.known(Path(recipe.folder)):
+        shared_server.end(server)
 
 
-def state(recipe: ServerRecipe) -> connect_server.Server:
-    server = connect_server.known(Path(recipe.folder))
+def state(recipe: ServerRecipe) -> shared_server.Server:
+    server = shared_server.known(Path(recipe.folder))
     assert server is not None
     return server
 
@@ -65,7 +65,7 @@ def test_clients_that_come_at_once_have_one_server(recipe: ServerRecipe) -> None
     url, _ = found[0]
     port = int(url.removeprefix("sc://localhost:"))
     socket.create_connection(("127.0.0.1", port), timeout=5).close()
-    log = (Path(recipe.folder) / connect_server.LOG_NAME).read_text()
+    log = (Path(recipe.folder) / shared_server.LOG_NAME).read_text()
     assert log.count("listening") == 1
 
 
@@ -99,14 +99,14 @@ def test_one_whose_starter_has_died_is_waited_for(recipe: ServerRecipe, tmp_path
         [
             sys.executable,
             "-c",
-            "import sys; from airflow_logio.runtime.launch.connect_server import *\n"
+            "import sys; from airflow_logio.runtime.launch.shared_server import *\n"
             "ServerClient(ServerRecipe(sys.argv[1], sys.argv[3:], {'SLOW': sys.argv[2]})).connected()",
             slow.folder,
             "1.5",
             *slow.command,
         ]
     )
-    eventually(lambda: connect_server.known(Path(slow.folder)), what="the server is known, and does not listen yet")
+    eventually(lambda: shared_server.known(Path(slow.folder)), what="the server is known, and does not listen yet")
     starter.kill()
     starter.wait()
     begun = state(slow)
