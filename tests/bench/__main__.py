@@ -69,8 +69,9 @@ def _simulation(runs: int, results: dict[str, Any]) -> None:
 
 
 def _recovery(databases: Databases, runs: int) -> Iterator[Any]:
-    for group, standby, idle in itertools.product(RECOVERED, (False, True), (True, False)):
-        kills = [recovery.measure(databases, group, idle=idle, standby=standby) for _ in range(runs)]
+    both = (False, True)
+    for group, connect, standby, idle in itertools.product(RECOVERED, both, both, both):
+        kills = [recovery.measure(databases, group, idle=idle, standby=standby, connect=connect) for _ in range(runs)]
         yield sorted(kills, key=lambda kill: kill.total)[runs // 2]
 
 

@@ -66,19 +66,24 @@ class Recovery:
     def line(self) -> str:
         spark = f"; Spark session {self.session:.1f} s, warm {self.warm:.1f} s" if self.session and self.warm else ""
         return (
-            f"{self.database:9} {self.group:7} {self.condition:15} {self.total:5.1f} s to the first new Output Set: "
+            f"{self.database:9} {self.group:7} {self.condition:24} {self.total:5.1f} s to the first new Output Set: "
             f"detected {self.detected:.2f}, submitted {self.submitted:.2f}, registered {self.registered:.2f}, "
             f"first commit {self.first_commit:.2f}, Output Set {self.first_output_set:.2f}{spark}"
         )
 
 
-def measure(databases: Databases, group: str, *, idle: bool, standby: bool = False) -> Recovery:
-    """`standby`: a process stands by for the group (ADR-108). Raises `WrongResult` if the run is not exact afterwards."""
+def measure(databases: Databases, group: str, *, idle: bool, standby: bool = False, connect: bool = False) -> Recovery:
+    """`standby`: a process stands by for the group (ADR-108). `connect`: drivers share a Spark (ADR-116).
+
+    Raises `WrongResult` if the run is not exact afterwards.
+    """
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         folder = Path(name)
         go_on = folder / "go_on"
         ref = sales_with_standbys(folder, [group], go_on, after=0) if standby else None
-        with sales_run(databases.fresh(folder), folder, lease=PATIENT if idle else None, ref=ref) as sales:
+        with sales_run(
+            databases.fresh(folder), folder, lease=PATIENT if idle else None, ref=ref, connect=connect
+        ) as sales:
             outcome: list[Outcome] = []
             thread = threading.Thread(target=lambda: outcome.append(sales.local.run().outcome), name="supervisor")
             thread.start()
@@ -86,7 +91,8 @@ def measure(databases: Databases, group: str, *, idle: bool, standby: bool = Fal
                 if standby:
                     eventually(lambda: _is_standing_by(sales, group), what="the standby is ready", timeout=180)
                     go_on.touch()
-                found = _kill_and_watch(sales, databases.name, group, idle=idle, standby=standby)
+                condition = ("idle" if idle else "loaded", *(["connect"] * connect), *(["standby"] * standby))
+                found = _kill_and_watch(sales, databases.name, group, ", ".join(condition), idle=idle)
             except BaseException:
                 sales.local.halt()
                 raise
@@ -102,7 +108,7 @@ def _is_standing_by(sales: SalesRun, group: str) -> bool:
     return found is not None and found.is_ready
 
 
-def _kill_and_watch(sales: SalesRun, database: str, group: str, *, idle: bool, standby: bool) -> Recovery:
+def _kill_and_watch(sales: SalesRun, database: str, group: str, condition: str, *, idle: bool) -> Recovery:
     store, run_id = sales.context.store, sales.context.run.run_id
     eventually(lambda: _amount(sales, group) >= _threshold(group), what=f"{group} works", timeout=180)
     identity = store.group(run_id, group).identity
@@ -117,7 +123,6 @@ def _kill_and_watch(sales: SalesRun, database: str, group: str, *, idle: bool, s
     driver = max((one for one in store.drivers(run_id) if one.group == group), key=lambda one: one.incarnation)
     if driver.incarnation != 2 or None in (driver.submitted_at, driver.registered_at, driver.first_commit_at):
         raise WrongResult(f"{group} was to be recovered once, and is at incarnation {driver.incarnation}")
-    condition = ("idle" if idle else "loaded") + (", standby" if standby else "")
     return _of(database, group, driver, killed_at, output_at, condition)
 
 

@@ -12,6 +12,7 @@ from airflow_logio.demo.sales_check import check
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.store import open_store
@@ -41,8 +42,10 @@ def sales_run(
     hold_sources: bool = True,
     lease: Lease | None = None,
     ref: bundle.PipelineRef | None = None,
+    connect: bool = False,
 ) -> Iterator[SalesRun]:
-    """`hold_sources`: the first event is read when all drivers are up, Spark warm. `ref`: another form of the pipeline."""
+    """`hold_sources`: the first event is read when all drivers are up, Spark warm. `ref`: another form of the pipeline.
+    `connect`: the drivers share a Spark Connect server."""
     log_url, warehouse_url = urls
     ref = ref or bundle.parse_ref(f"{PIPELINE}:sales")
     pipeline = bundle.load(ref)
@@ -67,6 +70,7 @@ def sales_run(
             ref=ref,
             connections={"warehouse": warehouse_url},
             launcher=LocalProcessLauncher(folder / "drivers"),
+            settings=SparkSettings(connect=connect),
         )
         yield SalesRun(context, LocalRun(context), file)
     finally:
