@@ -18,12 +18,14 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.runtime.launch import processes, shared_server
 from airflow_logio.runtime.launch.driver_process import SERVER_FOLDER
+from airflow_logio.runtime.launch.leftovers import processes_under
 from airflow_logio.runtime.launch.shared_server import Server
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from tests.support.crash_sites import IN_SPARK
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.lake_runs import LAKE_SITES, LakeFolders
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, Running, has_ended, running
+from tests.support.standbys import sales_with_standbys, standby_of
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
@@ -138,6 +140,41 @@ def test_sales_with_dead_drivers_a_zombie_and_a_dead_server(
     eventually(lambda: processes.is_gone(second.jvm), what="the server ends behind its last driver", timeout=60)
 
 
+@pytest.mark.postgres
+def test_a_standby_that_shares_the_server(
+    postgres_url: str, postgres_warehouse_url: str, transactions: Path, tmp_path: Path
+) -> None:
+    """It is no child of a JVM, and holds a session of its own from the start."""
+    go_on = tmp_path / "go_on"
+    ref = sales_with_standbys(tmp_path, ["hourly"], go_on, after=60)
+    launcher = ArmedSparkLauncher(tmp_path / "drivers")
+    arguments = (postgres_url, postgres_warehouse_url, transactions, launcher)
+    with running(*arguments, ref=ref, spark=SHARED, lease=Lease(10, 60)) as run:
+        run.until(lambda: _stands_by(run, 1), "hourly has a standby")
+        first = standby_of(run.store, run.run.run_id, "hourly")
+        assert first is not None and first.rss_bytes > 2**20
+        server = server_of(tmp_path, run)
+        run.signal("hourly", signal.SIGKILL)
+        run.until(lambda: run.is_running("hourly", 2), "hourly runs again")
+        identity = run.status("hourly").identity
+        assert identity is not None and identity.pid == first.pid
+        run.until(lambda: _stands_by(run, 2), "it has a standby again")
+        # It hangs: its standby or the supervisor takes its place. The other one ends, and leaves the new session alone.
+        run.signal("hourly", signal.SIGSTOP)
+        run.until(lambda: run.is_running("hourly", 3), "another driver has taken its place")
+        go_on.touch()
+        run.finish()
+        assert server_of(tmp_path, run) == server
+        eventually(lambda: not processes_under(tmp_path / "drivers"), what="nothing is left", timeout=60)
+    assert_exact(postgres_warehouse_url, transactions, SALES_RECORDS_PER_BATCH)
+
+
+def _stands_by(run: Running, incarnation: int) -> bool:
+    found = standby_of(run.store, run.run.run_id, "hourly")
+    return run.is_running("hourly", incarnation) and found is not None and found.is_ready
+
+
+@pytest.mark.parametrize("log_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)], indirect=True)
 def test_a_lake_whose_drivers_die_around_jobs_manifests_and_publication(
     log_url: str, warehouse_url: str, tmp_path: Path
 ) -> None:
