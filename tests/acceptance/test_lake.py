@@ -26,7 +26,6 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
         yield Path(made)
 
 
-@pytest.mark.parametrize("log_url", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)], indirect=True)
 def test_dying_around_jobs_manifests_and_publication(
     log_url: str, warehouse_url: str, tmp_path: Path, elsewhere: Path
 ) -> None:

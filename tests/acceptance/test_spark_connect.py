@@ -174,7 +174,7 @@ def _stands_by(run: Running, incarnation: int) -> bool:
     return run.is_running("hourly", incarnation) and found is not None and found.is_ready
 
 
-@pytest.mark.parametrize("log_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.parametrize("log_url", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)], indirect=True)
 def test_a_lake_whose_drivers_die_around_jobs_manifests_and_publication(
     log_url: str, warehouse_url: str, tmp_path: Path
 ) -> None:
