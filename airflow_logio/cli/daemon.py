@@ -20,6 +20,7 @@ from airflow_logio.protocol.states import RunState
 from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments, SparkTarget
+from airflow_logio.runtime.launch.spark_connect import TOKEN_VARIABLE, is_address, split_token
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.supervision.run_tender import Round, RunTender, tend_once
 from airflow_logio.store.port import LogStore
@@ -139,4 +140,8 @@ def _settings(known: ConnectionUrls, recipe: LaunchRecipe, master: str | None) -
             f"the Spark connection {conn_id!r} is not known here: set {variable(conn_id)} to the master (such as local[1] or "
             f'spark://HOST:7077), add {conn_id} = "..." to section [connections] of the connection file, or give --master'
         )
-    return SparkArguments.from_given(recipe.arguments).settings(SparkTarget(found) if found else SparkTarget())
+    if found is None:
+        return SparkArguments.from_given(recipe.arguments).settings(SparkTarget())
+    address, token = split_token(found)
+    target = SparkTarget(address, token=token or (os.environ.get(TOKEN_VARIABLE) if is_address(address) else None))
+    return SparkArguments.from_given(recipe.arguments).settings(target)

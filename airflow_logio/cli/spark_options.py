@@ -16,8 +16,8 @@ import typer
 
 from airflow_logio.cli.common import out, pairs, warn
 from airflow_logio.runtime.launch import spark_connect
-from airflow_logio.runtime.launch.shared_server import TOKEN_VARIABLE
 from airflow_logio.runtime.launch.spark_arguments import LOCAL_MASTER
+from airflow_logio.runtime.launch.spark_connect import TOKEN_VARIABLE
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Run, Supervision
 

@@ -24,6 +24,7 @@ import msgspec
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.launch import private_files, processes
 from airflow_logio.runtime.launch.driver_files import SCRATCH
+from airflow_logio.runtime.launch.spark_connect import TOKEN_VARIABLE
 from airflow_logio.store.records import DriverIdentity
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 KEEPER = processes.APPLICATION.with_name("connect_server.py")
 HOST = "localhost"
 """By this name, and no address, pyspark sends a token without TLS: it stays on the machine."""
-TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 START_SECONDS = 120.0
 POLL_SECONDS = 0.05
 LOG_NAME = "server.log"

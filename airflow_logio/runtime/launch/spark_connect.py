@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from airflow_logio.errors import ConfigurationError
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
 SCHEME = "sc://"
+TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+"""The environment has the token of a Spark Connect server under the name that Spark itself gives it."""
+_TOKEN = "token="
 OF_SESSIONS = "spark.sql."
 """Properties that a session may have of its own; others are of the server's application."""
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -67,6 +71,16 @@ def is_client(settings: SparkSettings) -> bool:
     return settings.connect or is_address(settings.master)
 
 
+def split_token(master: str) -> tuple[str, str | None]:
+    """A master without the token that its URL may have, and that token."""
+    if not is_address(master):
+        return master, None
+    address, *params = master.split(";")
+    tokens = [param.partition("=")[2] for param in params if param.startswith(_TOKEN)]
+    kept = [param for param in params if not param.startswith(_TOKEN)]
+    return ";".join([address, *kept]), (unquote(tokens[-1]) if tokens else None)
+
+
 def check(settings: SparkSettings) -> None:
     """Refuse what a server's client cannot have. Raises `ConfigurationError` that says where it belongs."""
     if missing := [package for module, package in _NEEDED.items() if not _is_found(module)]:
@@ -80,6 +94,11 @@ def check(settings: SparkSettings) -> None:
                 "a Spark Connect server takes a keytab from a file only: give keytab, with its path"
             )
         return
+    if split_token(settings.master)[1] is not None:
+        raise ConfigurationError(
+            "the address of the Spark Connect server has its token in it, which would be in messages: leave it out, and set "
+            f"{TOKEN_VARIABLE}, or the password of the Airflow connection"
+        )
     if settings.connect:
         raise ConfigurationError(
             f"master {settings.master} is a Spark Connect server already: leave connect (--connect) out, or give the master "

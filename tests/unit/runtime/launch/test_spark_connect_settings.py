@@ -47,6 +47,24 @@ def test_what_a_client_may_be_told_is_taken() -> None:
     )
 
 
+def test_a_token_in_an_address_is_refused_and_not_said() -> None:
+    with pytest.raises(ConfigurationError, match="has its token in it") as refused:
+        spark_submit.check(replace(ELSEWHERE, master="sc://host:1/;user_id=me;token=abc%3D"))
+    assert "abc" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "token"),
+    [
+        ("sc://host:1/;user_id=me;token=abc%3D;use_ssl=true", "sc://host:1/;user_id=me;use_ssl=true", "abc="),
+        ("sc://host", "sc://host", None),
+        ("spark://host;token=x", "spark://host;token=x", None),
+    ],
+)
+def test_a_token_is_taken_out_of_an_address(given: str, address: str, token: str | None) -> None:
+    assert spark_connect.split_token(given) == (address, token)
+
+
 def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_connect, "_is_found", lambda module: module != "grpc")
     with pytest.raises(
