@@ -14,19 +14,24 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_logio.cli.connection_file import DEFAULT_LOG
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.runtime.launch import processes, shared_server
-from airflow_logio.runtime.launch.driver_process import SERVER_FOLDER
 from airflow_logio.runtime.launch.leftovers import processes_under
 from airflow_logio.runtime.launch.shared_server import Server
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from tests.acceptance.test_logio_run import SALES as SALES_FILE
+from tests.acceptance.test_logio_run import folder, is_exact, started
+from tests.acceptance.test_lost_terminals import all_run, condition
 from tests.support.crash_sites import IN_SPARK
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.lake_runs import LAKE_SITES, LakeFolders
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, Running, has_ended, running
 from tests.support.standbys import sales_with_standbys, standby_of
 from tests.support.waiting import eventually
+
+__all__ = ["folder"]  # a fixture
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
@@ -75,8 +80,8 @@ def test_actions_in_lazy_functions_are_refused(found: dict[str, Any], called: st
 
 def test_outputs_that_would_differ_are_refused(found: dict[str, Any]) -> None:
     refused = {name for name, said in found["repeatable"].items() if "one of 2, depends on" in said}
-    assert refused == {"random", "now", "sql", "unsteady", "joined"}
-    assert found["repeatable"]["plain"] == found["repeatable"]["steady"] == ""
+    assert refused == {"random", "now", "sql", "unsteady", "joined", "wide"}
+    assert {name for name, said in found["repeatable"].items() if not said} == {"plain", "steady", "collected"}
 
 
 def test_jobs_are_cancelled_by_their_group(found: dict[str, Any]) -> None:
@@ -107,7 +112,8 @@ def test_what_a_server_refuses_is_said(found: dict[str, Any], wrong: str, said: 
 
 def server_of(tmp_path: Path, run: Running) -> Server:
     """The server that the drivers of a run have now."""
-    server = shared_server.known(tmp_path / "drivers" / run.run.uid / SERVER_FOLDER)
+    (folder,) = (tmp_path / "drivers" / run.run.uid / shared_server.FOLDER).iterdir()
+    server = shared_server.known(folder)
     assert server is not None
     return server
 
@@ -172,6 +178,19 @@ def test_a_standby_that_shares_the_server(
 def _stands_by(run: Running, incarnation: int) -> bool:
     found = standby_of(run.store, run.run.run_id, "hourly")
     return run.is_running("hourly", incarnation) and found is not None and found.is_ready
+
+
+def test_a_terminal_that_is_killed_takes_no_driver_along(folder: Path) -> None:
+    """Drivers are its children, where a classic driver is its JVM's."""
+    arguments = ("run", SALES_FILE, "--connect", "--param", "transactions=transactions.parquet", "--run-id", "mine")
+    terminal = started(folder, *arguments)
+    eventually(lambda: all_run(folder / DEFAULT_LOG), what="its drivers run", timeout=240, every=0.1)
+    terminal.kill()
+    terminal.communicate()
+    eventually(lambda: condition(folder)[2] == {"finished"}, what="its drivers work on by themselves", timeout=200)
+    printed, _ = started(folder, *arguments).communicate(timeout=240)
+    assert "4 drivers launched, 0 of them recoveries" in printed
+    assert is_exact(folder)
 
 
 @pytest.mark.parametrize("log_url", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)], indirect=True)

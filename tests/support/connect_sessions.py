@@ -6,6 +6,7 @@ Apart from the tests' process, whose pyspark is the classic one: the two do not 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -20,7 +21,6 @@ from airflow_logio.errors import LogioError
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable, check_safety
 from airflow_logio.runtime.driver.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.engines import connect_engine
 from airflow_logio.runtime.engines.connect_engine import ConnectEngine, ConnectTarget, SessionName
 from airflow_logio.runtime.engines.task_slots import task_slots
 from airflow_logio.runtime.launch import driver_process, spark_submit
@@ -43,7 +43,7 @@ class Sessions:
     """Of one server."""
 
     def __init__(self, folder: Path) -> None:
-        self.client = ServerClient(driver_process._server(folder, SETTINGS))
+        self.client = ServerClient(driver_process.server_recipe(folder, SETTINGS, key="key"))
         self.target = ConnectTarget(
             None, "tests", {"spark.sql.session.timeZone": "Asia/Tokyo"}, py_files=[shipped(folder)]
         )
@@ -120,6 +120,8 @@ def repeatable(sessions: SparkSessions) -> dict[str, str]:
         "now": frame.withColumn("x", F.current_timestamp()),
         "sql": session.sql("SELECT id, uuid() AS x FROM range(3)"),
         "unsteady": frame.withColumn("x", steady.asNondeterministic()("id")),
+        "wide": frame.selectExpr("*", *[f"id + {number} AS c{number}" for number in range(40)], "uuid() AS x"),
+        "collected": frame.groupBy("id").agg(F.collect_list("id"), F.first("id")),
         "joined": frame.join(frame.withColumn("x", F.shuffle(F.array(F.lit(1), F.lit(2)))), "id"),
     }
     return {name: said(partial(check_repeatable, {"a": made, "b": frame})) for name, made in outputs.items()}
@@ -170,12 +172,13 @@ def closed(sessions: Sessions, first: SparkSessions) -> dict[str, Any]:
 
 def wrong(sessions: Sessions) -> dict[str, str]:
     """Addresses, tokens and settings that are none."""
-    connect_engine.WAIT_SECONDS = 1.0
     url, _ = sessions.client.connected()
     name, static = SessionName("run", "wrong", 1), ConnectTarget(None, "tests", {"spark.sql.warehouse.dir": "/x"})
 
     def at(url: str, token: str | None) -> SparkSessions:
-        return SparkSessions(ConnectEngine(sessions.target, name, lambda: (url, token)))
+        made = SparkSessions(ConnectEngine(sessions.target, name, lambda _: (url, token)))
+        made.patience = 1.0
+        return made
 
     return {
         "token": said(at(url, "another").get),
@@ -198,6 +201,8 @@ def main(folder: Path) -> None:
         "command": " ".join(spark_submit.server_command(SETTINGS)),
     }
     sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # as a driver does: pyspark would close sessions, of the wrong addresses too, for minutes
 
 
 if __name__ == "__main__":

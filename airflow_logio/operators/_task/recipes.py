@@ -10,11 +10,17 @@ from typing import Any
 
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.hooks.spark import spark_target
 from airflow_logio.operators._task import openlineage_properties as openlineage
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments
+from airflow_logio.runtime.launch.spark_connect import is_address
 from airflow_logio.store.records import LaunchRecipe
 
 log = logging.getLogger(__name__)
+
+
+def _is_client(task: Any, given: SparkArguments) -> bool:
+    return given.connect or is_address(spark_target(task.conn_id).master)
 
 
 def recipe_of(
@@ -25,6 +31,10 @@ def recipe_of(
     given = SparkArguments.of(task).placed(Path.cwd())
     if given.use_krb5ccache:
         given = replace(given, principal=_compat.kerberos_principal(given.principal))
+    if parent_job_info is None and transport_info is None and _is_client(task, given):
+        parent_job_info = transport_info = (
+            False  # there is one application for all tasks, which none of them is parent of
+        )
     conf = given.conf or {}
     if openlineage.is_wanted(parent_job_info, "spark_inject_parent_job_info"):
         conf = openlineage.with_parent(conf, context)

@@ -50,7 +50,6 @@ from airflow_logio.runtime.driver.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.driver.side_by_side import SideBySide
 from airflow_logio.runtime.driver.spark_errors import shortened, shuffle_lost, store_fault
-from airflow_logio.runtime.driver.spark_session import jobs_for
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.task_files import AS_PUBLISHED, OWNER_ONLY
@@ -256,7 +255,7 @@ class Evaluation:
         if self._unavailable_since is not None or not self._settings.sessions.is_ready():
             return 1
         try:
-            return self._jobs_at_once or jobs_for(self._settings.sessions.get())
+            return self._jobs_at_once or self._settings.sessions.jobs_at_once()
         except Exception as error:  # the JVM is gone: who needs it says so
             log.debug("Spark does not answer: %s", error)
             return 1

@@ -42,14 +42,16 @@ class Heartbeat:
         wishes: Mapping[GroupState, threading.Event],
         replaced: Callable[[str], None],
         load: Callable[[], Load | None] = lambda: None,
+        parent: int = 0,
     ) -> None:
+        """`parent` is the pid of the JVM that started this process; 0 if nothing has to live with it."""
         self._store = store
         self._ref = ref
         self._is_ready = is_ready
         self._wishes = wishes
         self._replaced = replaced
         self._load = load
-        self._parent = os.getppid()
+        self._parent = parent
         self._process = psutil.Process()
         self._stopping = threading.Event()
         self._failures = 0
@@ -72,7 +74,7 @@ class Heartbeat:
             self._stopping.wait(max(0.05, BEAT_SECONDS - (time.monotonic() - started)))
 
     def _beat(self, beat: int) -> bool:
-        if os.getppid() != self._parent:
+        if self._parent and os.getppid() != self._parent:
             self._replaced("the JVM of spark-submit has ended")
             return False
         try:
@@ -96,6 +98,8 @@ class Heartbeat:
     def _resident_bytes(self) -> int:
         """Python and JVM together."""
         total = int(self._process.memory_info().rss)
+        if not self._parent:
+            return total
         try:
             return total + int(psutil.Process(self._parent).memory_info().rss)
         except psutil.Error:

@@ -96,7 +96,15 @@ class Driver:
             return REPLACED
         crash_here(CrashPoint.AFTER_REGISTER)
         log.info("group %s, incarnation %d: registered, pid %d", ref.group, ref.incarnation, os.getpid())
-        heartbeat = Heartbeat(self._store, ref, self._is_ready, self._wishes, self._exit_replaced, self._load_figures)
+        heartbeat = Heartbeat(
+            self._store,
+            ref,
+            self._is_ready,
+            self._wishes,
+            self._exit_replaced,
+            self._load_figures,
+            identity.parent_pid,
+        )
         heartbeat.start()
         guard = CallGuard(self._calls, partial(self._exit_overrun, ref))
         guard.start()
@@ -118,6 +126,7 @@ class Driver:
         if not needs_spark(pipeline, ref.group):
             self._ready.set()
             return
+        self._sessions.shared_by(sum(needs_spark(pipeline, group) for group in pipeline.applications))
         self._sessions.begin()
         if ref.incarnation > 1:
             threading.Thread(target=self._sessions.end_earlier, name="logio-earlier", daemon=True).start()
@@ -141,6 +150,7 @@ class Driver:
                 "reading the run", lambda: self._store.find_run(self._config.claim.run_uid)
             )
             _check_fingerprint(pipeline, run, ref)
+            self._sessions.patience = run.spec.replay_seconds
             self._hear_wish(ref)
             self._standby.begin(run)
             identity = WriterIdentity(

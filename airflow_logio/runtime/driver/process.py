@@ -17,7 +17,7 @@ from typing import NoReturn
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.engines.classic_engine import ClassicEngine
-from airflow_logio.runtime.engines.connect_engine import ConnectEngine, ConnectTarget, SessionName
+from airflow_logio.runtime.engines.connect_engine import Address, ConnectEngine, ConnectTarget, SessionName
 from airflow_logio.runtime.engines.engine import SparkEngine
 from airflow_logio.runtime.launch import driver_config
 from airflow_logio.runtime.launch.driver_config import DriverConfig
@@ -79,9 +79,9 @@ def _engine(config: DriverConfig, *, is_standby: bool) -> SparkEngine:
     return ConnectEngine(config.connect, name, _address(config.connect, config.server))
 
 
-def _address(target: ConnectTarget, recipe: ServerRecipe | None) -> Callable[[], tuple[str, str | None]]:
+def _address(target: ConnectTarget, recipe: ServerRecipe | None) -> Address:
     if recipe is not None:
         return ServerClient(recipe).connected
     url = target.url
     assert url is not None
-    return lambda: (url, target.token)
+    return lambda _: (url, target.token)

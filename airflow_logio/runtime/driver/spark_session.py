@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from airflow_logio.errors import LogioError, SparkLost
 from airflow_logio.runtime.engines.classic_engine import ClassicEngine
 from airflow_logio.runtime.engines.engine import SparkEngine
 from airflow_logio.runtime.engines.task_slots import task_slots
@@ -26,7 +27,7 @@ HEAP_PER_JOB = 256 * 2**20
 MOST_JOBS = 8
 """More of them wait for the driver, which plans them."""
 MOST_LOSSES = 3
-"""Of Spark in one driver, each within `LOSSES_SECONDS` of the last one: what a group does may be what ends a server."""
+"""Of Spark, in one driver, within `LOSSES_SECONDS`: what a group does may be what ends a server."""
 LOSSES_SECONDS = 600.0
 
 
@@ -39,8 +40,8 @@ class SparkSessions:
     def __init__(self, engine: SparkEngine | None = None, *, has_frames: bool = False) -> None:
         self._engine = engine or ClassicEngine()
         self._has_frames = has_frames
-        self._losses = 0
-        self._lost_at = 0.0
+        self._lost_at: list[float] = []
+        self._shares = 1
         self.application: SparkApplication | None = None
         """None until the session is made."""
         self._session: Any = None
@@ -106,19 +107,35 @@ class SparkSessions:
             session = self.get()
         except Exception as silence:
             log.debug("there is no session: %s", silence)
-            return True
+            return isinstance(silence, SparkLost) or not isinstance(silence, LogioError)
         return self._engine.is_lost(session, error)
 
     def returns(self) -> bool:
         """After a loss: whether another session is on its way. Called when no thread works with the lost one any more."""
         now = time.monotonic()
-        self._losses = self._losses + 1 if now - self._lost_at < LOSSES_SECONDS else 1
-        self._lost_at = now
-        if not self._engine.may_return() or self._losses > MOST_LOSSES:
+        self._lost_at = [*(at for at in self._lost_at if now - at < LOSSES_SECONDS), now]
+        if not self._engine.may_return() or len(self._lost_at) > MOST_LOSSES:
             return False
         self._session, self._error, self._thread = None, None, None
         self.begin()
         return True
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a Spark that does not answer is waited for."""
+        return self._engine.patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        self._engine.patience = seconds
+
+    def shared_by(self, groups: int) -> None:
+        """So many groups of the run use Spark: where it is one Spark for all, each gets its part."""
+        self._shares = max(1, groups) if self._engine.may_return() else 1
+
+    def jobs_at_once(self) -> int:
+        """How many events are evaluated side by side where nobody has said it."""
+        return jobs_for(self.get(), self._shares)
 
     def end_earlier(self) -> None:
         """This process is the driver now: nothing of its predecessor is to run any more."""
@@ -132,6 +149,7 @@ class SparkSessions:
     def _make(self, started: float) -> None:
         if self._error is not None:
             return
+        session: Any = None
         try:
             session = self._engine.made()
             self.application = self._engine.application(session)
@@ -147,7 +165,17 @@ class SparkSessions:
                 log.info("Spark session after %.1f s, warm after %.1f s", made - started, time.monotonic() - started)
             self._session = session
         except BaseException as error:
-            self._error = error
+            self._error = self._told(session, error)
+
+    def _told(self, session: Any, error: BaseException) -> BaseException:
+        """What has prevented the session; `SparkLost` if Spark was lost meanwhile, and may return."""
+        if isinstance(error, LogioError) or session is None or not self._engine.may_return():
+            return error
+        if not self._engine.is_lost(session, error):
+            return error
+        lost = SparkLost(f"Spark ended while a session was made: {error}")
+        lost.__cause__ = error
+        return lost
 
     def stop(self) -> None:
         if self._session is not None:
@@ -184,12 +212,12 @@ def start_python(session: Any) -> None:
         log.debug("tasks cannot run Python: %s", error)
 
 
-def jobs_for(session: Any) -> int:
+def jobs_for(session: Any, shares: int = 1) -> int:
     """How many events are evaluated side by side where nobody has said it (ADR-92): a job for two cores, and for each
-    `HEAP_PER_JOB` of the driver's memory, at most `MOST_JOBS`."""
+    `HEAP_PER_JOB` of the driver's memory, at most `MOST_JOBS`; of a Spark that so many groups share, a part."""
     # Asked for each event: the settings of the context would come over one by one, in a tenth of a second.
     heap = _bytes(session.conf.get("spark.driver.memory", "1g"))
-    return max(1, min(task_slots(session) // 2, heap // HEAP_PER_JOB, MOST_JOBS))
+    return max(1, min(task_slots(session) // 2, heap // HEAP_PER_JOB, MOST_JOBS) // shares)
 
 
 def _bytes(memory: str) -> int:

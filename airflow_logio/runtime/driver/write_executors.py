@@ -12,7 +12,7 @@ import pyarrow as pa
 from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, SparkLost
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.datasets.placing import Copies, copied_by_spark
 from airflow_logio.runtime.datasets.publishing import DatasetTarget
@@ -64,7 +64,7 @@ class Executors:
         """Errors of `copied_by_spark` told apart: `SparkLost`; OSError if something is unavailable; else `OperatorFailed`."""
         try:
             copied_by_spark(self.sessions.entered(self.job_group, description), description, copies)
-        except OSError:
+        except (OSError, LogioError):
             raise
         except Exception as error:
             if self.sessions.is_lost(error):
@@ -82,6 +82,8 @@ class Executors:
         """
         try:
             return job(self.sessions.entered(self.job_group, description))
+        except LogioError:
+            raise
         except Exception as error:
             if self.sessions.is_lost(error):
                 raise SparkLost(f"Spark ended at {description}: {shortened(error)}") from error

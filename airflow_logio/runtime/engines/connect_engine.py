@@ -6,6 +6,7 @@ that still run in it. A server refuses a session that was closed, so what a zomb
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -24,14 +25,18 @@ from airflow_logio.store.load_records import SparkApplication
 
 log = logging.getLogger(__name__)
 
-WAIT_SECONDS = 60.0
-"""For a server that does not answer: one that is started again takes some twenty seconds."""
 AGAIN_SECONDS = 0.5
 KEPT_SECONDS = 300.0
 """A server closes a session of which it has not heard for an hour."""
 _RETRIES: Mapping[str, int] = {"max_retries": 5, "initial_backoff": 50, "max_backoff": 1_000, "jitter": 50}
 """Of one request, in milliseconds: about two seconds. pyspark would try for ten minutes."""
 _APPLICATION = "spark.app.id"
+ANSWER_SECONDS = 30.0
+"""A server that is asked something small has answered by then, or is taken for lost."""
+_STOPPED = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
+"""What the server says of jobs when its application has ended: it answers, and will not work again."""
+EARLIER = 3
+"""The sessions of so many incarnations are closed: one of them may have died before it closed the last one's."""
 _CLOSED, _REFUSED = "SESSION_CLOSED", ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
 _NAMESPACE = uuid.UUID("5f0c46d7-63a4-4d8a-8f5c-6a9d2b1e7c30")
@@ -53,6 +58,10 @@ class ConnectTarget:
     token: str | None = field(default=None, repr=False)
 
 
+Address = Callable[[bool], tuple[str, str | None]]
+"""Address and token of a server; asked with whether the application of the last one has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionName:
     """Of which incarnation of a group a session is; one that stands by is not yet the driver."""
@@ -70,15 +79,17 @@ class SessionName:
 
 class ConnectEngine(SparkEngine):
     """As `SparkEngine`. Raises `ConfigurationError` where the server refuses token, settings or code, and
-    `ExternalUnavailable` if it does not answer for `WAIT_SECONDS`."""
+    `ExternalUnavailable` if it does not answer for `patience`."""
 
-    def __init__(self, target: ConnectTarget, name: SessionName, address: Callable[[], tuple[str, str | None]]) -> None:
-        """`address` says where the server is, and its token; it may have to start it."""
+    def __init__(self, target: ConnectTarget, name: SessionName, address: Address) -> None:
+        """`address` says where the server is, and its token; it may have to start it. It is told whether the last server's
+        application has ended."""
         self._target = target
         self._name = name
         self._address = address
         self._plans: Any = None
         self._found: dict[str, list[str]] = {}
+        self._has_ended = False
         self._stopped = threading.Event()
 
     def import_spark(self) -> None:
@@ -89,17 +100,16 @@ class ConnectEngine(SparkEngine):
         warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
         import pyspark.sql.connect.session  # noqa: F401
 
-        from airflow_logio.runtime.engines.executed_plans import ExecutedPlans
+        from airflow_logio.runtime.engines.connect_channels import ExecutedPlans
 
         self._plans = ExecutedPlans()
 
     def made(self) -> Any:
         """As `SparkEngine`. Waits for a server that does not answer."""
-        address = self._address()
-        session = self._opened(address, self._name, self._plans)
-        _until_answered(session, address[0])
+        session, url = self._answering()
+        session.interruptAll()  # jobs of the last epoch, if this session was lost on the way only
         for name, value in self._target.conf.items():
-            self._set(session, name, value, address[0])
+            self._set(session, name, value, url)
         if self._target.py_files:
             session.addArtifacts(*self._target.py_files, pyfile=True)
         self._stopped.set()  # an earlier session is lost
@@ -107,6 +117,25 @@ class ConnectEngine(SparkEngine):
         keep = threading.Thread(target=_kept, args=(session, self._stopped), name="logio-spark-kept", daemon=True)
         keep.start()
         return session
+
+    def _answering(self) -> tuple[Any, str]:
+        """A session that has answered, and where it is."""
+        begun = time.monotonic()
+        while True:
+            address = self._address(self._has_ended)
+            self._has_ended = False
+            session = self._opened(address, self._name, self._plans)
+            try:
+                session.conf.get(_APPLICATION)
+                return session, address[0]
+            except Exception as error:
+                _check_answer(error, address[0])
+                if time.monotonic() >= begun + self.patience:
+                    raise ExternalUnavailable(
+                        f"the Spark Connect server {address[0]} has not answered for {self.patience:.0f} s: "
+                        f"{_first_line(error)}. Start it, or correct its address; then `logio retry` resumes the group"
+                    ) from error
+            time.sleep(AGAIN_SECONDS)
 
     def application(self, session: Any) -> SparkApplication | None:
         """As `SparkEngine`: the server's. It does not say where its UI is."""
@@ -149,26 +178,26 @@ class ConnectEngine(SparkEngine):
 
     def is_lost(self, session: Any, error: BaseException) -> bool:
         """As `SparkEngine`: the server, or this session of it."""
-        if "INVALID_HANDLE" in str(error) or isinstance(error, ConnectionError | EOFError):
+        if isinstance(error, ConnectionError | EOFError):
             return True
-        try:
-            session.conf.get(_APPLICATION)
-        except Exception as silence:
-            log.debug("the server does not answer: %s", silence)
+        if any(said in str(error) for said in _STOPPED):
+            self._has_ended = True
             return True
-        return False
+        return not _answers(session)
 
     def may_return(self) -> bool:
         """As `SparkEngine`: a server is started again."""
         return True
 
     def end_earlier(self) -> None:
-        """As `SparkEngine`: close the sessions of the last incarnation, with the jobs that run in them."""
-        last = self._name.incarnation - 1
-        for is_standby in (False, True):
+        """As `SparkEngine`: close the sessions of the last incarnations, with the jobs that run in them."""
+        incarnation = self._name.incarnation
+        for last, is_standby in itertools.product(range(max(1, incarnation - EARLIER), incarnation), (False, True)):
             earlier = SessionName(self._name.run_uid, self._name.group, last, is_standby)
             try:
-                self._opened(self._address(), earlier, None).stop()
+                session = self._opened(self._address(False), earlier, None)
+                session.conf.get(_APPLICATION)  # a server remembers the end of those only that it had
+                session.stop()
             except Exception as error:
                 log.debug("a session of incarnation %d is not closed: %s", last, error)
 
@@ -181,11 +210,12 @@ class ConnectEngine(SparkEngine):
     def _opened(self, address: tuple[str, str | None], name: SessionName, plans: Any) -> Any:
         """The client of a session; nothing is sent yet."""
         url, token = address
-        from pyspark.sql.connect.client import DefaultChannelBuilder
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
-        builder = DefaultChannelBuilder(url)
+        from airflow_logio.runtime.engines import connect_channels
+
+        builder = connect_channels.builder(url)
         builder.set("session_id", name.number())
         if builder.userId is None:
             builder.set("user_id", self._target.user)
@@ -218,27 +248,33 @@ def _kept(session: Any, stopped: threading.Event) -> None:
             session.conf.get(_APPLICATION)
 
 
-def _until_answered(session: Any, url: str, clock: Callable[[], float] = time.monotonic) -> None:
-    deadline = clock() + WAIT_SECONDS
-    while True:
+def _answers(session: Any) -> bool:
+    """Whether the server answers within `ANSWER_SECONDS`; the thread that waits longer is left to itself."""
+    answered = threading.Event()
+
+    def ask() -> None:
         try:
             session.conf.get(_APPLICATION)
-            return
-        except Exception as error:
-            said = str(error)
-            if _CLOSED in said:
-                raise SparkLost("the next driver of the group has closed this one's Spark session") from error
-            if any(word in said for word in _REFUSED):
-                raise ConfigurationError(
-                    f"the Spark Connect server {url} refuses this client: {_first_line(error)}. Its token is the password "
-                    "of the Airflow connection, or SPARK_CONNECT_AUTHENTICATE_TOKEN where `logio` is run"
-                ) from error
-            if clock() >= deadline:
-                raise ExternalUnavailable(
-                    f"the Spark Connect server {url} has not answered for {WAIT_SECONDS:.0f} s: {_first_line(error)}. "
-                    "Start it, or correct its address; then `logio retry` resumes the group"
-                ) from error
-        time.sleep(AGAIN_SECONDS)
+            answered.set()
+        except Exception as silence:
+            log.debug("the server does not answer: %s", silence)
+
+    asking = threading.Thread(target=ask, name="logio-spark-asked", daemon=True)
+    asking.start()
+    asking.join(ANSWER_SECONDS)
+    return answered.is_set()
+
+
+def _check_answer(error: Exception, url: str) -> None:
+    """Raises for an answer that will be the same again."""
+    said = str(error)
+    if _CLOSED in said:
+        raise SparkLost("the next driver of the group has closed this one's Spark session") from error
+    if any(word in said for word in _REFUSED):
+        raise ConfigurationError(
+            f"the Spark Connect server {url} refuses this client: {_first_line(error)}. Its token is the password of the "
+            "Airflow connection, or SPARK_CONNECT_AUTHENTICATE_TOKEN where `logio` is run"
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,6 +13,9 @@ from airflow_logio.store.load_records import SparkApplication
 class SparkEngine(ABC):
     """Makes the session of a driver, and knows what jobs it runs. A `session` is what `made` has returned."""
 
+    patience: float = 60.0
+    """Seconds for which a Spark that does not answer is waited for."""
+
     @abstractmethod
     def import_spark(self) -> None:
         """Import what making a session needs. On the caller's thread: no two threads import side by side."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.engines.connect_engine import ConnectTarget
-from airflow_logio.runtime.launch import driver_files, private_files, spark_connect, spark_submit
+from airflow_logio.runtime.launch import driver_files, private_files, shared_server, spark_connect, spark_submit
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
@@ -20,8 +20,6 @@ from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.shared_server import ServerRecipe
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
-SERVER_FOLDER = ".connect"
-"""Of a run's own Spark Connect server, beside the folders of its groups."""
 STANDBY = "--standby"
 """Option of the application: it is to wait for the death of the driver whose claim it is given."""
 _LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
@@ -77,7 +75,7 @@ def _command(
 ) -> list[str]:
     """How a driver is started, whose configuration is written now."""
     if spark_connect.is_client(settings):
-        recipe = _server(folder.parents[1] / SERVER_FOLDER, settings) if settings.connect else None
+        recipe = server_recipe(folder.parents[1], settings, key=config.log_url) if settings.connect else None
         config = replace(config, connect=_target(config, settings, conf, bundle), server=recipe)
         return spark_connect.command(APPLICATION, _written(config, folder))
     settings = with_keytab(settings, folder / KEYTAB_NAME)
@@ -94,10 +92,11 @@ def _target(
     return ConnectTarget(None if settings.connect else settings.master, user, conf, ours, files, settings.token)
 
 
-def _server(folder: Path, settings: SparkSettings) -> ServerRecipe:
-    """The server that the drivers of a run have on this machine."""
-    environment = spark_submit.environment(settings, folder / driver_files.SCRATCH)
-    return ServerRecipe(str(folder), spark_submit.server_command(settings), environment)
+def server_recipe(run_folder: Path, settings: SparkSettings, key: str) -> ServerRecipe:
+    """The server that drivers of a run with these settings have on this machine. `key` as in `folder_of`."""
+    command = spark_submit.server_command(settings)
+    folder = shared_server.folder_of(run_folder, command, spark_submit.environment(settings), key)
+    return ServerRecipe(str(folder), command, spark_submit.environment(settings, folder / driver_files.SCRATCH))
 
 
 def _with_code(folder: Path, config: DriverConfig, code: CodeBundle) -> tuple[DriverConfig, Path | None]:

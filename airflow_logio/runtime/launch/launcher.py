@@ -79,9 +79,7 @@ class LocalProcessLauncher(Launcher):
         folder.mkdir(parents=True, mode=0o700)
         private_files.discard_under(folder.parent)
         driver_files.discard_earlier(folder.parent, claim.incarnation)
-        log.info(
-            "group %s, incarnation %d: spark-submit, output in %s", claim.group, claim.incarnation, folder / LOG_NAME
-        )
+        log.info("group %s, incarnation %d: starting, output in %s", claim.group, claim.incarnation, folder / LOG_NAME)
         process = driver_process.start_driver(folder, config, settings, conf, code, application_name(claim))
         _children.append(process)
         return Launched(processes.identity_of(process.pid), str(folder / LOG_NAME))

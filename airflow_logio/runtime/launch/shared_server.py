@@ -7,9 +7,11 @@ lock sees to it that one of them starts it. It ends by itself when no driver is 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -29,12 +31,16 @@ from airflow_logio.store.records import DriverIdentity
 
 log = logging.getLogger(__name__)
 
+FOLDER = ".connect"
+"""Of the servers of a run, beside the folders of its groups."""
 KEEPER = processes.APPLICATION.with_name("connect_server.py")
 HOST = "localhost"
-"""By this name, and no address, pyspark sends a token without TLS: it stays on the machine."""
+"""By this name, and no address, pyspark sends a token without TLS."""
 START_SECONDS = 120.0
 POLL_SECONDS = 0.05
 LOG_NAME = "server.log"
+LOG_BYTES = 16 * 2**20
+"""The log of earlier servers is kept apart when it is longer than this, and that of those before them is removed."""
 _STATE, _LOCK, _CLIENTS = "server.json", "lock", "clients"
 _LAST_LINES = 15
 _LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
@@ -48,6 +54,17 @@ class ServerRecipe:
     folder: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def folder_of(run_folder: Path, command: Sequence[str], environment: Mapping[str, str], key: str) -> Path:
+    """Where the server of a run is that is started so, on this machine: groups with other settings have another one.
+
+    `key` is not known to other users, who see the folder's name on the command line: it tells nothing of the environment.
+    """
+    here = [processes.this_host(), processes.boot_id()]
+    said = msgspec.json.encode([here, list(command), sorted(environment.items())])
+    secret = hashlib.sha256(key.encode()).digest()
+    return run_folder / FOLDER / hashlib.blake2b(said, digest_size=8, key=secret).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +88,13 @@ class ServerClient:
     def __init__(self, recipe: ServerRecipe) -> None:
         self._recipe = recipe
         self._folder = Path(recipe.folder)
+        self._server: Server | None = None
         self._hold: int | None = None
         """Descriptor of the locked file, open for as long as this process lives."""
 
-    def connected(self) -> tuple[str, str]:
-        """Address and token of the server, which is started if it does not run.
+    def connected(self, has_ended: bool = False) -> tuple[str, str]:
+        """Address and token of the server, which is started if it does not run. `has_ended`: the application of the one that
+        this client knows has.
 
         Raises `ConfigurationError` if it cannot be started.
         """
@@ -85,7 +104,9 @@ class ServerClient:
                 self._hold = os.open(self._folder / _CLIENTS, os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(self._hold, fcntl.LOCK_SH)
             with _locked(self._folder / _LOCK):
-                server = self._running() or self._started()
+                if has_ended and (lost := known(self._folder)) is not None and lost == self._server:
+                    end(lost)
+                server = self._server = self._running() or self._started_again()
         except OSError as error:
             raise ConfigurationError(
                 f"the Spark Connect server cannot be started in {self._folder}: {error}"
@@ -107,9 +128,19 @@ class ServerClient:
         end(server)
         return None
 
+    def _started_again(self) -> Server:
+        """Another program may have taken the port meanwhile: then another one is tried."""
+        try:
+            return self._started()
+        except ConfigurationError as error:
+            log.warning("%s\ntrying once more", error)
+            return self._started()
+
     def _started(self) -> Server:
         (self._folder / _STATE).unlink(missing_ok=True)
-        (self._folder / SCRATCH).mkdir(exist_ok=True)
+        shutil.rmtree(self._folder / SCRATCH, ignore_errors=True)  # what a server that was killed has left
+        (self._folder / SCRATCH).mkdir()
+        self._discard_long_log()
         port, token = _free_port(), secrets.token_urlsafe(24)
         *options, file = self._recipe.command
         command = [*options, "--conf", f"spark.connect.grpc.binding.port={port}", file]
@@ -130,6 +161,11 @@ class ServerClient:
         log.info("a Spark Connect server is started at %s, its output in %s", server.url, self._folder / LOG_NAME)
         self._wait_for(lambda: _accepts(port), server.keeper)
         return server
+
+    def _discard_long_log(self) -> None:
+        path = self._folder / LOG_NAME
+        if path.is_file() and path.stat().st_size > LOG_BYTES:
+            path.replace(path.with_name(f"{LOG_NAME}.1"))
 
     def _jvm_of(self, keeper: DriverIdentity) -> DriverIdentity:
         path = self._folder / f"{keeper.pid}.pid"

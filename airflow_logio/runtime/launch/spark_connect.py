@@ -26,6 +26,8 @@ _TOKEN = "token="
 OF_SESSIONS = "spark.sql."
 """Properties that a session may have of its own; others are of the server's application."""
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+OUT_OF_MEMORY = "-XX:+ExitOnOutOfMemoryError"
+"""All groups are in one heap: its end is seen by all of them as a lost server, and blamed on none of their records."""
 NO_FILE = "spark-internal"
 """What spark-submit is given for the application's file, where the class is Spark's own."""
 LOCAL_MEMORY = "2g"
@@ -34,7 +36,7 @@ SERVER_CONF: Mapping[str, str] = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.scheduler.mode": "FAIR",
     # Clients cannot choose a pool: within the one that there is, jobs of all groups get their share.
-    "spark.scheduler.allocation.file": str(Path(__file__).with_name("fair_pools.xml")),
+    "spark.scheduler.allocation.file": Path(__file__).with_name("fair_pools.xml").as_uri(),
 }
 _NEEDED = {
     "grpc": "grpcio",

@@ -19,6 +19,7 @@ from airflow_logio.runtime.launch.spark_versions import check_versions
 
 DRIVER_MEMORY = "spark.driver.memory"
 APPLICATION_NAME = "spark.app.name"
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
 KERBEROS_CREDENTIALS = "spark.kerberos.renewal.credentials"
 TICKET_CACHE = "KRB5CCNAME"
 
@@ -138,7 +139,7 @@ class SparkSettings:
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.sql.shuffle.partitions": "2",
-                "spark.driver.extraJavaOptions": LOCAL_FRAMES_JAVA_OPTIONS if frames else LOCAL_JAVA_OPTIONS,
+                JVM_OPTIONS: LOCAL_FRAMES_JAVA_OPTIONS if frames else LOCAL_JAVA_OPTIONS,
             }
         if self.use_krb5ccache:
             conf[KERBEROS_CREDENTIALS] = "ccache"
@@ -183,6 +184,7 @@ def server_command(settings: SparkSettings) -> list[str]:
     conf = own.effective_conf({}, frames=True)
     if settings.master.startswith("local"):
         conf.setdefault(DRIVER_MEMORY, spark_connect.LOCAL_MEMORY)
+    conf[JVM_OPTIONS] = f"{conf.get(JVM_OPTIONS, '')} {spark_connect.OUT_OF_MEMORY}".strip()
     conf = {**spark_connect.SERVER_CONF, **conf}
     return [*_options(own, conf, "logio connect", None), "--class", spark_connect.SERVER_CLASS, spark_connect.NO_FILE]
 

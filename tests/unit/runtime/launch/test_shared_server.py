@@ -79,7 +79,7 @@ def test_its_token_is_for_its_owner_only(recipe: ServerRecipe) -> None:
     assert str(Path(recipe.folder)) in shown and token not in shown
 
 
-def test_one_that_has_died_or_hangs_is_replaced(recipe: ServerRecipe) -> None:
+def test_one_that_has_died_is_replaced(recipe: ServerRecipe) -> None:
     client = ServerClient(recipe)
     client.connected()
     dead = state(recipe)
@@ -89,8 +89,9 @@ def test_one_that_has_died_or_hangs_is_replaced(recipe: ServerRecipe) -> None:
     second = state(recipe)
     assert second.jvm != dead.jvm
     eventually(lambda: processes.is_gone(dead.keeper), what="who kept it has ended")
-    os.kill(second.keeper.pid, signal.SIGKILL)
-    assert client.connected()[0] == second.url, "the server works, though nobody would end it"
+    os.kill(second.jvm.pid, signal.SIGSTOP)
+    assert client.connected()[0] == second.url, "what does not answer a request is found by requests"
+    os.kill(second.jvm.pid, signal.SIGCONT)
 
 
 def test_one_whose_starter_has_died_is_waited_for(recipe: ServerRecipe, tmp_path: Path) -> None:
@@ -159,3 +160,38 @@ def test_it_ends_behind_its_last_client(recipe: ServerRecipe, tmp_path: Path) ->
     client.communicate()
     _, said = keeper.communicate(timeout=10)
     assert (keeper.returncode, said) == (256 - signal.SIGTERM, b"no driver needs this server any more\n")
+
+
+def test_groups_with_other_settings_have_another_server(tmp_path: Path) -> None:
+    def folder(command: str, environment: dict[str, str], key: str = "key") -> Path:
+        return shared_server.folder_of(tmp_path, [command], environment, key)
+
+    assert folder("a", {"A": "1"}) == folder("a", {"A": "1"})
+    others = {
+        folder("a", {"A": "1"}),
+        folder("b", {"A": "1"}),
+        folder("a", {"A": "2"}),
+        folder("a", {"A": "1"}, "other"),
+    }
+    assert len(others) == 4
+    assert {one.parent for one in others} == {tmp_path / ".connect"}
+
+
+def test_one_whose_application_has_ended_is_replaced(recipe: ServerRecipe) -> None:
+    """It answers, and would fail each job. Who finds out first has it replaced, and nobody a second time."""
+    clients = [ServerClient(recipe) for _ in range(2)]
+    for client in clients:
+        client.connected()
+    first = state(recipe)
+    clients[0].connected(has_ended=True)
+    second = state(recipe)
+    assert second.jvm != first.jvm and processes.is_gone(first.jvm)
+    clients[1].connected(has_ended=True)
+    assert state(recipe) == second
+
+
+def test_a_keeper_that_is_killed_takes_the_server_along(recipe: ServerRecipe) -> None:
+    ServerClient(recipe).connected()
+    server = state(recipe)
+    os.kill(server.keeper.pid, signal.SIGKILL)
+    eventually(lambda: processes.is_gone(server.jvm), what="the server has ended")

@@ -1,4 +1,4 @@
-"""What a client of Spark Connect has had executed, found on its way to the server: the server tells nobody."""
+"""How requests reach a Spark Connect server, and what is seen on the way: what its client has had executed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
+import zstandard
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.proto import Command
 
+LOOPBACK = "127.0.0.1"
+_OPTIONS = [
+    # A server allows a question in five minutes. One whose host is gone is found out that way, and by nothing else.
+    ("grpc.keepalive_time_ms", 330_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+]
 _EXECUTE = "/spark.connect.SparkConnectService/ExecutePlan"
 _ACTIONS = {
     "root": "an action (such as count(), collect() or toPandas())",
@@ -17,6 +26,7 @@ _ACTIONS = {
     "merge_into_table_command": "a write",
     "write_stream_operation_start": "the start of a stream",
     "checkpoint_command": "checkpoint()",
+    "ml_command": "fit() of a model",
 }
 """Kind of a plan → what its author has called. Other commands define something: views, functions, queries in SQL."""
 
@@ -46,10 +56,32 @@ class ExecutedPlans(grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
 
 def _action(plan: Any) -> str | None:
     kind = plan.WhichOneof("op_type")
+    command = plan.command
     if kind == "compressed_operation":  # a large one
         compressed = plan.compressed_operation
-        is_command = compressed.op_type == compressed.OpType.OP_TYPE_COMMAND
-        return None if is_command else _ACTIONS["root"]
+        if compressed.op_type != compressed.OpType.OP_TYPE_COMMAND:
+            return _ACTIONS["root"]
+        kind, command = (
+            "command",
+            Command.FromString(zstandard.ZstdDecompressor().decompressobj().decompress(compressed.data)),
+        )
     if kind == "command":
-        kind = plan.command.WhichOneof("command_type")
+        kind = command.WhichOneof("command_type")
     return _ACTIONS.get(kind)
+
+
+def builder(url: str) -> Any:
+    """The channel to a server anywhere. One on this machine is asked at the address that it is bound to: by the name
+    ``localhost``, for which pyspark sends a token without TLS, another user's program could be found at ``[::1]``."""
+    kind = LoopbackChannels if url.startswith("sc://localhost:") else DefaultChannelBuilder
+    options = [*_OPTIONS, ("grpc.enable_http_proxy", 0)] if kind is LoopbackChannels else _OPTIONS
+    return kind(url, channelOptions=options)
+
+
+class LoopbackChannels(DefaultChannelBuilder):  # type: ignore[misc]
+    """Of a server of this machine."""
+
+    @property
+    def endpoint(self) -> str:
+        """Its address; the name stays ``localhost``."""
+        return f"{LOOPBACK}:{self._port}"
