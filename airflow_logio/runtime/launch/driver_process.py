@@ -95,8 +95,8 @@ def _target(
 def server_recipe(run_folder: Path, settings: SparkSettings, key: str) -> ServerRecipe:
     """The server that drivers of a run with these settings have on this machine. `key` as in `folder_of`."""
     command = spark_submit.server_command(settings)
-    folder = shared_server.folder_of(run_folder, command, spark_submit.environment(settings), key)
-    return ServerRecipe(str(folder), command, spark_submit.environment(settings, folder / driver_files.SCRATCH))
+    folder = shared_server.folder_of(run_folder, command, spark_submit.server_environment(settings), key)
+    return ServerRecipe(str(folder), command, spark_submit.server_environment(settings, folder / driver_files.SCRATCH))
 
 
 def _with_code(folder: Path, config: DriverConfig, code: CodeBundle) -> tuple[DriverConfig, Path | None]:

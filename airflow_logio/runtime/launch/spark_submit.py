@@ -43,6 +43,9 @@ INHERITED = (
 """The environment of a driver: these variables, and those that a launch adds. None are Airflow's, whose settings hold
 secrets."""
 
+_OF_SERVERS = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JDK_", "JAVA_", "PYTHON", "MALLOC_")
+"""How names of variables begin that a shared server gets from those of a launch."""
+
 JAVA_OPTIONS = "JDK_JAVA_OPTIONS"
 """Options of every JVM that is started by ``java``; what the command line says decides against them."""
 
@@ -231,6 +234,13 @@ def environment(settings: SparkSettings, scratch: Path | None = None) -> dict[st
     if scratch is not None:
         found[JAVA_OPTIONS] = f'"-Djava.io.tmpdir={scratch}" {found.get(JAVA_OPTIONS, "")}'.rstrip()
     return found
+
+
+def server_environment(settings: SparkSettings, scratch: Path | None = None) -> dict[str, str]:
+    """As `environment`, of a server that drivers share: what Spark, Java and Python read. The rest of `env_vars` is of each
+    driver alone."""
+    found = environment(settings, scratch)
+    return {name: value for name, value in found.items() if name in INHERITED or name.startswith(_OF_SERVERS)}
 
 
 def check_group(settings: SparkSettings, pipeline: Pipeline, group: str) -> None:

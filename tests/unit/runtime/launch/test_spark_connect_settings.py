@@ -13,7 +13,7 @@ import typer
 from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
-from airflow_logio.runtime.launch import spark_connect, spark_submit
+from airflow_logio.runtime.launch import driver_process, spark_connect, spark_submit
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
 ELSEWHERE = SparkSettings(master="sc://spark.example.com:15002", token="secret")
@@ -130,3 +130,15 @@ def test_a_run_remembers_that_its_drivers_share_a_server() -> None:
     assert kept.settings().connect and "--connect" in str(kept)
     assert not SparkOptions.given(connect=False).over(kept).settings().connect
     assert SparkOptions.given().over(kept).settings().connect
+
+
+def test_a_shared_server_gets_what_spark_reads_and_no_variable_of_a_driver() -> None:
+    given = {"SPARK_LOCAL_DIRS": "/fast", "HADOOP_CONF_DIR": "/conf", "PYTHONPATH": "/more", "SHOP_TOKEN": "secret"}
+    recipes = [
+        driver_process.server_recipe(Path("/run"), replace(SHARED, env_vars=given | more), key="k")
+        for more in ({}, {"OF_THIS_TASK": "1"})
+    ]
+    assert recipes[0] == recipes[1], "drivers with other variables share it"
+    environment = recipes[0].environment
+    assert {name: environment.get(name) for name in given} == {**given, "SHOP_TOKEN": None}
+    assert "secret" not in repr(recipes[0])
