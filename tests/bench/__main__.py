@@ -1,5 +1,5 @@
 """``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, the simulator, and
-DataFrames against PySpark scripts and on a cluster, commits against hand-written SQL, and the paper's evaluation; all checked."""
+DataFrames against PySpark scripts and on a cluster, commits against hand-written SQL, the paper's evaluation; all checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must come out of a run, by arithmetic: event n of OP1 (from 1) adds n and n squared, and every row says what it has."""
+"""What must come out of a run, by arithmetic: event n of OP1 adds n and n squared, and each row says what it has."""
 
 from __future__ import annotations
 

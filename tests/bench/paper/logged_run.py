@@ -8,6 +8,7 @@ from pathlib import Path
 
 from airflow_logio.dataflow import Pipeline
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
+from airflow_logio.runtime.figures.snapshot import Snapshot
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
@@ -15,6 +16,7 @@ from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.store import open_store
 from tests.bench.throughput import WrongResult
+from tests.support.standbys import standby_of
 
 PIPELINE = Path(__file__).parents[1] / "pipelines" / "paper_use_cases.py"
 
@@ -26,8 +28,11 @@ def paper_pipeline() -> tuple[Pipeline, PipelineRef]:
     return bundle.load(ref), ref
 
 
-def run_logged(folder: Path, log_url: str, warehouse: str, limit: float) -> RunSummary:
-    """Sources begin when all drivers are up. `limit`: seconds. Raises `WrongResult` unless it finishes."""
+def run_logged(folder: Path, marks: Path, log_url: str, warehouse: str, limit: float) -> RunSummary:
+    """Sources begin when all drivers are up, and the processes that stand by. `limit`: seconds.
+
+    Raises `WrongResult` unless it finishes.
+    """
     pipeline, ref = paper_pipeline()
     store = open_store(log_url, application="logio bench")
     try:
@@ -45,10 +50,15 @@ def run_logged(folder: Path, log_url: str, warehouse: str, limit: float) -> RunS
             store, log_url, store.start_run(spec), pipeline, ref, {"warehouse": warehouse}, launcher
         )
         local = LocalRun(context)
+
+        def look(_: Snapshot) -> None:
+            if _are_standing_by(context):
+                (marks / "go").touch()
+
         too_long = threading.Timer(limit, local.halt)
         too_long.start()
         try:
-            summary = local.run()
+            summary = local.run(look)
         finally:
             too_long.cancel()
     finally:
@@ -57,3 +67,10 @@ def run_logged(folder: Path, log_url: str, warehouse: str, limit: float) -> RunS
         errors = {group.group: group.error for group in summary.groups if group.error}
         raise WrongResult(f"the run is {summary.outcome} (it may last {limit:.0f} s): {errors}")
     return summary
+
+
+def _are_standing_by(context: LaunchContext) -> bool:
+    """All processes that are to stand by are ready."""
+    wanted = [name for name in context.pipeline.applications if context.pipeline.group_of(name).standby]
+    found = [standby_of(context.store, context.run.run_id, name) for name in wanted]
+    return all(one is not None and one.is_ready for one in found)

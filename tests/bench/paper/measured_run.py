@@ -52,7 +52,7 @@ def measure(databases: Postgres, experiment: Experiment, factor: float) -> Taken
             return Taken(_checked(wanted, marks, warehouse))
         databases.configure(commit_delay=str(1_000 * experiment.commit_ms), commit_siblings="0")
         try:
-            summary = run_logged(folder, log_url, warehouse, limit)
+            summary = run_logged(folder, marks, log_url, warehouse, limit)
         finally:
             databases.configure(commit_delay="0")
         recoveries = tuple(_recoveries(summary, marks))

@@ -1,4 +1,4 @@
-"""One process of the baseline: the operators of a group over plain sockets. Nothing is logged, and nothing could be recovered.
+"""One process of the baseline: the operators of a group over plain sockets. Nothing is logged.
 
 The phases of the operators are called as LOG.io calls them. Frames are a port name and an Arrow stream, each behind its
 length. What comes waits in a queue that is bounded as a connection of LOG.io is; TCP makes the sender wait.
@@ -11,8 +11,9 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg2
@@ -28,6 +29,7 @@ from airflow_logio.dataflow import (
     StatefulOperator,
     StatelessOperator,
 )
+from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.driver.mailbox import Bound, Mailbox
 from airflow_logio.store.records import BacklogBound
@@ -100,7 +102,7 @@ class Incoming:
 class PlainGroup:
     """The operators of a group, and where their events go."""
 
-    params: dict[str, Any] = {}
+    params: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, pipeline: Pipeline, group: str, folder: Path, warehouse: str) -> None:
         names = [name for name in pipeline.operators if pipeline.home(name) == group]
@@ -125,8 +127,8 @@ class PlainGroup:
         outputs = pipeline.operators[name].outputs
         return tuple(receiver for output in outputs for receiver in pipeline.receivers(Port(name, output)))
 
-    def read(self) -> None:
-        """Of a source: all that it has."""
+    def send_all(self) -> None:
+        """All that sources have."""
         for name, source in self._operators.items():
             if isinstance(source, SourceOperator):
                 for batch in source.read({}, source.action({}), 0):
@@ -153,6 +155,9 @@ class PlainGroup:
         for one in self._outgoing.values():
             one.end()
 
+    def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
+        raise NotImplementedError("the use cases read nothing")
+
     def write(self, connection: str, table: pa.Table) -> None:
         """One transaction."""
         assert self._warehouse is not None
@@ -164,7 +169,7 @@ class PlainGroup:
     def _generate(self, name: str, operator: StatefulOperator, insets: Iterable[str]) -> None:
         for inset_id in insets:
             complete = InputSet(inset_id, self._held[name].pop(inset_id))
-            self._sent(name, operator.generate(complete, self._states[name], self))  # type: ignore[arg-type]  # reads nothing
+            self._sent(name, operator.generate(complete, self._states[name], self))
 
     def _sent(self, name: str, outputs: Iterable[PortTable]) -> None:
         for _, table in outputs:
@@ -184,7 +189,7 @@ def main(folder: Path, name: str, warehouse: str) -> None:
     (folder / f"{name}.ready").touch()
     if not senders:
         eventually((folder / "go").is_file, what="all processes are up", timeout=PATIENCE_SECONDS, every=0.001)
-        plain.read()
+        plain.send_all()
     ended = 0
     while ended < len(senders):
         item = incoming.inbox.get(PATIENCE_SECONDS, inputs=True)

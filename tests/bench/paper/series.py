@@ -39,7 +39,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series. `trigger` is how many events the writing operator accumulates, `op2_trigger` how many of OP2 beside them."""
+    """One series. `trigger` is how many events the writing operator accumulates, `op2_trigger` how many of OP2 beside."""
 
     name: str
     title: str
