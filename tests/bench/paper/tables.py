@@ -1,11 +1,16 @@
-"""The tables of docs/performance.md, as Markdown: what was measured, and beside it what the paper says."""
+"""The tables of docs/performance.md, as Markdown: what was measured, and beside it what the paper says.
+
+``python -m tests.bench.paper.tables FILE [FACTOR]`` prints them of a file of results, also while it grows.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from tests.bench.paper.experiments import COMMITS_MS, SAME_AS, SIZED, Experiment
-from tests.bench.paper.results import Medians, Result, medians
+from tests.bench.paper.results import Medians, Result, ResultFile, medians
 from tests.bench.paper.series import SERIES, SIZES, Series
 
 NOT_MEASURED = "-"
@@ -98,3 +103,7 @@ def _seconds(seconds: float | None) -> str:
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = (head, ("---",) * len(head), *rows)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+if __name__ == "__main__":
+    print(tables(ResultFile(Path(sys.argv[1])).read(), float(sys.argv[2]) if len(sys.argv) > 2 else 0.2))
