@@ -1,5 +1,5 @@
 """``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, the simulator, and
-DataFrames against PySpark scripts and on a cluster, and commits against hand-written SQL; all checked."""
+DataFrames against PySpark scripts and on a cluster, commits against hand-written SQL, the paper's evaluation; all checked."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from tests.bench import (
     throughput,
 )
 from tests.bench.databases import DATABASES, Databases, Postgres, Sqlite
+from tests.bench.paper import evaluation
+from tests.bench.paper.series import BY_NAME
 
 RECOVERED = ("totals", "hourly")
 
@@ -52,7 +54,8 @@ def main() -> int:
 def _with_database(databases: Databases, arguments: argparse.Namespace, results: dict[str, Any]) -> None:
     try:
         for part, measured_on, measure in OF_A_DATABASE:
-            if arguments.only in (None, part) and isinstance(databases, measured_on):
+            wanted = arguments.only == part or (arguments.only is None and part not in ASKED_FOR)
+            if wanted and isinstance(databases, measured_on):
                 for measured in measure(databases, arguments):
                     results[part].append(measured.as_json())
                     print(measured.line(), flush=True)
@@ -93,9 +96,12 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("growth", Databases, lambda at, asked: growth.measure(at, asked.log_rows)),
     ("hops", Postgres, lambda at, _: hops.measure(at)),
     ("page", Databases, lambda at, _: page.measure(at)),
+    ("paper", Postgres, lambda at, to: evaluation.evaluate(at, to.factor, to.results, to.paper_runs, to.series)),
 )
 """Part → where it is measured, and how."""
 PARTS = ("simulation", *(part for part, *_ in OF_A_DATABASE))
+ASKED_FOR = ("paper",)
+"""Parts that take hours, so that they are measured only if they are named."""
 
 
 def _arguments() -> argparse.Namespace:
@@ -117,6 +123,17 @@ def _arguments() -> argparse.Namespace:
         type=int,
         default=1_000_000,
         help="of events in the log, up to which commits and lineage are measured",
+    )
+    parser.add_argument(
+        "--factor", type=float, default=0.2, help="of the paper's numbers of events; 0.2 takes two hours, 1 seven"
+    )
+    parser.add_argument("--series", action="append", choices=list(BY_NAME), help="of the paper, only this one")
+    parser.add_argument("--paper-runs", type=int, default=1, help="runs per figure of the paper's evaluation (medians)")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path(".bench/paper.jsonl"),
+        help="of the paper's evaluation, as JSON lines; what is in the file is not measured again",
     )
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=PARTS, help="only this part")

@@ -1,0 +1,1 @@
+"""The paper's evaluation (Section 9), repeated on this machine: ``make bench ARGS="--only paper"``."""

@@ -1,0 +1,104 @@
+"""The evaluation of the paper, as far as it is arithmetic: series divided, results resumed, answers compared, tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.paper.answer import flaw
+from tests.bench.paper.experiments import Experiment, experiments
+from tests.bench.paper.results import Result, ResultFile, medians
+from tests.bench.paper.scaled import scaled
+from tests.bench.paper.series import BY_NAME, SERIES, Series
+from tests.bench.paper.tables import tables
+
+NAMES = [series.name for series in SERIES]
+
+
+def result(experiment: Experiment, seconds: float | None, factor: float = 0.2) -> Result:
+    error = "WrongResult: late" if seconds is None else None
+    key = experiment.key(factor)
+    return Result(key, experiment.series, experiment.kind, factor, seconds, (0.1, 0.2), "now", error=error)
+
+
+@pytest.mark.parametrize("series", SERIES, ids=NAMES)
+def test_at_factor_one_a_series_is_the_paper_s(series: Series) -> None:
+    whole = scaled(series, 1.0)
+    assert (whole.events, whole.trigger, whole.op2_trigger) == (series.events, series.trigger, series.op2_trigger)
+    assert whole.points == series.points
+    ends = {"1a": 5, "1b": 5, "1b-OP3": 5, "1c": 10, "2": 5, "2-free": 15, "3a": 10, "3b": 25}
+    assert whole.end == ends[series.name]
+    assert whole.seconds == 250  # of the five to six minutes that the paper's runs take
+
+
+@pytest.mark.parametrize("factor", [0.001, 0.01, 0.07, 0.2, 0.5])
+@pytest.mark.parametrize("series", SERIES, ids=NAMES)
+def test_a_divided_series_makes_at_least_five_events_of_op4_and_keeps_rates(series: Series, factor: float) -> None:
+    part = scaled(series, factor)
+    assert part.end >= 5
+    assert (part.every, part.op3_seconds, part.event_bytes) == (series.every_ms / 1e3, series.op3_ms / 1e3, 10_000)
+    assert len(set(part.points)) == 3
+    assert part.points == tuple(sorted(part.points))
+
+
+def test_a_fifth_of_the_first_series_is_twenty_events() -> None:
+    part = scaled(BY_NAME["1a"], 0.2)
+    assert (part.events, part.trigger, part.end, part.points, part.seconds) == (20, 2, 5, (1, 5, 9), 50)
+
+
+def test_rows_are_right_only_if_every_event_is_in_them_once() -> None:
+    part = scaled(BY_NAME["1b"], 0.01)
+    numbers = range(1, 11)
+    rows = [(n // 2, 1, n - 2, 2 * n - 1, n * n + (n - 1) ** 2) for n in numbers if n % 2 == 0]
+    assert flaw(part, rows) == ""
+    assert flaw(part, rows[::-1]) == ""
+    assert "not" in flaw(part, [*rows, rows[0]])
+    assert "not" in flaw(part, rows[1:])
+
+
+@pytest.mark.parametrize(("name", "paths"), [("3a", 1), ("2-free", 2)])
+def test_where_the_order_is_free_all_rows_together_are_compared(name: str, paths: int) -> None:
+    part = scaled(BY_NAME[name], 0.01)
+    every = range(1, part.events + 1)
+    total, squares = paths * sum(every), paths * sum(n * n for n in every)
+    rows = [(n + 1, part.trigger, n, 1, 1) for n in range(part.end - 1)]
+    rows.append((part.end, part.trigger, 7, total - len(rows), squares - len(rows)))
+    assert flaw(part, rows) == ""
+    assert "not" in flaw(part, [*rows[:-1], (*rows[-1][:4], squares)])
+    assert "not" in flaw(part, [(1, part.trigger + 1, *rows[0][2:]), *rows[1:]])
+
+
+def test_what_is_in_the_file_is_not_measured_again_and_what_has_failed_is(tmp_path: Path) -> None:
+    file = ResultFile(tmp_path / "of" / "results.jsonl")
+    one, other, third = list(experiments())[:3]
+    file.add(result(one, 51.5))
+    file.add(result(other, None))
+    with (tmp_path / "of" / "results.jsonl").open("a") as lines:
+        lines.write('{"key": "broken off')
+    assert file.left([one, other, third], 0.2) == [other, third]
+    assert file.left([one], 1.0) == [one]
+    assert medians(file.read(), 0.2) == {("1a", "baseline"): 51.5}
+
+
+def test_each_experiment_has_a_key_of_its_own() -> None:
+    every = list(experiments(runs=2))
+    assert len({one.key(0.2) for one in every}) == len(every)
+    assert [one.kind for one in every[:4]] == ["baseline", "LOG.io", "LOG.io, lineage", "LOG.io, 1 failed"]
+
+
+def test_the_tables_say_percent_of_the_baseline_beside_the_paper_s() -> None:
+    found = [
+        result(Experiment("1b", plain=True), 50.0),
+        result(Experiment("1b"), 50.5),
+        result(Experiment("1b", lineage=True), 50.6),
+        result(Experiment("1b-OP3", failures=1), 55.0),
+        result(Experiment("1a", plain=True, event_bytes=10**6), 40.0),
+        result(Experiment("1a", event_bytes=10**6), 41.0),
+        result(Experiment("1b", plain=True), 1.0, factor=1.0),
+    ]
+    text = tables(found, 0.2)
+    assert "| 1b: use case 1, 1,000 events | 50.0 | 1.0 | 0.2 | - | 6 | 1.2 | 2.8 |" in text
+    assert "| 1b-OP3: use case 1, 1,000 events, OP3 fails | 10.0 | - | - | - | 32 | 47 | 50 | 21 | 39 | 56 |" in text
+    assert "| 1 MB | 40.0 | 2.5 | 1.5 |" in text
+    assert "| 1c: use case 1, 5,000 events | - | - | - | - | 42.5 | 0.4 | 3 |" in text
