@@ -29,7 +29,7 @@ from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
-from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.runtime.supervision.group_watch import GroupWatcher, poll_all
 from airflow_logio.runtime.supervision.tend import tend
 from airflow_logio.store.records import BacklogBound, Claim, GroupStatus
 from tests.support.forked import ForkedProcess
@@ -178,7 +178,12 @@ class Running:
 
     def tend(self, *groups: str) -> dict[str, GroupStatus | None]:
         """One look at each group, launching what needs it."""
-        return {group: tend(self.context, self._watchers[group], group).status for group in groups or self.groups}
+        statuses: dict[str, GroupStatus | None] = {}
+        watchers = {group: self._watchers[group] for group in groups or self.groups}
+        for group, observation in poll_all(self.store, self.run.run_id, watchers):
+            tend(self.context, group, observation)
+            statuses[group] = observation.status
+        return statuses
 
     def until(self, condition: Callable[[], Any], what: str, *groups: str, timeout: float = 120) -> None:
         """Supervise until a condition holds."""

@@ -7,7 +7,7 @@ process acts on that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from airflow_logio.errors import HeartbeatsHeld, LogUnavailable
@@ -141,6 +141,26 @@ class GroupWatcher:
             own = status.identity
             if own is None or error.pid != own.pid or not processes.is_stopped(own):
                 raise
+
+
+def poll_all(store: LogStore, run_id: int, watchers: Mapping[str, GroupWatcher]) -> Iterator[tuple[str, Observation]]:
+    """Look at these groups of a run once, with one query; each is judged when its turn comes. One alone is asked about alone.
+
+    What is done about one before the next is judged makes its status older, not wrong: launches and declarations of death are
+    compare-and-set on the incarnation.
+    """
+    asked_at = time.monotonic()
+    try:
+        found = {} if len(watchers) == 1 else {status.group: status for status in store.groups(run_id)}
+    except LogUnavailable as error:
+        yield from [(group, watcher.not_answered(str(error))) for group, watcher in watchers.items()]
+        return
+    for group, watcher in watchers.items():
+        try:
+            observation = watcher.judge(found[group], asked_at) if group in found else watcher.poll()
+        except LogUnavailable as error:
+            observation = watcher.not_answered(str(error))
+        yield group, observation
 
 
 def _has_standby(status: GroupStatus) -> bool:

@@ -25,7 +25,7 @@ from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.payloads import payload_root
 from airflow_logio.runtime.scaling.requests import Stage, carry_out, look_after
 from airflow_logio.runtime.supervision.end_drivers import DriverEnder
-from airflow_logio.runtime.supervision.group_watch import GroupWatcher
+from airflow_logio.runtime.supervision.group_watch import GroupWatcher, Observation, poll_all
 from airflow_logio.runtime.supervision.tend import tend
 from airflow_logio.runtime.supervision.tidying import clear_up
 from airflow_logio.store.records import GroupStatus
@@ -128,7 +128,9 @@ class LocalRun:
         while not self._halts:
             self._note()
             self._scale()
-            states = [self._tend(name) for name in self._groups]
+            states = [
+                self._tend(name, seen) for name, seen in poll_all(self._context.store, self._run_id, self._watchers)
+            ]
             if GroupState.PARKED in states:
                 return Outcome.PARKED
             if all(state in ENDED for state in states):
@@ -182,7 +184,7 @@ class LocalRun:
         unfinished = {status.group for status in statuses if status.state not in CONCLUDED}
         return bool(unfinished) and unfinished.isdisjoint(self._groups)
 
-    def _tend(self, name: str) -> GroupState | None:
+    def _tend(self, name: str, observation: Observation) -> GroupState | None:
         """The state of a group after what it needed was done, or None if it is unknown or about to change.
 
         Without the log there is no claim, so no launch: the next look tries again.
@@ -190,13 +192,13 @@ class LocalRun:
         if self._halts:
             return None
         try:
-            return self._look_and_launch(name)
+            return self._launch_if_needed(name, observation)
         except LogUnavailable as error:
             self._say_unavailable(str(error))
             return None
 
-    def _look_and_launch(self, name: str) -> GroupState | None:
-        observation = tend(self._context, self._watchers[name], name)
+    def _launch_if_needed(self, name: str, observation: Observation) -> GroupState | None:
+        tend(self._context, name, observation)
         status = observation.status
         if status is None:
             self._say_unavailable(observation.unavailable)

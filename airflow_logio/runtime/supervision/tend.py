@@ -15,7 +15,7 @@ from enum import StrEnum
 from airflow_logio.errors import BudgetSpent, Fenced, ProtocolViolation
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
-from airflow_logio.runtime.supervision.group_watch import GroupWatcher, Observation
+from airflow_logio.runtime.supervision.group_watch import Observation
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +82,6 @@ def recover_if_dead(context: LaunchContext, group: str, observation: Observation
     return recovery.outcome is RecoveryOutcome.LAUNCHED
 
 
-def tend(context: LaunchContext, watcher: GroupWatcher, group: str) -> Observation:
-    """Poll once and launch what needs it; returns what was seen."""
-    observation = watcher.poll()
+def tend(context: LaunchContext, group: str, observation: Observation) -> None:
+    """Launch what needs it, by what was seen of the group."""
     launch_if_new(context, group, observation) or recover_if_dead(context, group, observation)
-    return observation
