@@ -96,8 +96,8 @@ class LogioSparkOperator(BaseOperator):
     :param proxy_user: the user that Spark acts as (templated).
     :param use_krb5ccache: take the worker's ticket cache instead of a keytab.
     :param connect: the drivers of the run share one Spark application on each machine and are clients of its Spark Connect
-        server: one JVM for all groups, and recovery in a second. The other arguments are those of that application. To use a
-        server that somebody else runs, give a connection of type ``spark_connect`` as ``conn_id`` instead.
+        server: one JVM for all groups, and recovery in a second. The other arguments are those of that application. To use an
+        existing server, give a connection of type ``spark_connect`` as ``conn_id`` instead.
     :param env_vars: environment variables of the driver (templated).
     :param verbose: spark-submit prints what it has understood.
     :param spark_binary: the spark-submit that starts the driver, a name on ``PATH`` or a path.

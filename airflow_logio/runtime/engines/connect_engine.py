@@ -48,7 +48,7 @@ class ConnectTarget:
     not asked for, and which an older server may not know."""
 
     url: str | None
-    """Of a server that somebody else runs; None if the drivers of the run have one of their own."""
+    """Of an existing server; None if the drivers of the run have one of their own."""
     user: str
     """Whose sessions these are, where the URL does not say it."""
     conf: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Drivers that are clients of a Spark Connect server: what may be set, and the commands (ADR-116).
 
-Such a driver is a process of Python alone. The server is somebody's, whose address is the master, or one that the drivers
-of a run share.
+Such a driver is a process of Python alone. The server exists, and its address is the master, or the drivers of a run
+share one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def is_address(master: str) -> bool:
 
 
 def is_client(settings: SparkSettings) -> bool:
-    """Whether drivers are clients of a server: of somebody's, or of one that they share."""
+    """Whether drivers are clients of a server: of an existing one, or of one that they share."""
     return settings.connect or is_address(settings.master)
 
 
@@ -127,7 +127,7 @@ def _check_conf(conf: Mapping[str, str], server: str) -> None:
 
 def session_conf(settings: SparkSettings, defaults: Mapping[str, str], group_conf: Mapping[str, str]) -> dict[str, str]:
     """The properties of a group's session: our defaults, those of the group, and those of the launch, as far as they are a
-    session's. Raises `ConfigurationError` for others of the group, or of the launch where the server is somebody else's."""
+    session's. Raises `ConfigurationError` for others of the group, or of the launch where the server exists already."""
     server = f"the Spark Connect server {settings.master}"
     if settings.connect:
         server = "the Spark Connect server that the groups of a run share (`connect`)"
