@@ -3,6 +3,7 @@ started in a session of its own."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.shared_server import ServerRecipe
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
+MODULES = "py_files"
+"""Folder of modules that came as single files."""
 STANDBY = "--standby"
 """Option of the application: it is to wait for the death of the driver whose claim it is given."""
 _LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
@@ -40,7 +43,7 @@ def start_driver(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=spark_submit.environment(settings, folder / driver_files.SCRATCH),
+            env=_environment(folder, settings),
             cwd=folder,
             start_new_session=True,
         )
@@ -57,7 +60,7 @@ def start_standby(
             ["/bin/sh", "-c", _LEFT_BEHIND, "sh", *command, STANDBY],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env=spark_submit.environment(settings, folder / driver_files.SCRATCH),
+            env=_environment(folder, settings),
             cwd=folder,
             start_new_session=True,
             check=True,
@@ -82,11 +85,19 @@ def _command(
     return spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
 
 
+def _environment(folder: Path, settings: SparkSettings) -> dict[str, str]:
+    """Of a driver; spark-submit itself lets one import `py_files`."""
+    found = spark_submit.environment(settings, folder / driver_files.SCRATCH)
+    if spark_connect.is_client(settings) and settings.py_files:
+        modules = spark_connect.importable(folder / MODULES, settings.py_files)
+        found["PYTHONPATH"] = os.pathsep.join([*modules, *filter(None, [found.get("PYTHONPATH")])])
+    return found
+
+
 def _target(
     config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], bundle: Path | None
 ) -> ConnectTarget:
-    given = [Path(file).resolve() for file in (settings.py_files or "").split(",") if file]
-    files = tuple(str(file) for file in (*given, *([bundle] if bundle else [])))
+    files = (*spark_connect.files_of(settings.py_files), *([str(bundle)] if bundle else []))
     ours = tuple(sorted({*spark_submit.BATCH_CONF, *spark_submit.FRAMES_CONF} - settings.conf.keys()))
     user = f"logio-{config.module.rpartition('.')[2]}-{config.attr}"
     return ConnectTarget(None if settings.connect else settings.master, user, conf, ours, files, settings.token)

@@ -7,6 +7,7 @@ share one.
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -90,6 +91,11 @@ def check(settings: SparkSettings) -> None:
             f"drivers that are clients of Spark Connect need {', '.join(missing)}, which this Python lacks: "
             "pip install 'pyspark[connect]' of the version of the pyspark that is installed"
         )
+    if remote := [one for one in (settings.py_files or "").split(",") if ":" in one]:
+        raise ConfigurationError(
+            f"py_files has {remote[0].strip()}: a driver that is a client of Spark Connect sends its tasks files of its own "
+            "machine only; copy it there"
+        )
     if not is_address(settings.master):
         if settings.keytab_content is not None:
             raise ConfigurationError(
@@ -139,6 +145,25 @@ def session_conf(settings: SparkSettings, defaults: Mapping[str, str], group_con
 
 def _of_sessions(conf: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in conf.items() if name.startswith(OF_SESSIONS)}
+
+
+def files_of(py_files: str | None) -> tuple[str, ...]:
+    """The paths in `py_files`, absolute."""
+    return tuple(str(Path(one.strip()).absolute()) for one in (py_files or "").split(",") if one.strip())
+
+
+def importable(folder: Path, py_files: str) -> list[str]:
+    """What belongs on the path of Python, so that it can import `py_files`: a file .py is copied into `folder` for that.
+
+    Raises OSError.
+    """
+    files = files_of(py_files)
+    modules = [file for file in files if file.endswith(".py")]
+    if modules:
+        folder.mkdir()
+    for module in modules:
+        shutil.copy(module, folder)
+    return [*([str(folder)] if modules else []), *(file for file in files if file not in modules)]
 
 
 def command(application: Path, config: Path) -> list[str]:

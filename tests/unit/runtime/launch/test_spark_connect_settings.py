@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from zipfile import ZipFile
 
 import pytest
 import typer
@@ -34,6 +38,7 @@ SHARED = SparkSettings(connect=True)
             {"conf": {"spark.executor.memory": "8g"}},
             r"spark\.executor\.memory: a session .* has properties of spark\.sql\.\* only",
         ),
+        ({"py_files": "a.zip, hdfs://host/b.zip"}, "py_files has hdfs://host/b.zip: .* files of its own machine only"),
         ({"connect": True}, "is a Spark Connect server already: leave connect"),
     ],
 )
@@ -142,3 +147,18 @@ def test_a_shared_server_gets_what_spark_reads_and_no_variable_of_a_driver() -> 
     environment = recipes[0].environment
     assert {name: environment.get(name) for name in given} == {**given, "SHOP_TOKEN": None}
     assert "secret" not in repr(recipes[0])
+
+
+def test_a_driver_imports_what_its_tasks_import(tmp_path: Path) -> None:
+    """spark-submit puts `py_files` on the path of its driver; without it, the environment of the driver does."""
+    (tmp_path / "one.py").write_text("VALUE = 1\n")
+    with ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("two.py", "VALUE = 2\n")
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    given = replace(SHARED, py_files=f"{tmp_path / 'one.py'}, {tmp_path / 'two.zip'}", env_vars={"PYTHONPATH": "/more"})
+    environment = driver_process._environment(folder, given)
+    assert environment["PYTHONPATH"].endswith(f"{os.pathsep}/more")
+    question = [sys.executable, "-c", "import one, two; print(one.VALUE + two.VALUE)"]
+    assert subprocess.run(question, env=environment, capture_output=True, text=True, check=True).stdout == "3\n"
+    assert "PYTHONPATH" not in driver_process._environment(folder, SparkSettings(py_files="a.zip"))
