@@ -245,6 +245,8 @@ def server_environment(settings: SparkSettings, scratch: Path | None = None) -> 
 
 def check_group(settings: SparkSettings, pipeline: Pipeline, group: str) -> None:
     """Refuse properties of a group that its driver cannot have. Raises `ConfigurationError`."""
+    if not spark_connect.is_client(settings):  # an application of its own has any
+        return
     try:
         settings.effective_conf(pipeline.group_of(group).spark)
     except ConfigurationError as error:
