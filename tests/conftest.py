@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,18 +43,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _keep(config, items, tiers.is_fast)
     if "soak" not in config.option.markexpr:  # a `-m` of the user's replaces the one in pyproject.toml
         _keep(config, items, lambda item: item.get_closest_marker("soak") is None)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """What is loaded here stays. Looking for cycles in it costs a third of the loading; and later, whenever a test has made
-    some, the collector would look through all of Airflow and thousands of tests again."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
