@@ -134,7 +134,7 @@ class SparkSessions:
         self._shares = max(1, groups) if self._engine.may_return() else 1
 
     def jobs_at_once(self) -> int:
-        """How many events are evaluated side by side where nobody has said it."""
+        """How many events are evaluated side by side, unless the author has said it."""
         return jobs_for(self.get(), self._shares)
 
     def end_earlier(self) -> None:

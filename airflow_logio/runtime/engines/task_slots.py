@@ -31,7 +31,7 @@ def task_slots(session: Any) -> int:
 
 
 def _asked(session: Any) -> int:
-    """Spark divides a range into as many partitions as it runs tasks at a time, and tells nobody but its tasks."""
+    """Spark divides a range into as many partitions as it runs tasks at a time, and tells only its tasks."""
     from pyspark.sql import functions as F
 
     said = session.conf.get("spark.default.parallelism", None)

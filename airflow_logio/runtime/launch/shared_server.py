@@ -1,4 +1,4 @@
-"""The Spark Connect server that the drivers of a run share on one machine: whoever needs it starts it (ADR-116).
+"""The Spark Connect server that the drivers of a run share on one machine: any driver that needs it starts it (ADR-116).
 
 So no process supervises it. A driver that has lost it comes here for another one, as does the first driver of a run; a
 lock sees to it that one of them starts it. It ends by itself when no driver is its client (`application/connect_server.py`).

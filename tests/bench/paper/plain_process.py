@@ -156,7 +156,7 @@ class PlainGroup:
             one.end()
 
     def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
-        raise NotImplementedError("the use cases read nothing")
+        raise AssertionError("no use case of the paper has an operator that reads")
 
     def write(self, connection: str, table: pa.Table) -> None:
         """One transaction."""
