@@ -67,7 +67,7 @@ def test_standbys_take_over_and_the_result_is_exact(
         run.signal("hourly", signal.SIGKILL, jvm=True)
         run.until(lambda: run.is_running("totals", 2), "totals runs again")
         identity = run.status("totals").identity
-        assert identity is not None and identity.parent_pid == first.pid
+        assert identity is not None and identity.pid == first.pid
         run.until(lambda: is_ready(run, "totals", 2), "it has a standby again")
         run.until(lambda: is_ready(run, "hourly", 3), "hourly was recovered, and has a standby again")
         reasons = [one.reason for one in run.store.drivers(run.run.run_id) if one.group == "hourly"]

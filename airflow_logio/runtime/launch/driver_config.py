@@ -51,6 +51,11 @@ class DriverConfig:
     server: ServerRecipe | None = field(default=None, repr=False)
     """How that server is started, if the drivers of the run have one of their own."""
 
+    @property
+    def has_jvm(self) -> bool:
+        """The driver is started by spark-submit, and lives and dies with its JVM (ADR-119)."""
+        return self.needs_spark and self.connect is None
+
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""
         private_files.create(path, msgspec.json.encode(self))

@@ -1,10 +1,11 @@
-"""Starting a driver's process on this machine: its folder filled, spark-submit (or, with a Spark Connect server, Python)
-started in a session of its own."""
+"""Starting a driver's process on this machine: its folder filled, spark-submit started in a session of its own. Where the
+group needs no Spark, or is a client of a Spark Connect server, it is Python alone (ADR-119)."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,8 @@ from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.shared_server import ServerRecipe
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
+SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+"""With these pyspark starts a JVM for a program that was not started by one."""
 MODULES = "py_files"
 """Folder of modules that came as single files."""
 STANDBY = "--standby"
@@ -43,7 +46,7 @@ def start_driver(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(folder, settings),
+            env=_environment(folder, config, settings, conf, bundle, name),
             cwd=folder,
             start_new_session=True,
         )
@@ -60,7 +63,7 @@ def start_standby(
             ["/bin/sh", "-c", _LEFT_BEHIND, "sh", *command, STANDBY],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env=_environment(folder, settings),
+            env=_environment(folder, config, settings, conf, bundle, name),
             cwd=folder,
             start_new_session=True,
             check=True,
@@ -80,17 +83,32 @@ def _command(
     if spark_connect.is_client(settings):
         recipe = server_recipe(folder.parents[1], settings, key=config.log_url) if settings.connect else None
         config = replace(config, connect=_target(config, settings, conf, bundle), server=recipe)
-        return spark_connect.command(APPLICATION, _written(config, folder))
+        return _python(_written(config, folder))
+    if not config.needs_spark:
+        return _python(_written(config, folder))
     settings = with_keytab(settings, folder / KEYTAB_NAME)
     return spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
 
 
-def _environment(folder: Path, settings: SparkSettings) -> dict[str, str]:
-    """Of a driver; spark-submit itself lets one import `py_files`."""
+def _python(config: Path) -> list[str]:
+    """Nothing secret is in it."""
+    return [sys.executable, str(APPLICATION), "--config", str(config)]
+
+
+def _environment(
+    folder: Path, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], bundle: Path | None, name: str
+) -> dict[str, str]:
+    """Of a driver. What spark-submit does for its own is done here for one of Python alone: it imports `py_files`, and a
+    session that a function makes for itself has the settings of the launch."""
     found = spark_submit.environment(settings, folder / driver_files.SCRATCH)
-    if spark_connect.is_client(settings) and settings.py_files:
+    is_client = spark_connect.is_client(settings)
+    if config.needs_spark and not is_client:
+        return found
+    if settings.py_files:
         modules = spark_connect.importable(folder / MODULES, settings.py_files)
         found["PYTHONPATH"] = os.pathsep.join([*modules, *filter(None, [found.get("PYTHONPATH")])])
+    if not is_client:
+        found[SUBMIT_ARGUMENTS] = spark_submit.shell_arguments(settings, conf, name, bundle)
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -164,11 +163,6 @@ def importable(folder: Path, py_files: str) -> list[str]:
     for module in modules:
         shutil.copy(module, folder)
     return [*([str(folder)] if modules else []), *(file for file in files if file not in modules)]
-
-
-def command(application: Path, config: Path) -> list[str]:
-    """The command line of a driver. Nothing secret is in it."""
-    return [sys.executable, str(application), "--config", str(config)]
 
 
 def _is_found(module: str) -> bool:

@@ -6,6 +6,7 @@ Setting names are those of Airflow's SparkSubmitOperator, so that both ways of l
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -179,6 +180,11 @@ def command(
     `name` is for an application to which nothing else gives a name.
     """
     return [*_options(settings, conf, name, bundle), str(application), "--config", str(config)]
+
+
+def shell_arguments(settings: SparkSettings, conf: Mapping[str, str], name: str, bundle: Path | None) -> str:
+    """As pyspark takes them from the environment, for sessions that are made without spark-submit."""
+    return shlex.join([*_options(settings, conf, name, bundle)[1:], "pyspark-shell"])
 
 
 def server_command(settings: SparkSettings) -> list[str]:

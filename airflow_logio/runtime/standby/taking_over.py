@@ -87,7 +87,7 @@ def stand_by(config: DriverConfig, sessions: SparkSessions) -> DriverConfig | No
 
     None: there is nothing to take over any more. Raises `LogioError` if this process cannot become a driver.
     """
-    spark_submit = own_spark_submit() if config.connect is None else processes.own_identity()
+    spark_submit = own_spark_submit() if config.has_jvm else processes.own_identity()
     folder = Path.cwd()
     rotation = LogRotation(folder / LOG_NAME)
     rotation.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,7 +19,9 @@ from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
 from airflow_logio.runtime.launch import driver_process, spark_connect, spark_submit
+from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.store.records import Claim
 
 ELSEWHERE = SparkSettings(master="sc://spark.example.com:15002", token="secret")
 SHARED = SparkSettings(connect=True)
@@ -114,8 +117,7 @@ def test_a_shared_server_has_the_properties_of_the_launch() -> None:
     assert "FAIR" in Path(unquote(urlsplit(pools).path)).read_text()
 
 
-def test_nothing_secret_is_on_the_command_line_of_a_driver() -> None:
-    assert "secret" not in " ".join(spark_connect.command(Path("/app.py"), Path("/driver.json")))
+def test_a_token_is_not_shown() -> None:
     assert "secret" not in repr(ELSEWHERE)
 
 
@@ -149,16 +151,41 @@ def test_a_shared_server_gets_what_spark_reads_and_no_variable_of_a_driver() -> 
     assert "secret" not in repr(recipes[0])
 
 
-def test_a_driver_imports_what_its_tasks_import(tmp_path: Path) -> None:
+def environment(folder: Path, settings: SparkSettings, *, needs_spark: bool) -> dict[str, str]:
+    """Of a driver that is started in this folder."""
+    claim = Claim(1, "uid", "group", 1, "nonce", recovery=False)
+    config = DriverConfig("sqlite://", claim, "module", "attr", str(folder), {}, needs_spark=needs_spark)
+    conf = settings.effective_conf({})
+    return driver_process._environment(folder, config, settings, conf, folder / "bundle.zip", "a name")
+
+
+@pytest.mark.parametrize("needs_spark", [True, False])
+def test_a_driver_of_python_alone_imports_what_tasks_import(tmp_path: Path, needs_spark: bool) -> None:
     """spark-submit puts `py_files` on the path of its driver; without it, the environment of the driver does."""
     (tmp_path / "one.py").write_text("VALUE = 1\n")
     with ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("two.py", "VALUE = 2\n")
     folder = tmp_path / "driver"
     folder.mkdir()
-    given = replace(SHARED, py_files=f"{tmp_path / 'one.py'}, {tmp_path / 'two.zip'}", env_vars={"PYTHONPATH": "/more"})
-    environment = driver_process._environment(folder, given)
-    assert environment["PYTHONPATH"].endswith(f"{os.pathsep}/more")
+    py_files = f"{tmp_path / 'one.py'}, {tmp_path / 'two.zip'}"
+    given = SparkSettings(connect=needs_spark, py_files=py_files, env_vars={"PYTHONPATH": "/more"})
+    found = environment(folder, given, needs_spark=needs_spark)
+    assert found["PYTHONPATH"].endswith(f"{os.pathsep}/more")
     question = [sys.executable, "-c", "import one, two; print(one.VALUE + two.VALUE)"]
-    assert subprocess.run(question, env=environment, capture_output=True, text=True, check=True).stdout == "3\n"
-    assert "PYTHONPATH" not in driver_process._environment(folder, SparkSettings(py_files="a.zip"))
+    assert subprocess.run(question, env=found, capture_output=True, text=True, check=True).stdout == "3\n"
+
+
+def test_a_session_that_a_function_makes_for_itself_has_the_settings_of_the_launch(tmp_path: Path) -> None:
+    settings = SparkSettings(master="local[3]", conf={"spark.x": "a b"}, token="secret", jars="a.jar")
+    arguments = shlex.split(environment(tmp_path, settings, needs_spark=False)["PYSPARK_SUBMIT_ARGS"])
+    assert arguments[-1] == "pyspark-shell"
+    assert arguments[arguments.index("--master") + 1] == "local[3]"
+    assert arguments[arguments.index("--jars") + 1] == "a.jar"
+    assert arguments[arguments.index("--py-files") + 1] == str(tmp_path / "bundle.zip")
+    assert "spark.x=a b" in arguments and "secret" not in " ".join(arguments)
+
+
+def test_who_has_spark_submit_or_a_server_needs_nothing_of_that(tmp_path: Path) -> None:
+    for settings in (SparkSettings(py_files="a.zip"), SHARED):
+        found = environment(tmp_path, settings, needs_spark=True)
+        assert {"PYSPARK_SUBMIT_ARGS", "PYTHONPATH"}.isdisjoint(found)
