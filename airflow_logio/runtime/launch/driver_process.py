@@ -41,6 +41,7 @@ def start_driver(
     """
     config, bundle = _with_code(folder, config, code)
     with _started(folder), (folder / LOG_NAME).open("ab") as output:  # at its end, wherever that is after a rotation
+        settings = with_keytab(settings, folder / KEYTAB_NAME)
         return subprocess.Popen(
             _command(folder, config, settings, conf, bundle, name),
             stdin=subprocess.DEVNULL,
@@ -58,6 +59,7 @@ def start_standby(
     """As `start_driver`, for a process that waits, and is no child of this one; returns its pid."""
     config, bundle = _with_code(folder, config, code)
     with _started(folder):
+        settings = with_keytab(settings, folder / KEYTAB_NAME)
         command = _command(folder, config, settings, conf, bundle, name)
         shell = subprocess.run(
             ["/bin/sh", "-c", _LEFT_BEHIND, "sh", *command, STANDBY],
@@ -86,7 +88,6 @@ def _command(
         return _python(_written(config, folder))
     if not config.needs_spark:
         return _python(_written(config, folder))
-    settings = with_keytab(settings, folder / KEYTAB_NAME)
     return spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
 
 
