@@ -50,11 +50,8 @@ class DriverConfig:
     """The Spark Connect server whose client the driver is. None: it is a Spark application of its own."""
     server: ServerRecipe | None = field(default=None, repr=False)
     """How that server is started, if the drivers of the run have one of their own."""
-
-    @property
-    def has_jvm(self) -> bool:
-        """The driver is started by spark-submit, and lives and dies with its JVM (ADR-119)."""
-        return self.needs_spark and self.connect is None
+    has_jvm: bool = False
+    """spark-submit starts the driver, which lives and dies with its JVM. If not, it is Python alone (ADR-119)."""
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""

@@ -1,11 +1,10 @@
 """Starting a driver's process on this machine: its folder filled, spark-submit started in a session of its own. Where the
-group needs no Spark, or is a client of a Spark Connect server, it is Python alone (ADR-119)."""
+group needs no Spark, or is a client of a Spark Connect server, the driver is Python alone (ADR-119)."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +23,9 @@ from airflow_logio.runtime.launch.spark_submit import SparkSettings
 
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 """With these pyspark starts a JVM for a program that was not started by one."""
+DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
+OF_PYTHON = frozenset(("spark.submit.pyFiles", "spark.pyspark.python", "spark.pyspark.driver.python"))
+"""Properties of Spark that say which Python a driver is, and what it imports."""
 MODULES = "py_files"
 """Folder of modules that came as single files."""
 STANDBY = "--standby"
@@ -85,15 +87,22 @@ def _command(
     if spark_connect.is_client(settings):
         recipe = server_recipe(folder.parents[1], settings, key=config.log_url) if settings.connect else None
         config = replace(config, connect=_target(config, settings, conf, bundle), server=recipe)
-        return _python(_written(config, folder))
-    if not config.needs_spark:
-        return _python(_written(config, folder))
+        return _python(settings, _written(config, folder))
+    if _is_python_alone(config, settings, conf):
+        return _python(settings, _written(config, folder))
+    config = replace(config, has_jvm=True)
     return spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
 
 
-def _python(config: Path) -> list[str]:
+def _python(settings: SparkSettings, config: Path) -> list[str]:
     """Nothing secret is in it."""
-    return [sys.executable, str(APPLICATION), "--config", str(config)]
+    return [spark_submit.environment(settings)[DRIVER_PYTHON], str(APPLICATION), "--config", str(config)]
+
+
+def _is_python_alone(config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> bool:
+    """The group needs no Spark, and its driver nothing that only spark-submit understands."""
+    is_fetched = any("://" in file for file in (settings.py_files or "").split(","))
+    return not (config.needs_spark or is_fetched or OF_PYTHON & conf.keys())
 
 
 def _environment(
@@ -103,7 +112,7 @@ def _environment(
     session that a function makes for itself has the settings of the launch."""
     found = spark_submit.environment(settings, folder / driver_files.SCRATCH)
     is_client = spark_connect.is_client(settings)
-    if config.needs_spark and not is_client:
+    if not is_client and not _is_python_alone(config, settings, conf):
         return found
     if settings.py_files:
         modules = spark_connect.importable(folder / MODULES, settings.py_files)

@@ -179,12 +179,13 @@ def command(
 
     `name` is for an application to which nothing else gives a name.
     """
-    return [*_options(settings, conf, name, bundle), str(application), "--config", str(config)]
+    options = _options(settings, conf, name, bundle)
+    return [_binary(settings), *options, str(application), "--config", str(config)]
 
 
 def shell_arguments(settings: SparkSettings, conf: Mapping[str, str], name: str, bundle: Path | None) -> str:
     """As pyspark takes them from the environment, for sessions that are made without spark-submit."""
-    return shlex.join([*_options(settings, conf, name, bundle)[1:], "pyspark-shell"])
+    return shlex.join([*_options(settings, conf, name, bundle), "pyspark-shell"])
 
 
 def server_command(settings: SparkSettings) -> list[str]:
@@ -195,13 +196,16 @@ def server_command(settings: SparkSettings) -> list[str]:
         conf.setdefault(DRIVER_MEMORY, spark_connect.LOCAL_MEMORY)
     conf[JVM_OPTIONS] = f"{conf.get(JVM_OPTIONS, '')} {spark_connect.OUT_OF_MEMORY}".strip()
     conf = {**spark_connect.SERVER_CONF, **conf}
-    return [*_options(own, conf, "logio connect", None), "--class", spark_connect.SERVER_CLASS, spark_connect.NO_FILE]
+    options = _options(own, conf, "logio connect", None)
+    return [_binary(settings), *options, "--class", spark_connect.SERVER_CLASS, spark_connect.NO_FILE]
+
+
+def _binary(settings: SparkSettings) -> str:
+    return spark_binary.find_spark_submit(settings.spark_binary, environment(settings))
 
 
 def _options(settings: SparkSettings, conf: Mapping[str, str], name: str, bundle: Path | None) -> list[str]:
-    binary = spark_binary.find_spark_submit(settings.spark_binary, environment(settings))
-    arguments = [binary, "--master", settings.master]
-    arguments += ["--deploy-mode", settings.deploy_mode]
+    arguments = ["--master", settings.master, "--deploy-mode", settings.deploy_mode]
     if settings.name or APPLICATION_NAME not in conf:
         arguments += ["--name", settings.name or name]
     # Only where it was said: an option would decide against the properties file.

@@ -194,9 +194,7 @@ def test_code_that_is_taken_while_a_group_is_launched_is_what_the_driver_gets(
     assert code.files["stall/names.py"] == b"VERSION = 'second'"
 
 
-def test_launches_remove_what_drivers_have_left(
-    stall: Stall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launches_remove_what_drivers_have_left(stall: Stall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of earlier incarnations each time; of runs that are forgotten with the first driver of a group.
 
     A keytab is there for the driver that has it, and for its user, only.

@@ -19,12 +19,13 @@ from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
 from airflow_logio.runtime.launch import driver_process, spark_connect, spark_submit
-from airflow_logio.runtime.launch.driver_config import DriverConfig
+from airflow_logio.runtime.launch.driver_config import DriverConfig, take
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Claim
 
 ELSEWHERE = SparkSettings(master="sc://spark.example.com:15002", token="secret")
 SHARED = SparkSettings(connect=True)
+CONFIG = DriverConfig("sqlite://", Claim(1, "uid", "group", 1, "nonce", recovery=False), "module", "attr", "/", {})
 
 
 @pytest.mark.parametrize(
@@ -153,8 +154,7 @@ def test_a_shared_server_gets_what_spark_reads_and_no_variable_of_a_driver() -> 
 
 def environment(folder: Path, settings: SparkSettings, *, needs_spark: bool) -> dict[str, str]:
     """Of a driver that is started in this folder."""
-    claim = Claim(1, "uid", "group", 1, "nonce", recovery=False)
-    config = DriverConfig("sqlite://", claim, "module", "attr", str(folder), {}, needs_spark=needs_spark)
+    config = replace(CONFIG, bundle_root=str(folder), needs_spark=needs_spark)
     conf = settings.effective_conf({})
     return driver_process._environment(folder, config, settings, conf, folder / "bundle.zip", "a name")
 
@@ -189,3 +189,26 @@ def test_who_has_spark_submit_or_a_server_needs_nothing_of_that(tmp_path: Path) 
     for settings in (SparkSettings(py_files="a.zip"), SHARED):
         found = environment(tmp_path, settings, needs_spark=True)
         assert {"PYSPARK_SUBMIT_ARGS", "PYTHONPATH"}.isdisjoint(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_alone"),
+    [
+        ({}, True),
+        ({"py_files": "/here/a.zip"}, True),
+        ({"py_files": "/here/a.zip,hdfs://host/b.zip"}, False),
+        ({"conf": {"spark.pyspark.python": "/opt/python"}}, False),
+        ({"conf": {"spark.submit.pyFiles": "/here/a.zip"}}, False),
+    ],
+)
+def test_what_only_spark_submit_understands_keeps_spark_submit(given: dict[str, Any], is_alone: bool) -> None:
+    settings = SparkSettings(**given)
+    assert driver_process._is_python_alone(CONFIG, settings, settings.effective_conf({})) is is_alone
+
+
+def test_a_driver_of_python_alone_is_the_python_that_was_asked_for(tmp_path: Path) -> None:
+    settings = SparkSettings(env_vars={"PYSPARK_DRIVER_PYTHON": "/opt/python"})
+    command = driver_process._command(tmp_path, CONFIG, settings, {}, None, "a name")
+    assert command[0] == "/opt/python" and not take(Path(command[-1])).has_jvm
+    command = driver_process._command(tmp_path, replace(CONFIG, needs_spark=True), settings, {}, None, "a name")
+    assert command[0].endswith("spark-submit") and take(Path(command[-1])).has_jvm
