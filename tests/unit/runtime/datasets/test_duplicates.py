@@ -38,9 +38,10 @@ def original(spark: Any, epoch: EpochPayloads) -> Dataset:
 def test_a_copy_has_the_same_records_in_the_same_order_and_files_of_its_own(
     spark: Any, epoch: EpochPayloads, original: Dataset, jobs: int
 ) -> None:
-    spark.sparkContext.setJobGroup("copies", "copies")
+    counted = f"copies with {jobs} jobs"  # the session is shared, and remembers the jobs of other tests
+    spark.sparkContext.setJobGroup(counted, counted)
     made = duplicated(spark, epoch, WHERE, PURPOSE, original)
-    assert (len(spark.sparkContext.statusTracker().getJobIdsForGroup("copies")) > 0) == (jobs > 0)
+    assert (len(spark.sparkContext.statusTracker().getJobIdsForGroup(counted)) > 0) == (jobs > 0)
     assert made.table.equals(original.table), "file by file"
     assert [file.records for file in made.manifest.files] == [file.records for file in original.manifest.files]
     assert made.manifest.schema == original.manifest.schema and made.where == WHERE
