@@ -41,6 +41,8 @@ class Standalone:
         self._places = places
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._again: list[subprocess.Popen[bytes]] = []
+        """Components that were started anew."""
         self._environment: dict[str, str] = {}
         self.port = free_port(USUAL_PORT)
 
@@ -60,7 +62,8 @@ class Standalone:
 
     def start_component(self, name: str) -> subprocess.Popen[bytes]:
         """Start one component anew, which has ended: `airflow standalone` does not. `stop` ends it, too."""
-        return self._start(name)
+        self._again.append(self._start(name))
+        return self._again[-1]
 
     def components(self) -> list[psutil.Process]:
         """The processes that `airflow standalone` has started itself."""
@@ -109,8 +112,8 @@ class Standalone:
             for process in left:
                 _kill(process)
             psutil.wait_procs(left, timeout=5)
-        if self._process is not None:
-            self._process.wait(timeout=5)
+        for process in filter(None, (self._process, *self._again)):
+            process.wait(timeout=5)
 
     def _members(self) -> set[psutil.Process]:
         session = self._process.pid if self._process is not None else None
