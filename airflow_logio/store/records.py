@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from airflow_logio.errors import LogioError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.record_rules import RecordRules
@@ -344,9 +346,11 @@ class GroupStatus:
         return self.state_age_seconds if self.beat_age_seconds is None else self.beat_age_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class PortProgress:
-    """Counter row of a port: ``out`` sent, ``in`` acknowledged, ``write`` applied at the external system."""
+class PortProgress(msgspec.Struct, frozen=True, gc=False):
+    """Counter row of a port: ``out`` sent, ``in`` acknowledged, ``write`` applied at the external system.
+
+    A structure, and no dataclass: one look at a large run makes thousands of them.
+    """
 
     port: Port
     direction: str

@@ -40,14 +40,14 @@ class LagAges:
     def oldest(self, connections: Iterable[ConnectionView], at: float) -> LagAge | None:
         """Of all that lag, at a look at time `at`, in seconds since the epoch; None where nothing lags."""
         ages = [age for one in connections if (age := self._age(one, at)) is not None]
-        return LagAge(max(age.seconds for age in ages), any(age.is_least for age in ages)) if ages else None
+        return LagAge(max([age.seconds for age in ages]), any([age.is_least for age in ages])) if ages else None
 
     def _age(self, one: ConnectionView, at: float) -> LagAge | None:
         seen = self._seen.get((one.sender, one.receiver))
         if seen is None:
             seen = self._seen[one.sender, one.receiver] = _Seen(at)
         acknowledged = one.acknowledged.events
-        if seen.sent:
+        if seen.sent and seen.sent[0][1] <= acknowledged:
             seen.sent = [look for look in seen.sent if look[1] > acknowledged]
         if one.sent.events <= acknowledged:
             return None

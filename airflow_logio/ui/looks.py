@@ -18,7 +18,7 @@ from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui.lag_ages import LagAges
-from airflow_logio.ui.run_look import MOST_QUARANTINED, look_document, parts_with_errors
+from airflow_logio.ui.run_look import MOST_QUARANTINED, common_parts, operators_document, parts_with_errors
 from airflow_logio.ui.shared_value import SharedValue
 
 FRESH_SECONDS = 1.0
@@ -28,21 +28,18 @@ _UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class RunLook:
-    """One look at one run."""
+    """One look at one run, encoded once for all viewers: of its thousands of parts, only the bytes stay."""
 
-    def __init__(self, report: Report, document: dict[str, Any]) -> None:
+    def __init__(self, report: Report, common: dict[str, Any]) -> None:
+        """`common` as `common_parts` has them."""
         self.report = report
-        self.document = document
-
-    @cached_property
-    def encoded(self) -> bytes:
-        """The document as JSON, once for all viewers."""
-        return msgspec.json.encode(self.document)
+        self._common = common
+        self.encoded = msgspec.json.encode({**common, **parts_with_errors(report, shown=True)})
 
     @cached_property
     def encoded_without_errors(self) -> bytes:
         """The same for those who may not read error texts."""
-        return msgspec.json.encode({**self.document, **parts_with_errors(self.report, shown=False)})
+        return msgspec.json.encode({**self._common, **parts_with_errors(self.report, shown=False)})
 
     @property
     def dag_id(self) -> str:
@@ -101,6 +98,7 @@ class _Watch:
 
     def __init__(self, reporter: Reporter, run: Run) -> None:
         self._reporter = reporter
+        self._operators = operators_document(run.spec)
         self._authored = AuthoredConnections(run)
         self._ages = LagAges()
 
@@ -108,4 +106,4 @@ class _Watch:
         report = self._reporter.look()
         if not report.snapshot.groups:
             raise UnknownRun("the run is being removed from the log")
-        return RunLook(report, look_document(report, self._authored, self._ages))
+        return RunLook(report, common_parts(report, self._operators, self._authored, self._ages))

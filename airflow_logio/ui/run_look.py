@@ -28,8 +28,11 @@ MOST_QUARANTINED = 50
 MOST_REQUESTS = 5
 
 
-def look_document(report: Report, authored: AuthoredConnections, ages: LagAges) -> dict[str, Any]:
-    """One look at a run. `authored` and `ages` are kept between the looks at it."""
+def common_parts(
+    report: Report, operators: Sequence[Mapping[str, Any]], authored: AuthoredConnections, ages: LagAges
+) -> dict[str, Any]:
+    """The parts of a look that all readers get. `operators_document`, `authored` and `ages` are kept between the looks at
+    a run."""
     connections = authored.with_parts(report.snapshot.connections)
     return {
         "at": report.at,
@@ -39,9 +42,8 @@ def look_document(report: Report, authored: AuthoredConnections, ages: LagAges) 
         "warnings": list(report.warnings),
         "ended": report.has_ended,
         "supervision": as_json.supervision_document(report),
-        "operators": _operators(report.run.spec),
+        "operators": operators,
         "connections": [_connection(one, ages.oldest(parts, report.at)) for one, parts in connections],
-        **parts_with_errors(report, shown=True),
     }
 
 
@@ -121,7 +123,7 @@ def _load(load: Load | None) -> dict[str, Any]:
     }
 
 
-def _operators(spec: RunSpec) -> list[dict[str, Any]]:
+def operators_document(spec: RunSpec) -> list[dict[str, Any]]:
     """The graph as its author drew it: the slots of an operator are one, and no Dispatchers and Mergers."""
     found: dict[str, dict[str, Any]] = {}
     for name, shape in spec.operators.items():

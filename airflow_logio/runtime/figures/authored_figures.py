@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec import structs
 
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger
 from airflow_logio.protocol.values import Port
@@ -88,8 +89,8 @@ def _summed(share: _Share, connections: Sequence[ConnectionView]) -> tuple[Conne
     counted = [connections[place] for place in share.counted]
     whole = ConnectionView(
         *share.named,
-        sent=total_of(one.sent for one in counted),
-        acknowledged=total_of(one.acknowledged for one in counted),
+        sent=total_of([one.sent for one in counted]),
+        acknowledged=total_of([one.acknowledged for one in counted]),
         rate=sum([one.rate for one in counted]),
         open=sum([connections[place].open for place in share.every]),
     )
@@ -110,12 +111,12 @@ def ports_seen(run: Run, ports: Sequence[PortProgress]) -> Sequence[PortProgress
             continue
         port = Port(base_operator(row.port.operator), row.port.name)
         before = found.get((port, row.direction))
-        found[port, row.direction] = replace(row, port=port) if before is None else _sum_rows(before, row)
+        found[port, row.direction] = structs.replace(row, port=port) if before is None else _sum_rows(before, row)
     return list(found.values())
 
 
 def _sum_rows(one: PortProgress, other: PortProgress) -> PortProgress:
-    return replace(
+    return structs.replace(
         one,
         events=one.events + other.events,
         records=one.records + other.records,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
+from msgspec import structs
 
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, GroupState
@@ -38,7 +39,12 @@ class Amount(msgspec.Struct, frozen=True, gc=False):
         return Amount(events if events > 0 else 0, records if records > 0 else 0)
 
 
-class ConnectionView(msgspec.Struct, frozen=True):
+_NONE = Amount()
+_Counters = dict[str, dict[Port, Amount]]
+"""Direction, as `PortProgress` has it → port → how much."""
+
+
+class ConnectionView(msgspec.Struct, frozen=True, gc=False):
     """From an output port to one input port: what was sent, and what its receiver has acknowledged of it."""
 
     sender: Port
@@ -66,8 +72,7 @@ class ConnectionView(msgspec.Struct, frozen=True):
         return self.from_group == self.to_group
 
 
-@dataclass(frozen=True, slots=True)
-class GroupView:
+class GroupView(msgspec.Struct, frozen=True, gc=False):
     """One group. A source group is measured by what it has read, any other by what it has acknowledged."""
 
     status: GroupStatus
@@ -188,9 +193,12 @@ class SnapshotSeries:
         """The snapshot that follows from what was just read."""
         statuses = {status.group: status for status in groups}
         ports = tuple(progress)
-        counters = {(row.port, row.direction): Amount(row.events, row.records) for row in ports}
+        counters: _Counters = {"in": {}, "out": {}, "write": {}}
+        for row in ports:
+            counters[row.direction][row.port] = Amount(row.events, row.records)
         now = self._clock()
-        connections = tuple(self._connection(receiver, counters, under_way, now) for receiver in self._graph.senders)
+        self._rates.look(now)
+        connections = tuple([self._connection(receiver, counters, under_way) for receiver in self._graph.senders])
         seen = _Seen(self._graph, counters, connections, under_way)
         views, wholes, done = list[GroupView](), dict[str, GroupView](), dict[str, float | None]()
         # Groups come in the order of their first operator, so that a sender's share is known before its receiver's.
@@ -200,39 +208,37 @@ class SnapshotSeries:
             whole = replicated_group(name)
             if whole in self._run.spec.replicated and whole not in wholes:
                 replicas = [statuses[one] for one in members_of(self._run, whole) if one in statuses]
-                view = self._view(as_one(whole, replicas), seen, done, now)
+                view = self._view(as_one(whole, replicas), seen, done)
                 done[whole] = view.done
-                wholes[whole] = replace(view, replicas=in_use(replicas))
-            view = self._view(statuses[name], seen, done, now)
+                wholes[whole] = structs.replace(view, replicas=in_use(replicas))
+            view = self._view(statuses[name], seen, done)
             done[name] = view.done
             views.append(view)
         return Snapshot(
             self._run, now - self._began, tuple(views), connections, ports, under_way.pending, tuple(wholes.values())
         )
 
-    def _connection(
-        self, receiver: Port, counters: Mapping[tuple[Port, str], Amount], under_way: UnderWay, now: float
-    ) -> ConnectionView:
+    def _connection(self, receiver: Port, counters: _Counters, under_way: UnderWay) -> ConnectionView:
         graph, sender = self._graph, self._graph.senders[receiver]
-        acknowledged = counters.get((receiver, "in"), Amount())
+        acknowledged = counters["in"].get(receiver, _NONE)
         return ConnectionView(
             sender=sender,
             receiver=receiver,
             from_group=graph.group_of[sender.operator],
             to_group=graph.group_of[receiver.operator],
-            sent=counters.get((sender, "out"), Amount()),
+            sent=counters["out"].get(sender, _NONE),
             acknowledged=acknowledged,
-            rate=self._rates.of(receiver, now, acknowledged.records),
+            rate=self._rates.of(receiver, acknowledged.records),
             open=under_way.open.get(receiver, 0),
         )
 
-    def _view(self, status: GroupStatus, seen: _Seen, done: Mapping[str, float | None], now: float) -> GroupView:
+    def _view(self, status: GroupStatus, seen: _Seen, done: Mapping[str, float | None]) -> GroupView:
         name, graph = status.group, self._graph
         inputs, senders = seen.inputs.get(name, ()), seen.senders.get(name, ())
-        received, expected = total_of(one.acknowledged for one in inputs), total_of(one.sent for one in inputs)
-        measured = received if inputs else seen.read.get(name, Amount())
-        rate = self._rates.of(name, now, measured.records)
-        lag = total_of(one.lag for one in inputs)
+        received, expected = total_of([one.acknowledged for one in inputs]), total_of([one.sent for one in inputs])
+        measured = received if inputs else seen.read.get(name, _NONE)
+        rate = self._rates.of(name, measured.records)
+        lag = total_of([one.lag for one in inputs])
         total = None if inputs else graph.total_records(graph.sources.get(name, ()))
         return GroupView(
             status=status,
@@ -242,8 +248,8 @@ class SnapshotSeries:
             done=_share(inputs, done, measured, expected) if inputs else _part(measured, total),
             total_records=total,
             received=received,
-            sent=total_of(seen.counters.get((port, "out"), Amount()) for port in senders),
-            writes=seen.writes.get(name, Amount()).events,
+            sent=total_of([seen.sent.get(port, _NONE) for port in senders]),
+            writes=seen.writes.get(name, _NONE).events,
             pending_writes=seen.pending.get(name, 0),
             undone=seen.undone.get(name, 0),
             lag=lag,
@@ -258,12 +264,11 @@ class _Seen:
     def __init__(
         self,
         graph: _Graph,
-        counters: Mapping[tuple[Port, str], Amount],
+        counters: _Counters,
         connections: Iterable[ConnectionView],
         under_way: UnderWay,
     ) -> None:
-        self.counters = counters
-        none = Amount()
+        self.sent = counters["out"]
         self.inputs: dict[str, list[ConnectionView]] = {}
         """Connections from other groups."""
         self.senders: dict[str, set[Port]] = {}
@@ -278,13 +283,12 @@ class _Seen:
             if not one.inside_group:
                 self.inputs.setdefault(one.to_group, []).append(one)
                 self.senders.setdefault(one.from_group, set()).add(one.sender)
-        for (port, way), amount in counters.items():
-            if (group := graph.group(port)) is None:
-                continue
-            if way == "write":
-                self.writes[group] = self.writes.get(group, none) + amount
-            elif way == "out" and port.operator in graph.source_names:
-                self.read[group] = self.read.get(group, none) + amount
+        for port, amount in counters["write"].items():
+            if (group := graph.group(port)) is not None:
+                self.writes[group] = self.writes.get(group, _NONE) + amount
+        for port, amount in self.sent.items():
+            if port.operator in graph.source_names and (group := graph.group(port)) is not None:
+                self.read[group] = self.read.get(group, _NONE) + amount
         for port, count in under_way.pending.items():
             if (group := graph.group(port)) is not None:
                 self.pending[group] = self.pending.get(group, 0) + count
@@ -321,17 +325,22 @@ class _Rates:
     """Per second, over the last seconds or since the last look, whichever is longer."""
 
     def __init__(self) -> None:
-        self._history: dict[Hashable, deque[tuple[float, int]]] = {}
+        self._looks: deque[tuple[float, dict[Hashable, int]]] = deque()
 
-    def of(self, what: Hashable, now: float, value: int) -> float:
-        history = self._history.get(what)
-        if history is None:
-            history = self._history[what] = deque()
-        history.append((now, value))
-        while now - history[0][0] > RATE_WINDOW_SECONDS and len(history) > 2:
-            history.popleft()
-        then, before = history[0]
-        return (value - before) / (now - then) if now > then else 0.0
+    def look(self, now: float) -> None:
+        """The values that follow are those of `now`."""
+        while len(self._looks) > 1 and now - self._looks[0][0] > RATE_WINDOW_SECONDS:
+            self._looks.popleft()
+        self._looks.append((now, {}))
+
+    def of(self, what: Hashable, value: int) -> float:
+        now, values = self._looks[-1]
+        values[what] = value
+        for then, earlier in self._looks:
+            before = earlier.get(what)
+            if before is not None:
+                return (value - before) / (now - then) if now > then else 0.0
+        return 0.0
 
 
 def _part(measured: Amount, total: int | None) -> float | None:
@@ -351,8 +360,10 @@ def _share(
     return min(known) * (min(1.0, measured.records / expected.records) if expected.records else 0.0)
 
 
-def total_of(amounts: Iterable[Amount]) -> Amount:
+def total_of(amounts: Sequence[Amount]) -> Amount:
     """Their sum."""
+    if len(amounts) == 1:
+        return amounts[0]
     events = records = 0
     for one in amounts:
         events += one.events

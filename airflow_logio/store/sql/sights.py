@@ -12,8 +12,9 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.records import GroupStatus, Run, RunSight
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.group_statuses import status_query, statuses_of
 from airflow_logio.store.sql.kept_runs import KeptRuns
-from airflow_logio.store.sql.runs import known, status_query, statuses_of, to_run
+from airflow_logio.store.sql.runs import known, to_run
 from airflow_logio.store.sql.scaling_requests import latest_requests
 
 
@@ -21,19 +22,18 @@ def sight(connection: Connection, beats: Engine, uids: Collection[str] | None, k
     """`LogStore.sight`; `kept` are the runs of earlier looks, whose descriptions never change."""
     run = schema.run
     query = status_query(connection, beats).join(run, run.c.run_id == schema.group.c.run_id)
-    query = query.add_columns(run.c.state.label("run_state"), run.c.ended_at.label("run_ended_at"))
+    query = query.add_columns(run.c.state, run.c.ended_at)
     query = query.where(run.c.state == RunState.RUNNING.value if uids is None else run.c.uid.in_(uids))
-    rows = connection.execute(query).mappings().all()
+    rows = connection.execute(query).all()
     groups: dict[int, list[GroupStatus]] = {}
     for run_id, status in statuses_of(connection, beats, rows):
         groups.setdefault(run_id, []).append(status)
     seen = _described(connection, groups.keys(), kept)
     runs = {}
-    for row in rows:
-        run_id = row[schema.group.c.run_id]
+    for run_id, *_, state, ended_at in rows:
         if run_id not in runs:
-            state = known(RunState, row["run_state"], f"the state of run {seen[run_id].uid}")
-            runs[run_id] = replace(seen[run_id], state=state, ended_at=row["run_ended_at"])
+            present = known(RunState, state, f"the state of run {seen[run_id].uid}")
+            runs[run_id] = replace(seen[run_id], state=present, ended_at=ended_at)
     replicated = [run_id for run_id, one in runs.items() if one.spec.replicated]
     requests = latest_requests(connection, replicated) if replicated else {}
     return [RunSight(one, groups[run_id], requests.get(run_id, ())) for run_id, one in runs.items()]

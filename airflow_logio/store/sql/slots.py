@@ -48,9 +48,10 @@ def of_group(connection: Connection, run_id: int, group: str) -> list[Slot]:
 def of_run(connection: Connection, run_id: int) -> dict[str, list[Slot]]:
     """Replicated group → its slots, by number."""
     found: dict[str, list[Slot]] = {}
-    query = sa.select(slot).where(slot.c.run_id == run_id).order_by(slot.c.group_name, slot.c.slot)
-    for row in connection.execute(query):
-        found.setdefault(row.group_name, []).append(Slot(row.slot, row.owner, row.moves, bool(row.done)))
+    query = sa.select(slot.c.group_name, slot.c.slot, slot.c.owner, slot.c.moves, slot.c.done)
+    rows = connection.execute(query.where(slot.c.run_id == run_id).order_by(slot.c.group_name, slot.c.slot))
+    for group, number, owner, moves, done in rows.all():
+        found.setdefault(group, []).append(Slot(number, owner, moves, bool(done)))
     return found
 
 

@@ -52,6 +52,7 @@ from airflow_logio.store.sql import (
     drivers,
     failure_channel,
     generations,
+    group_statuses,
     groups,
     hearings,
     maintenance,
@@ -212,11 +213,11 @@ class SqlLogStore(LogStore):
 
     def groups(self, run_id: int) -> Sequence[GroupStatus]:
         with reading(self.engine) as connection:
-            return runs.statuses(connection, self.beats, [run_id])[run_id]
+            return group_statuses.statuses(connection, self.beats, [run_id])[run_id]
 
     def group(self, run_id: int, group: str) -> GroupStatus:
         with reading(self.engine) as connection:
-            found = runs.statuses(connection, self.beats, [run_id], group)[run_id]
+            found = group_statuses.statuses(connection, self.beats, [run_id], group)[run_id]
         if not found:
             with reading(self.engine) as connection:
                 run = self._run(connection, run_id)

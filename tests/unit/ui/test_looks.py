@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -59,7 +60,7 @@ def test_viewers_share_a_look_for_a_second(store: LogStore, flow: TwoGroups) -> 
     assert asked == []
     flow.use(1, 50)
     clock[0] += FRESH_SECONDS
-    assert looks.at(flow.run.uid).document["connections"][0]["acknowledged"]["events"] == 8
+    assert json.loads(looks.at(flow.run.uid).encoded)["connections"][0]["acknowledged"]["events"] == 8
 
 
 def test_what_is_kept_of_runs_is_bounded(store: LogStore) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.progress_lines import ProgressLines, progress_line
 from airflow_logio.runtime.figures.snapshot import Amount, GroupView
@@ -38,14 +40,14 @@ def test_a_line_tells_events_records_lag_commits_and_incarnation() -> None:
 
 def test_a_source_tells_what_it_has_read() -> None:
     status = replace(STATUS, group="ingest", incarnation=1, rss_bytes=0)
-    view = replace(HOURLY, status=status, is_source=True, received=Amount(), lag=Amount(), done=0.25)
+    view = structs.replace(HOURLY, status=status, is_source=True, received=Amount(), lag=Amount(), done=0.25)
     assert progress_line(view) == (
         "ingest, incarnation 1: read 1,234 events (45,678 records), 25% of the input, out 120 events, 56 commits"
     )
 
 
 def test_what_a_group_does_not_do_is_left_out() -> None:
-    view = replace(HOURLY, sent=Amount(), lag=Amount(), writes=1_500)
+    view = structs.replace(HOURLY, sent=Amount(), lag=Amount(), writes=1_500)
     assert "in 1,234 events (45,678 records), 1,500 writes, 56 commits, 312 MB" in progress_line(view)
 
 
@@ -58,9 +60,9 @@ def test_a_line_is_due_every_few_seconds_and_only_if_something_has_changed() -> 
     assert not lines.is_due()
     now = 10.0
     assert lines.is_due()
-    bigger = replace(HOURLY, rate=5.0, status=replace(STATUS, rss_bytes=1 << 30, beat=10))
+    bigger = structs.replace(HOURLY, rate=5.0, status=replace(STATUS, rss_bytes=1 << 30, beat=10))
     assert lines.line(bigger) is None, "memory and heartbeats are no progress"
     assert not lines.is_due(), "it was looked at"
     now = 20.0
-    moved = replace(HOURLY, status=replace(STATUS, incarnation=3))
+    moved = structs.replace(HOURLY, status=replace(STATUS, incarnation=3))
     assert lines.is_due() and lines.line(moved) == progress_line(moved)
