@@ -28,6 +28,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
 from tests.support.airflow_browser import group_of, in_airflow, page_of_task, picture
+from tests.support.chromium import Browsed
 from tests.support.grocery import assert_exact, expected, load_products, write_slice
 from tests.support.openlineage_events import Event, datasets, events_of
 from tests.support.person import Person
@@ -56,7 +57,9 @@ SCALED = "logio_sales_scaled"
 CONTROLLER = "logio_controller"
 CLICKED = "by click"
 RECORDS = 120_000
-FEW_RECORDS = 60_000
+FEW_RECORDS = 90_000
+HELD_AT = 60
+"""Events after which a source reads nothing more until it is told."""
 RECORDS_PER_BATCH = 1_000 * 100
 DAGS = Path(__file__).parents[2] / "dags"
 HOURLY = ("hourly.1", "hourly.2", "hourly.3")
@@ -84,7 +87,7 @@ def held_until_told(pipeline: Path, go_on: Path) -> None:
     shipped = pipeline.read_text()
     first = "    amounts = pc.round("
     assert shipped.count(first) == 1
-    held = f"while cents.calls > 60 and not __import__('os').path.exists({str(go_on)!r}):"
+    held = f"while cents.calls > {HELD_AT} and not __import__('os').path.exists({str(go_on)!r}):"
     lines = ("cents.calls = getattr(cents, 'calls', 0) + 1", held, "    __import__('time').sleep(0.05)")
     held_back = shipped.replace(first, "".join(f"    {line}\n" for line in lines) + first)
     group = 'sales.group("hourly", hourly)'
@@ -93,12 +96,24 @@ def held_until_told(pipeline: Path, go_on: Path) -> None:
 
 
 def slow_until_told(pipeline: Path, enough: Path) -> None:
-    """The shipped pipeline, slow for most of an hour, until a file is there: how fast this machine is must not matter."""
+    """The shipped pipeline, slow for most of an hour, until a file is there: how fast this machine is must not matter. Its
+    source waits for that file, too, so that there is something to drain."""
     shipped = pipeline.read_text()
     sleep = "time.sleep(records.num_rows * SECONDS_PER_RECORD)"
     assert shipped.count(sleep) == 1
     told = f"__import__('os').path.exists({str(enough)!r})"
-    pipeline.write_text(shipped.replace(sleep, f"{told} or time.sleep(records.num_rows * 50 * SECONDS_PER_RECORD)"))
+    slow = shipped.replace(sleep, f"{told} or time.sleep(records.num_rows * 50 * SECONDS_PER_RECORD)")
+    defined, named = "sales_scaled = Pipeline(", "transform=cents,"
+    assert slow.count(defined) == slow.count(named) == 1
+    held = (
+        "def held(records):",
+        "    held.calls = getattr(held, 'calls', 0) + 1",
+        f"    while held.calls > {HELD_AT} and not {told}:",
+        "        time.sleep(0.05)",
+        "    return cents(records)",
+    )
+    slow = slow.replace(named, "transform=held,").replace(defined, "\n".join(held) + f"\n\n\n{defined}")
+    pipeline.write_text(slow)
 
 
 def with_a_policy_of_its_own(controller: Path) -> None:
@@ -411,15 +426,17 @@ def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(
     assert {slot.owner for slot in log.slots(run.run_id, "hourly") if not slot.done} == set(working)
     scaled_by_a_policy(person, places, log, run)
     scaled_by_a_person(person, places, log, run)
-    scaled_by_click(standalone, log, run)
+    scaled_and_drained_by_click(standalone, log, run)
     assert task_state(person, "sales.hourly", SCALED) == "deferred", "one task for all replicas, and it goes on"
 
     (places.folder / "enough").touch()
     eventually(lambda: person.run_state(SCALED, RUN_ID) == "success", what="the run ends", timeout=LONG, every=0.5)
     assert log.find_run(run.uid).state is RunState.FINISHED
-    assert_exact(places.warehouse_url, transactions, RECORDS_PER_BATCH)
+    read = person.result(SCALED, RUN_ID, "sales.ingest")["records"]["ingest.out out"]
+    assert 0 < read < FEW_RECORDS, "it was drained"
+    assert_exact(places.warehouse_url, write_slice(tmp_path / "as_far_as_read.parquet", read), RECORDS_PER_BATCH)
     summary = person.result(SCALED, RUN_ID, "sales.hourly")
-    assert (summary["recoveries"], summary["records"]["slow.in in"]) == (1, FEW_RECORDS)
+    assert (summary["recoveries"], summary["records"]["slow.in in"]) == (1, read)
     asked = [one for one in log.scalings(run.run_id) if one.by != "controller" and one.reason != CLICKED]
     requests = {one.by.split()[1]: (one.replicas, one.state.value) for one in asked}
     assert requests == {"scale_up": (3, "done"), "scale_down": (1, "done"), "control": (3, "done")}
@@ -474,8 +491,8 @@ def scaled_by_a_person(person: Person, places: Places, log: LogStore, run: Run) 
     assert told["result"].startswith("done: 3 replica(s) of hourly: "), told
 
 
-def scaled_by_click(standalone: Standalone, log: LogStore, run: Run) -> None:
-    """In the tab, by the dialog of the group; the log has the person's name. In the dark, as Airflow is for such a person."""
+def scaled_and_drained_by_click(standalone: Standalone, log: LogStore, run: Run) -> None:
+    """In the tab, by dialogs; the log has the person's name. In the dark, as Airflow is for such a person."""
     login = login_of(standalone)
     with in_airflow(standalone.url, login, SCALED, RUN_ID, "dark") as browser:
         ground = browser.page.locator(".logio").first.evaluate("(it) => getComputedStyle(it).backgroundColor")
@@ -497,8 +514,22 @@ def scaled_by_click(standalone: Standalone, log: LogStore, run: Run) -> None:
         eventually(is_done, what="2 replicas work", timeout=LONG)
         expect(panel.get_by_text(CLICKED)).to_be_visible(timeout=LONG * 1000)
         picture(browser, "scaled")
+        drained_by_click(browser, log, run)
     request = log.scalings(run.run_id)[0]
     assert (request.replicas, request.reason) == (2, CLICKED) and login[0] in request.by, request
+
+
+def drained_by_click(browser: Browsed, log: LogStore, run: Run) -> None:
+    """The whole run, whose source could read more."""
+    assert log.group(run.run_id, "ingest").desired is GroupState.RUNNING
+    actions = browser.page.get_by_role("group", name="What can be done with the run")
+    actions.get_by_role("button", name="Drain ...").click()
+    dialog = browser.page.get_by_role("dialog", name="Drain the run of sales_scaled?")
+    dialog.get_by_role("button", name="Drain it").click()
+    expect(dialog.locator(".said")).to_contain_text("asked to drain")
+    picture(browser, "drain")
+    dialog.get_by_role("button", name="Close").click()
+    assert log.group(run.run_id, "ingest").desired is GroupState.DRAINING
 
 
 def end_of(person: Person, run_id: str) -> str:
