@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import (
+    clicks,
     cluster,
     constants,
     growth,
@@ -95,7 +96,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("log", Postgres, lambda at, asked: log_commits.measure(at, asked.runs, asked.log_rows)),
     ("growth", Databases, lambda at, asked: growth.measure(at, asked.log_rows)),
     ("hops", Postgres, lambda at, _: hops.measure(at)),
-    ("page", Databases, lambda at, _: page.measure(at)),
+    ("page", Databases, lambda at, _: itertools.chain(page.measure(at), clicks.measure(at))),
     ("paper", Postgres, lambda at, to: evaluation.evaluate(at, to.factor, to.results, to.paper_runs, to.series)),
 )
 """Part → where it is measured, and how."""

@@ -47,43 +47,43 @@ def measure(databases: Databases, most_rows: int) -> Iterator[Figure]:
         store = open_sql_store(log_url)
         try:
             flow = Flow(store, CHAIN, [("a.out", "c.out")]).to_the_end()
-            _drop_ends(store)
+            drop_ends(store, SOURCE_EVENTS)
             there = 1
             for events in (size for size in SIZES if size <= most_rows):
                 copies = events // SOURCE_EVENTS
-                _copy(store, flow.run.run_id, there, copies)
+                copy(store, flow.run.run_id, SOURCE_EVENTS, there, copies)
                 there = copies
                 yield from _asked(databases.name, store, flow, events, copies)
         finally:
             store.dispose()
 
 
-def _drop_ends(store: SqlLogStore) -> None:
-    """The end of the source's stream has the number that the next event is to have."""
+def drop_ends(store: SqlLogStore, size: int) -> None:
+    """The end of the source's stream has the number that the next event is to have: the source has sent `size` events."""
     with store.engine.begin() as connection:
         for table in ("logio_event_log", "logio_event_data"):
-            connection.execute(sa.text(f"DELETE FROM {table} WHERE send_op = 'a' AND event_id > {SOURCE_EVENTS}"))
+            connection.execute(sa.text(f"DELETE FROM {table} WHERE send_op = 'a' AND event_id > {size}"))
 
 
-def _copy(store: SqlLogStore, run_id: int, there: int, copies: int) -> None:
-    """Have the rows of the first `SOURCE_EVENTS` events `copies` times, of which so many are there."""
+def copy(store: SqlLogStore, run_id: int, size: int, there: int, copies: int) -> None:
+    """Have the rows of the first `size` events of each port `copies` times, of which so many are there."""
     copied = f"SELECT {there} UNION ALL SELECT k + 1 FROM copy WHERE k + 1 < {copies}"
     with store.engine.begin() as connection:
         columns = sa.inspect(connection)
         for table, (number,) in COPIED.items():
             names = [one["name"] for one in columns.get_columns(table) if one["name"] != "row_id"]
             into = f"INSERT INTO {table} ({', '.join(names)}) WITH RECURSIVE copy(k) AS ({copied})"
-            rows = f"SELECT {', '.join(_value(name, number) for name in names)} FROM {table} CROSS JOIN copy"
-            where = f"WHERE run_id = {run_id} AND {number} <= {SOURCE_EVENTS} AND k < {copies}"
+            rows = f"SELECT {', '.join(_value(name, number, size) for name in names)} FROM {table} CROSS JOIN copy"
+            where = f"WHERE run_id = {run_id} AND {number} <= {size} AND k < {copies}"
             connection.execute(sa.text(f"{into} {rows} {where}"))
         counted = f"UPDATE logio_port_counter SET events = events / {max(1, there)} * {copies} WHERE run_id = {run_id}"
         connection.execute(sa.text(counted))
         connection.execute(sa.text("ANALYZE"))
 
 
-def _value(name: str, number: str) -> str:
+def _value(name: str, number: str, size: int) -> str:
     if name == number:
-        return f"{name} + k * {SOURCE_EVENTS}"
+        return f"{name} + k * {size}"
     return "inset_id || '-' || k" if name == "inset_id" else name
 
 

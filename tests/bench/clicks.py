@@ -1,0 +1,90 @@
+"""What a click on the lineage of a run with a million events costs: what the page's server does for it, over the log.
+
+A source's events go into windows of a thousand; the rows are those of one window, as the protocol has logged them, copied
+under further numbers.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from airflow_logio.store.lineage.result import Direction
+from airflow_logio.ui.found_events import Sought, found_document
+from airflow_logio.ui.lineage_documents import step_document
+from tests.bench.databases import Databases
+from tests.bench.figure import Figure
+from tests.bench.growth import copy, drop_ends
+from tests.support.logs import open_sql_store
+from tests.unit.lineage.flows import Flow, Op
+
+WINDOW = 1_000
+WINDOWS = 1_000
+CHAIN = {
+    "a": Op(events=WINDOW),
+    "b": Op(("a.out",), window="count", size=WINDOW, emits={"out": 1}),
+    "c": Op(("b.out",), emits={"out": 1}),
+}
+CLICKS = 9
+TARGET_MS = 300.0
+
+Click = Callable[[int], Any]
+"""The click about the n-th window."""
+
+
+def measure(databases: Databases) -> Iterator[Figure]:
+    """Wall time of each kind of click, each about another part of the run; the first one of each is not counted."""
+    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
+        log_url, _ = databases.fresh(Path(name))
+        store = open_sql_store(log_url)
+        try:
+            flow = Flow(store, CHAIN, [("a.out", "b.out")]).to_the_end()
+            drop_ends(store, WINDOW)
+            copy(store, flow.run.run_id, WINDOW, 1, WINDOWS)
+            for what, click in _clicks(flow).items():
+                yield _figure(databases.name, what, click)
+        finally:
+            store.dispose()
+
+
+def _clicks(flow: Flow) -> dict[str, Click]:
+    """`copy` numbers the one event of each window as the first of its thousand."""
+
+    def step(direction: Direction, port: str, events: list[int]) -> Any:
+        return step_document(flow.store, flow.run, direction, port, events, with_data=True)
+
+    def find(sought: Sought) -> Any:
+        return found_document(flow.store, flow.run, "b.out", sought)
+
+    def first(window: int) -> int:
+        return window * WINDOW + 1
+
+    return {
+        "what one event was made from, 1,000 events": lambda n: step(Direction.BACKWARD, "b.out", [first(n)]),
+        "the same of 100 events at once": lambda n: step(
+            Direction.BACKWARD, "b.out", [first(n + k) for k in range(100)]
+        ),
+        "what was made from one event": lambda n: step(Direction.FORWARD, "a.out", [first(n) + 500]),
+        "what was made from 100 events": lambda n: step(
+            Direction.FORWARD, "a.out", [first(n + k) + 500 for k in range(100)]
+        ),
+        "find by number": lambda n: find(Sought(event=first(n))),
+        "find by Input Set": lambda n: find(Sought(input_set=f"0000-{n}")),
+        "find by time": lambda n: find(Sought(at=0.0)),
+    }
+
+
+def _figure(database: str, what: str, click: Click) -> Figure:
+    took = []
+    for number in range(CLICKS + 1):
+        began = time.perf_counter()
+        found = click(100 + number * 80)
+        took.append((time.perf_counter() - began) * 1_000)
+        if not (found.get("ports") if "ports_in_all" in found else found["events"]):
+            raise RuntimeError(f"{what} has found nothing: {str(found)[:300]}")
+    details = f"a run of {WINDOW * WINDOWS:,} events; the slowest of {CLICKS} {max(took[1:]):.0f} ms"
+    return Figure(database, f"page, a click: {what}", median(took[1:]), "ms", f"{TARGET_MS:g}", details)
