@@ -175,8 +175,7 @@ class Run:
     ended_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DriverIdentity:
+class DriverIdentity(msgspec.Struct, frozen=True, gc=False):
     """Where a driver process is. A pid alone is not an identity: start time and boot id tell a reused one."""
 
     host: str
@@ -278,8 +277,7 @@ class FenceRow:
     commit_no: int
 
 
-@dataclass(frozen=True, slots=True)
-class DriverRecord:
+class DriverRecord(msgspec.Struct, frozen=True, gc=False):
     """One incarnation of a group. Times are seconds since the epoch by the database's clock; None: not reached."""
 
     group: str
@@ -306,8 +304,7 @@ class DriverRecord:
     """Where an operator's code raised, if that is what ended it (`RecoveryBudget.same_event`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
+class GroupStatus(msgspec.Struct, frozen=True, gc=False):
     """One group as an observer sees it. Times are seconds since the epoch, by the database's clock."""
 
     group: str
@@ -335,9 +332,9 @@ class GroupStatus:
     """The task that watched the group, if it was killed and nobody has found out why yet."""
     own_place: bool = False
     """Only the group's own task launches its drivers."""
-    beat_age_seconds: float | None = field(default=None, compare=False)
+    beat_age_seconds: float | None = None
     """Since its last heartbeat, by the database's clock; None if it has given none."""
-    state_age_seconds: float | None = field(default=None, compare=False)
+    state_age_seconds: float | None = None
     """Since its state began, by the database's clock; None of several replicas as one."""
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from airflow_logio.errors import BudgetSpent, EpochVoid, Fenced, ProtocolViolation, UnknownRun
 from airflow_logio.protocol import effects as fx
@@ -155,7 +156,7 @@ def test_a_driver_that_is_quicker_than_its_launcher(log_store: LogStore) -> None
 def test_an_incarnation_is_registered_once(log_store: LogStore) -> None:
     run = log_store.start_run(spec())
     claim = log_store.claim(run.run_id, "g", expected=0, reason="start")
-    others = [replace(SOMEBODY, pid=pid) for pid in range(1, 5)]
+    others = [structs.replace(SOMEBODY, pid=pid) for pid in range(1, 5)]
     outcomes = race(*[lambda who=who: log_store.register(claim, who) for who in others])
     winners = [who for who, outcome in zip(others, outcomes, strict=True) if isinstance(outcome, GroupRef)]
     assert len(winners) == 1

@@ -6,7 +6,8 @@ Of an ordinary group this is the group itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
@@ -56,8 +57,8 @@ def as_one(group: str, statuses: Sequence[GroupStatus]) -> GroupStatus:
     """
     one = deciding(statuses)
     if any(status.state is GroupState.FINISHED for status in statuses) and one.state in CONCLUDED:
-        one = replace(one, state=GroupState.FINISHED)
-    return replace(
+        one = structs.replace(one, state=GroupState.FINISHED)
+    return structs.replace(
         one,
         group=group,
         incarnation=max(status.incarnation for status in statuses),

@@ -7,9 +7,11 @@ whichever process looks; one that was not told yet is found again by the next lo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import structs
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
@@ -197,7 +199,7 @@ def _nearly_spent(run: Run, drivers: Sequence[DriverRecord], told: Mapping[str, 
     budget = run.spec.budget
     for one in _untold(run, drivers, told):
         until = [driver for driver in drivers if driver.group == one.group and driver.incarnation <= one.incarnation]
-        then = [*until[:-1], replace(until[-1], ended_at=None, failed_at=None)]  # it had just been launched
+        then = [*until[:-1], structs.replace(until[-1], ended_at=None, failed_at=None)]  # it had just been launched
         found = budget_left(budget, then, one.fenced_at)
         if found.in_window > NEARLY_SPENT and found.at_point != 0:
             continue

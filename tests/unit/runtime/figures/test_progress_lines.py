@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from msgspec import structs
 
 from airflow_logio.protocol.states import GroupState
@@ -39,7 +37,7 @@ def test_a_line_tells_events_records_lag_commits_and_incarnation() -> None:
 
 
 def test_a_source_tells_what_it_has_read() -> None:
-    status = replace(STATUS, group="ingest", incarnation=1, rss_bytes=0)
+    status = structs.replace(STATUS, group="ingest", incarnation=1, rss_bytes=0)
     view = structs.replace(HOURLY, status=status, is_source=True, received=Amount(), lag=Amount(), done=0.25)
     assert progress_line(view) == (
         "ingest, incarnation 1: read 1,234 events (45,678 records), 25% of the input, out 120 events, 56 commits"
@@ -60,9 +58,9 @@ def test_a_line_is_due_every_few_seconds_and_only_if_something_has_changed() -> 
     assert not lines.is_due()
     now = 10.0
     assert lines.is_due()
-    bigger = structs.replace(HOURLY, rate=5.0, status=replace(STATUS, rss_bytes=1 << 30, beat=10))
+    bigger = structs.replace(HOURLY, rate=5.0, status=structs.replace(STATUS, rss_bytes=1 << 30, beat=10))
     assert lines.line(bigger) is None, "memory and heartbeats are no progress"
     assert not lines.is_due(), "it was looked at"
     now = 20.0
-    moved = structs.replace(HOURLY, status=replace(STATUS, incarnation=3))
+    moved = structs.replace(HOURLY, status=structs.replace(STATUS, incarnation=3))
     assert lines.is_due() and lines.line(moved) == progress_line(moved)

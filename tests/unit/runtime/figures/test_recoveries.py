@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from airflow_logio.runtime.figures.recoveries import RecoveryNews, recoveries
 from airflow_logio.store import open_store
@@ -26,11 +25,11 @@ FIRST = DriverRecord(
     host="here",
     pid=4711,
 )
-DEAD = replace(FIRST, ended_at=200.0, error="killed", last_beat_at=199.25)
+DEAD = structs.replace(FIRST, ended_at=200.0, error="killed", last_beat_at=199.25)
 CLAIMED = DriverRecord("hourly", 2, "killed", True, 200.5, None, None, None, None, None, None, None, None)
-RUNNING = replace(CLAIMED, submitted_at=201.0, registered_at=204.5)
-COMMITTED = replace(RUNNING, first_commit_at=206.0)
-RETRIED = replace(COMMITTED, incarnation=3, is_recovery=False, claimed_at=900.0, first_commit_at=903.0)
+RUNNING = structs.replace(CLAIMED, submitted_at=201.0, registered_at=204.5)
+COMMITTED = structs.replace(RUNNING, first_commit_at=206.0)
+RETRIED = structs.replace(COMMITTED, incarnation=3, is_recovery=False, claimed_at=900.0, first_commit_at=903.0)
 
 
 def test_the_steps_of_a_recovery() -> None:
@@ -45,23 +44,23 @@ def test_the_steps_of_a_recovery() -> None:
 
 
 def test_steps_that_were_not_reached_are_left_out() -> None:
-    (one,) = recoveries([replace(DEAD, last_beat_at=None), RUNNING])
+    (one,) = recoveries([structs.replace(DEAD, last_beat_at=None), RUNNING])
     assert list(one.seconds_of_steps) == ["fenced", "launched", "running"]
     assert (one.detection_seconds, one.seconds) == (None, None)
 
 
 def test_a_driver_that_is_quicker_than_the_note_of_its_launch() -> None:
-    (one,) = recoveries([DEAD, replace(COMMITTED, submitted_at=205.0)])
+    (one,) = recoveries([DEAD, structs.replace(COMMITTED, submitted_at=205.0)])
     assert one.seconds_of_steps == {"fenced": 0.5, "launched": 4.5, "running": 0.0, "first commit": 1.0}
     assert sum(one.seconds_of_steps.values()) == one.seconds
 
 
 def test_a_persons_retry_is_no_recovery() -> None:
-    assert [one.incarnation for one in recoveries([DEAD, replace(COMMITTED, ended_at=300.0), RETRIED])] == [2]
+    assert [one.incarnation for one in recoveries([DEAD, structs.replace(COMMITTED, ended_at=300.0), RETRIED])] == [2]
 
 
 def test_groups_do_not_mix() -> None:
-    other = replace(FIRST, group="totals", claimed_at=200.2)
+    other = structs.replace(FIRST, group="totals", claimed_at=200.2)
     assert [one.group for one in recoveries([DEAD, other, COMMITTED])] == ["hourly"]
 
 
@@ -92,9 +91,9 @@ def test_a_watcher_that_begins_behind_a_launch_names_the_incarnation_before() ->
 
 
 def test_of_a_recovery_that_failed_only_the_next_one_commits() -> None:
-    again = replace(COMMITTED, incarnation=3, claimed_at=210.0, registered_at=214.0, first_commit_at=215.0)
+    again = structs.replace(COMMITTED, incarnation=3, claimed_at=210.0, registered_at=214.0, first_commit_at=215.0)
     news = RecoveryNews(after={"hourly": 1})
-    begun, committed = news.of([DEAD, replace(RUNNING, ended_at=209.0, error="killed again"), again])
+    begun, committed = news.of([DEAD, structs.replace(RUNNING, ended_at=209.0, error="killed again"), again])
     assert [one.incarnation for one in begun] == [2, 3]
     assert [(one.incarnation, one.seconds) for one in committed] == [(3, 6.0)]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, ScalingState
@@ -227,7 +228,7 @@ def test_replicas_that_their_tasks_launch_are_taken_in_their_order_and_not_in_th
     run = replace(run, spec=replace(run.spec, replicated={GROUP: shape}))
     one, *_ = statuses(RUNNING, RETIRED, RETIRED)
     groups = [
-        replace(one, group=name, state=RUNNING if name == names[0] else RETIRED, own_place=name != names[2])
+        structs.replace(one, group=name, state=RUNNING if name == names[0] else RETIRED, own_place=name != names[2])
         for name in sorted(names)
     ]
     request = store.request_scaling(run.run_id, GROUP, 2, by="a test")

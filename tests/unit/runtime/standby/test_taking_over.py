@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec import structs
 
 from airflow_logio import crash
 from airflow_logio.errors import ConfigurationError
@@ -82,7 +83,7 @@ def test_they_do_not_leave_it_for_ever_to_a_driver_that_beats_on(driver: Driver)
     assert seen.left_to_standby and seen.status is not None
     status = seen.status
     assert status.beat_at is not None
-    much_later = replace(status, beat_at=status.beat_at + 60, beat_age_seconds=0.1)
+    much_later = structs.replace(status, beat_at=status.beat_at + 60, beat_age_seconds=0.1)
     assert others.judge(much_later, 0.0).is_dead
 
 
@@ -256,7 +257,7 @@ def test_who_halts_a_driver_by_force_ends_its_standby_before(
         (tmp_path / name).mkdir()
     sleep = [sys.executable, "-c", "import time; time.sleep(600)", str(APPLICATION)]
     program += [subprocess.Popen(sleep, cwd=tmp_path / name) for name in ("1", "2-standby")]
-    status = replace(driver.store.group(driver.run.run_id, "g"), log_path=str(tmp_path / "1" / "driver.log"))
+    status = structs.replace(driver.store.group(driver.run.run_id, "g"), log_path=str(tmp_path / "1" / "driver.log"))
     assert force(driver.store, driver.run.run_id, status)
     program[1].wait(10)
     assert program[0].poll() is None

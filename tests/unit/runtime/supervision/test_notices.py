@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from airflow_logio.errors import BudgetSpent, ConfigurationError, FailurePoint
 from airflow_logio.protocol import effects as fx
@@ -117,10 +118,10 @@ def test_a_group_that_is_halted(flow: TwoGroups, teller: Teller) -> None:
 def test_a_finished_group_that_has_work_again_is_not_told_to_be_halted(flow: TwoGroups, teller: Teller) -> None:
     """A retry of its quarantined Input Sets halts it for the moment before it is launched."""
     [sight] = flow.store.sight([flow.run.uid])
-    reopened = replace(sight.groups[0], state=GroupState.HALTED, desired=GroupState.RUNNING, error=None)
+    reopened = structs.replace(sight.groups[0], state=GroupState.HALTED, desired=GroupState.RUNNING, error=None)
     look = partial(notices, figures=None, seen={}, kinds=["halted"], now=0.0, all_requests=list)
     assert look(replace(sight, groups=[reopened])) == []
-    assert len(look(replace(sight, groups=[replace(reopened, error="halted by its task")]))) == 1
+    assert len(look(replace(sight, groups=[structs.replace(reopened, error="halted by its task")]))) == 1
 
 
 def test_recoveries_and_a_budget_that_is_nearly_spent(flow: TwoGroups, teller: Teller) -> None:

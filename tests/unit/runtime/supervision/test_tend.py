@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from msgspec import structs
 
 from airflow_logio.errors import BudgetSpent, Fenced, ProtocolViolation
 from airflow_logio.protocol import effects as fx
@@ -95,7 +95,7 @@ def test_a_driver_that_says_why_it_ends_is_believed_by_who_read_the_log_before(
     driver = start_driver(store)
     child = sleeper()
     identity = processes.identity_of(child.pid)
-    before = replace(store.group(driver.run.run_id, "g"), identity=identity)
+    before = structs.replace(store.group(driver.run.run_id, "g"), identity=identity)
     store.declare_dead(driver.ref, "OperatorFailed: event 7")
     child.kill()
     child.wait()
@@ -151,7 +151,7 @@ def test_a_driver_may_register_again_when_its_acknowledgement_was_lost(log_store
     claim = log_store.claim(run.run_id, "g", expected=0, reason="first")
     assert log_store.register(claim, SOMEBODY) == log_store.register(claim, SOMEBODY)
     with pytest.raises(Fenced):
-        log_store.register(claim, replace(SOMEBODY, pid=SOMEBODY.pid + 1))
+        log_store.register(claim, structs.replace(SOMEBODY, pid=SOMEBODY.pid + 1))
 
 
 # --- liveness ---------------------------------------------------------------------------------------------------------
@@ -200,9 +200,9 @@ def test_a_step_of_the_clock_moves_no_identity(sleeper: Sleeper, monkeypatch: py
     boot = psutil.boot_time()
     monkeypatch.setattr(psutil, "boot_time", lambda: boot + 3_600)
     assert processes.is_gone(identity) is False
-    assert processes.is_gone(replace(identity, start_time=identity.start_time - 1)) is True
-    assert processes.is_gone(replace(identity, boot_id="another")) is True
-    assert processes.is_gone(replace(identity, host="elsewhere")) is None
+    assert processes.is_gone(structs.replace(identity, start_time=identity.start_time - 1)) is True
+    assert processes.is_gone(structs.replace(identity, boot_id="another")) is True
+    assert processes.is_gone(structs.replace(identity, host="elsewhere")) is None
 
 
 def test_a_process_of_another_container_is_nobodys_namesake(sleeper: Sleeper) -> None:
@@ -213,12 +213,17 @@ def test_a_process_of_another_container_is_nobodys_namesake(sleeper: Sleeper) ->
     boot, _, namespace = own.boot_id.partition("/")
     assert boot
     assert namespace or not Path("/proc/self/ns/pid").is_symlink()
-    for elsewhere in (replace(own, boot_id=f"{boot}/1"), replace(own, boot_id=f"{boot}/1", pid=2**22 + 1)):
+    for elsewhere in (
+        structs.replace(own, boot_id=f"{boot}/1"),
+        structs.replace(own, boot_id=f"{boot}/1", pid=2**22 + 1),
+    ):
         assert processes.is_gone(elsewhere) is None
         assert not processes.is_local(elsewhere)
         assert processes.end(elsewhere)
     assert child.poll() is None
-    assert processes.is_gone(replace(own, boot_id=f"another/{namespace}")) is True, "no container survives a boot"
+    assert processes.is_gone(structs.replace(own, boot_id=f"another/{namespace}")) is True, (
+        "no container survives a boot"
+    )
 
 
 def test_a_driver_of_another_user_is_only_fenced(sleeper: Sleeper) -> None:
