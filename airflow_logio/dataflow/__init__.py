@@ -28,6 +28,7 @@ from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Node, Pipeline
 from airflow_logio.dataflow.published_folder import PublishedFile, published_files
 from airflow_logio.dataflow.reads import FunctionRead, TableRead
+from airflow_logio.dataflow.ready_made import filtered, joined, selected, summed
 from airflow_logio.dataflow.replication import ByKey, Dispatcher, LeastLoaded, Merger, Partition, Replicated, RoundRobin
 from airflow_logio.dataflow.sinks import Count
 from airflow_logio.dataflow.sources import (
@@ -101,12 +102,16 @@ __all__ = [
     "WindowedOperator",
     "WriteAction",
     "WriterOperator",
+    "filtered",
     "from_every",
     "from_one",
     "generate",
+    "joined",
     "lineage_paths",
     "lineage_ports",
     "published_files",
+    "selected",
     "stateless",
+    "summed",
     "window_start",
 ]

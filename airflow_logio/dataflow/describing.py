@@ -50,7 +50,12 @@ def class_source(cls: type) -> str:
 
 
 def source(thing: Any) -> str:
-    """Source text, or the byte code where there is none (a function typed into a console)."""
+    """Source text, or the byte code where there is none (a function typed into a console).
+
+    Of a callable object that says with `describe` what it was made with, that: its class is the same for all of them.
+    """
+    if not isinstance(thing, type) and hasattr(thing, "describe"):
+        return f"{stable_name(thing)}:{_canonical(thing.describe())}"
     try:
         return inspect.getsource(thing)
     except (OSError, TypeError):
@@ -60,5 +65,8 @@ def source(thing: Any) -> str:
 
 def digest(value: Any) -> str:
     """blake2b of the canonical JSON of a value, 32 hexadecimal digits."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(_canonical(value).encode(), digest_size=16).hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

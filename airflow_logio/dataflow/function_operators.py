@@ -198,8 +198,9 @@ class WindowedOperator(StatefulOperator):
         }
 
     def code(self) -> str:
-        functions = (self._function.fn, self._function.accumulate, self._function.finish)
-        return "\n".join(source(fn) for fn in functions if fn is not None and hasattr(fn, "__code__"))
+        functions = (self._function.accumulate, self._function.finish)
+        beside = [source(fn) for fn in functions if fn is not None and hasattr(fn, "__code__")]
+        return "\n".join([source(self._function.fn), *beside])
 
     def _event_ids(self, ids: Mapping[str, list[int]]) -> Any:
         """The numbers of the events, per port if the function has named ports."""

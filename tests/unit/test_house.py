@@ -101,7 +101,8 @@ PUBLIC = re.findall(
     PortTable PublishedFile QuerySource RangeConnection RangeSource Replicated RoundRobin SinkOperator SourceBatch
     SourceConnection SourceOperator SparkSource StatefulOperator StatelessOperator Sums Synchronized TableRead TableSource
     TableWriter Tumbling Window WindowedOperator WriteAction WriterOperator __version__
-    from_every from_one generate lineage_paths lineage_ports open_store published_files stateless window_start
+    filtered from_every from_one generate joined lineage_paths lineage_ports open_store published_files selected stateless
+    summed window_start
     """,
 )
 """What `from airflow_logio import ...` offers. A name that is taken away is announced in CHANGELOG.md."""

@@ -1,0 +1,199 @@
+"""Lineage of records through ready-made operators, on a run in this process, against records that carry their rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_logio.dataflow import (
+    Count,
+    EveryEvents,
+    FunctionRead,
+    Pipeline,
+    Tumbling,
+    filtered,
+    joined,
+    selected,
+    summed,
+)
+from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
+from airflow_logio.runtime.driver.epoch_settings import EpochSettings
+from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.figures.lineage_records import columns_of, effect, records
+from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
+from airflow_logio.runtime.figures.why_not import Fate, why_not
+from airflow_logio.runtime.launch.start_run import operator_shapes
+from airflow_logio.runtime.payloads import Payloads
+from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.store.lineage.result import EventNode
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run, ScopeShape
+from airflow_logio.testing import ScriptedSource
+from tests.support.logs import spec, start_driver
+
+ROWS, PER_EVENT = 60, 7
+PATIENCE_SECONDS = 20.0
+PRODUCTS = {"i0": "MEAT", "i1": "DAIRY", "i2": "MEAT"}
+"""Not i3: its records are left out by the join."""
+
+
+def orders() -> pa.Table:
+    """In order of time; some are alike in all but their bit, which says which row they are."""
+    chance = random.Random(11)
+    rows, at = [], dt.datetime(2025, 2, 23, 9, 30, tzinfo=dt.UTC)
+    for row in range(ROWS):
+        at += dt.timedelta(minutes=chance.choice((0, 0, 0, 9, 21)))
+        item = chance.choice(["i0", "i1", "i2", "i3", None])
+        amount = chance.choice((10, 30, 30, None))
+        rows.append(
+            {
+                "store_id": chance.randrange(2),
+                "item": item,
+                "date": at.replace(tzinfo=None),
+                "amount": amount,
+                "bit": 1 << row,
+            }
+        )
+    return pa.Table.from_pylist(rows)
+
+
+def products(url: str, keys: pa.Array) -> pa.Table:
+    found = [(key, PRODUCTS[key]) for key in keys.to_pylist() if key in PRODUCTS]
+    return pa.table({"item": [key for key, _ in found], "department": [department for _, department in found]})
+
+
+def pipeline() -> Pipeline:
+    one = Pipeline("ready_made", connections=["warehouse"])
+    source = one.source("orders", ScriptedSource(orders(), PER_EVENT))
+    kept = one.operator("kept", filtered(pc.field("amount") > 10), source)
+    names = {"shop": "store_id", "item": "item", "at": "date", "cents": "amount", "bit": "bit"}
+    renamed = one.operator("renamed", selected(names), kept)
+    read = FunctionRead("warehouse", products, key="item")
+    priced = one.operator("priced", joined("products", read), renamed, window=EveryEvents(2))
+    sums = summed(by=["shop", "department"], of=["cents", "bit"], start="hour")
+    one.sink("end", Count(), one.operator("hourly", sums, priced, window=Tumbling("1h", on="at")))
+    one.group("all", "orders", "kept", "renamed", "priced", "hourly", "end")
+    one.lineage("orders.out", "hourly.out")
+    return one.freeze()
+
+
+@dataclass
+class Ran:
+    store: LogStore
+    run: Run
+
+    def made(self, port: str) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        operator, _, name = port.partition(".")
+        with self.store.lineage(self.run) as log:
+            many = log.sent(Port(operator, name))
+        for number in range(1, many + 1):
+            yield number, records(self.store, self.run, EventNode(Port(operator, name), number)).to_pylist()
+
+    def behind(self, port: str, number: int, values: Mapping[str, str]) -> TracedRecords:
+        return records_behind(self.store, self.run, port, number, values, to="orders.out")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """The pipeline, run to its end by a driver's own epoch."""
+    folder: Path = tmp_path_factory.mktemp("payloads")
+    one, store = pipeline(), MemoryLogStore()
+    scopes = (ScopeShape("orders.out", "hourly.out"),)
+    named = replace(spec("all"), operators=operator_shapes(one), scopes=scopes, actions={"orders": {"records": ROWS}})
+    driver = start_driver(store, group="all", run=store.start_run(named))
+    identity = WriterIdentity(driver.run.uid, 1, driver.run.created_at)
+    connections, stop = Connections("all", {"warehouse": "memory://"}, identity, 1.0), threading.Event()
+    settings = EpochSettings(
+        one, driver.run, "all", connections, SparkSessions(), lambda _: None, stop, payloads=Payloads(str(folder))
+    )
+    timer = threading.Timer(PATIENCE_SECONDS, stop.set)
+    timer.start()
+    try:
+        recovered = driver.session.recover(operators_of(settings, None))
+        assert GroupEpoch(settings, driver.session, 0, recovered).run(), "it did not end"
+    finally:
+        timer.cancel()
+        connections.close()
+    return Ran(store, driver.run)
+
+
+@pytest.fixture(autouse=True)
+def _what_is_carried_is_hidden(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(*arguments: Any) -> pa.Table:
+        table = columns_of(*arguments)
+        return table.drop_columns(["bit"]) if "bit" in table.column_names else table
+
+    monkeypatch.setattr("airflow_logio.runtime.figures.event_columns.columns_of", hidden)
+
+
+def rows_of(bits: int) -> set[int]:
+    return {row for row in range(ROWS) if bits >> row & 1}
+
+
+def found_rows(answer: TracedRecords) -> set[int]:
+    """The rows of the source, by the numbers of its events."""
+    return {
+        (traced.event.event_id - 1) * PER_EVENT + int(place)
+        for traced in answer.origins
+        if str(traced.event.port) == "orders.out" and traced.places is not None
+        for place in traced.places
+    }
+
+
+@pytest.mark.parametrize("port", ["kept.out", "renamed.out", "priced.out", "hourly.out"])
+def test_each_record_leads_to_its_rows_and_to_no_others(ran: Ran, port: str) -> None:
+    asked = 0
+    for number, made in ran.made(port):
+        for record in made:
+            values = {name: str(one) for name, one in record.items() if name != "bit" and one is not None}
+            alike = [one for one in made if all(str(one[name]) == value for name, value in values.items())]
+            answer, wanted = ran.behind(port, number, values), set().union(*(rows_of(one["bit"]) for one in alike))
+            found = found_rows(answer)
+            assert wanted <= found, f"{port} {number} {record}: {wanted - found} are missing"
+            assert answer.is_exact, {doubt for one in answer.origins for doubt in one.doubts}
+            assert wanted == found, f"{port} {number} {record}: {found - wanted} are said to be exact"
+            asked += 1
+    assert asked > 8
+
+
+def test_the_run_is_what_plain_python_makes_of_the_orders(ran: Ran) -> None:
+    """Also of some values of a sum: all records of one hour, or of one department."""
+    wanted: dict[tuple[Any, ...], int] = {}
+    for row, order in enumerate(orders().to_pylist()):
+        if order["amount"] is not None and order["amount"] > 10 and order["item"] in PRODUCTS:
+            key = order["date"].replace(minute=0), order["store_id"], PRODUCTS[order["item"]]
+            wanted[key] = wanted.get(key, 0) | 1 << row
+    made = [(number, record) for number, event in ran.made("hourly.out") for record in event]
+    assert {(one["hour"], one["shop"], one["department"]): one["bit"] for _, one in made} == wanted
+    for number, record in made:
+        bits = sum(one["bit"] for _, one in made if all(one[n] == record[n] for n in ("hour", "department")))
+        answer = ran.behind("hourly.out", number, {"department": record["department"]})
+        assert answer.is_exact and found_rows(answer) == rows_of(bits)
+
+
+def test_the_rows_of_the_read_are_those_of_the_records(ran: Ran) -> None:
+    number, made = next(iter(ran.made("priced.out")))
+    record = next(one for one in made if one["department"] == "MEAT")
+    answer = records_behind(ran.store, ran.run, "priced.out", number, {"item": record["item"]})
+    [read] = answer.reads
+    rows, is_by_key = read.rows(effect(ran.store, ran.run, read.read))
+    assert is_by_key and rows.to_pylist() == [{"item": record["item"], "department": "MEAT"}]
+
+
+def test_why_a_record_is_not_there(ran: Ran) -> None:
+    """A department is in no order: it is named, and records are sought by the rest."""
+    missing = why_not(ran.store, ran.run, "priced.out", {"item": "i3", "department": "MEAT"})
+    found = missing.searches[-1]
+    assert str(found.port) == "renamed.out" and found.not_followed == {"department": "priced"}
+    assert found.found and {met.fate for met in found.met} == {Fate.LEFT_OUT}
