@@ -4,13 +4,13 @@ and inside a transaction of the log, on another machine, and such as belong to s
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from msgspec import structs
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.protocol.states import GroupState
@@ -182,5 +182,5 @@ def test_a_group_whose_driver_has_not_registered(
 def test_whether_a_process_is_stopped() -> None:
     own = processes.own_identity()
     assert not processes.is_stopped(own)
-    assert not processes.is_stopped(replace(own, host="elsewhere"))
+    assert not processes.is_stopped(structs.replace(own, host="elsewhere"))
     assert not processes.is_stopped(DriverIdentity(own.host, own.boot_id, 2**22 + 1, 1.0))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec import structs
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import DriverRecord
 from tests.support.logs import SOMEBODY, spec, start_driver
 
-LAUNCHER = replace(SOMEBODY, pid=4700)
+LAUNCHER = structs.replace(SOMEBODY, pid=4700)
 
 
 def times(one: DriverRecord) -> list[float | None]:
@@ -57,7 +58,7 @@ def test_a_driver_from_its_claim_to_its_end(log_store: LogStore) -> None:
     reached = times(dead)
     assert None not in reached
     assert all(one <= other for one, other in pairwise(reached) if one is not None and other is not None)
-    assert dead == replace(committed, ended_at=dead.ended_at, error="killed")
+    assert dead == structs.replace(committed, ended_at=dead.ended_at, error="killed")
     session.close()
 
 
