@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from airflow_logio.errors import LogioError
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
@@ -304,7 +305,7 @@ class DriverRecord(msgspec.Struct, frozen=True, gc=False):
     """Where an operator's code raised, if that is what ended it (`RecoveryBudget.same_event`)."""
 
 
-class GroupStatus(msgspec.Struct, frozen=True, gc=False):
+class GroupStatus(msgspec.Struct, frozen=True, gc=False, eq=False):
     """One group as an observer sees it. Times are seconds since the epoch, by the database's clock."""
 
     group: str
@@ -336,6 +337,16 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False):
     """Since its last heartbeat, by the database's clock; None if it has given none."""
     state_age_seconds: float | None = None
     """Since its state began, by the database's clock; None of several replicas as one."""
+
+    def __eq__(self, other: object) -> bool:
+        """Apart from the ages, which change by themselves."""
+        return isinstance(other, GroupStatus) and self._without_ages() == other._without_ages()
+
+    def __hash__(self) -> int:
+        return hash(self._without_ages())
+
+    def _without_ages(self) -> tuple[object, ...]:
+        return structs.astuple(self)[:-2]
 
     @property
     def silent_seconds(self) -> float | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from airflow_logio import databases
 from airflow_logio.errors import Fenced, LogUnavailable
@@ -228,7 +228,7 @@ def test_of_two_who_want_one_incarnation_one_gets_it_wherever_the_other_stands(
             claim = store.claim(run.run_id, "g", expected=0, reason="test")
             acts: list[Callable[[], Any]] = [
                 partial(store.register, claim, SOMEBODY),
-                partial(rival.register, claim, replace(SOMEBODY, pid=1)),
+                partial(rival.register, claim, structs.replace(SOMEBODY, pid=1)),
             ]
         else:
             acts = [
