@@ -6,10 +6,8 @@ under further numbers.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,8 +16,7 @@ from airflow_logio.ui.found_events import Sought, found_document
 from airflow_logio.ui.lineage_documents import step_document
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
-from tests.bench.growth import copy, drop_ends
-from tests.support.logs import open_sql_store
+from tests.bench.growth import copy, small_run
 from tests.unit.lineage.flows import Flow, Op
 
 WINDOW = 1_000
@@ -38,17 +35,10 @@ Click = Callable[[int], Any]
 
 def measure(databases: Databases) -> Iterator[Figure]:
     """Wall time of each kind of click, each about another part of the run; the first one of each is not counted."""
-    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
-        log_url, _ = databases.fresh(Path(name))
-        store = open_sql_store(log_url)
-        try:
-            flow = Flow(store, CHAIN, [("a.out", "b.out")]).to_the_end()
-            drop_ends(store, WINDOW)
-            copy(store, flow.run.run_id, WINDOW, 1, WINDOWS)
-            for what, click in _clicks(flow).items():
-                yield _figure(databases.name, what, click)
-        finally:
-            store.dispose()
+    with small_run(databases, CHAIN, ("a.out", "b.out"), WINDOW) as (store, flow):
+        copy(store, flow.run.run_id, WINDOW, 1, WINDOWS)
+        for what, click in _clicks(flow).items():
+            yield _figure(databases.name, what, click)
 
 
 def _clicks(flow: Flow) -> dict[str, Click]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -42,23 +43,32 @@ COPIED = {
 
 def measure(databases: Databases, most_rows: int) -> Iterator[Figure]:
     """One hop and all the way, in both directions, up to so many events of the source in the log."""
+    with small_run(databases, CHAIN, ("a.out", "c.out"), SOURCE_EVENTS) as (store, flow):
+        there = 1
+        for events in (size for size in SIZES if size <= most_rows):
+            copies = events // SOURCE_EVENTS
+            copy(store, flow.run.run_id, SOURCE_EVENTS, there, copies)
+            there = copies
+            yield from _asked(databases.name, store, flow, events, copies)
+
+
+@contextmanager
+def small_run(
+    databases: Databases, chain: Mapping[str, Op], scope: tuple[str, str], size: int
+) -> Iterator[tuple[SqlLogStore, Flow]]:
+    """A run of `chain` in a new log, whose source has sent `size` events: what `copy` copies."""
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         log_url, _ = databases.fresh(Path(name))
         store = open_sql_store(log_url)
         try:
-            flow = Flow(store, CHAIN, [("a.out", "c.out")]).to_the_end()
-            drop_ends(store, SOURCE_EVENTS)
-            there = 1
-            for events in (size for size in SIZES if size <= most_rows):
-                copies = events // SOURCE_EVENTS
-                copy(store, flow.run.run_id, SOURCE_EVENTS, there, copies)
-                there = copies
-                yield from _asked(databases.name, store, flow, events, copies)
+            flow = Flow(store, dict(chain), [scope]).to_the_end()
+            _drop_ends(store, size)
+            yield store, flow
         finally:
             store.dispose()
 
 
-def drop_ends(store: SqlLogStore, size: int) -> None:
+def _drop_ends(store: SqlLogStore, size: int) -> None:
     """The end of the source's stream has the number that the next event is to have: the source has sent `size` events."""
     with store.engine.begin() as connection:
         for table in ("logio_event_log", "logio_event_data"):
