@@ -31,7 +31,7 @@ def main() -> int:
     try:
         places = Places.of_this_clone()
         shown = example(os.environ.get("DAG") or "logio_sales")
-        demo = Demonstration(places, Progress(console), Standalone(places), shown)
+        demo = Demonstration(places, Progress(console), Standalone(places), shown, shows_login=not once)
     except LogioError as error:
         console.print(f"demo: {error}", style="red", markup=False)
         return 1
@@ -59,8 +59,7 @@ def _run(demo: Demonstration, console: Console, *, once: bool) -> int:
     verdict = "exact" if exact else "NOT exact"
     console.print(f"\n{verdict}. {demo.watch.total:.0f} s in all; details: {demo.places.summary}", markup=False)
     if not once:
-        user, password = demo.standalone.login() or ("admin", "?")
-        console.print(f"the run: {demo.page}   user {user}, password {password}", markup=False)
+        console.print(f"the run: {demo.page}{demo.login}", markup=False)
         console.print("It runs until Ctrl-C.", markup=False)
         try:
             while True:

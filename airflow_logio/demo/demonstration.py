@@ -45,6 +45,8 @@ class Demonstration:
     progress: Progress
     standalone: Standalone
     example: Example
+    shows_login: bool = False
+    """Say user and password with the address of the run: a person is there, who wants to look."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     run_id: str = field(default_factory=lambda: f"demo__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
     _store: LogStore | None = None
@@ -144,11 +146,17 @@ class Demonstration:
         """The address of the run in Airflow, as a picture that follows it."""
         return page_of_run(self.standalone.url, self.example.dag_id, self.run_id)
 
+    @property
+    def login(self) -> str:
+        """What a person logs in with, behind an address."""
+        user, password = self.standalone.login() or ("admin", "?")
+        return f"   user {user}, password {password}" if self.shows_login else ""
+
     def _follow(self, airflow: Airflow, store: LogStore, pipeline: Pipeline, params: Params) -> Followed:
         self._give_up_earlier(airflow, store)
         airflow.unpause(self.example.dag_id)
         airflow.trigger(self.example.dag_id, self.run_id, dict(params))
-        self.progress.say(f"triggered {self.example.dag_id}, run {self.run_id}: {self.page}")
+        self.progress.say(f"triggered {self.example.dag_id}, run {self.run_id}: {self.page}{self.login}")
         if "LOGIO_URL" not in os.environ:  # its own file: the address of a user's database is not repeated
             logio = Path(sys.executable).parent / "logio"
             self.progress.say(f"details, pids to kill: LOGIO_URL={self.places.log_url} {logio} status {self.run_id}")
