@@ -125,6 +125,7 @@ def compare(run: Running, port: str) -> tuple[int, int]:
             exact, inexact = exact + answer.is_exact, inexact + (not answer.is_exact)
         whole = records_behind(run.store, run.run, port, number, to="orders.out")
         assert found_rows(whole) >= set().union(*map(carried, made))
+    assert exact + inexact, f"{port} has sent no record"
     return exact, inexact
 
 
