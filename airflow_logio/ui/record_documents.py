@@ -30,6 +30,7 @@ def behind_document(
         by_port.setdefault(page_port(one.event), []).append(one)
     return {
         "ports": [_port(store, run, name, group, load) for name, group in list(by_port.items())[:MOST_PORTS]],
+        "ports_in_all": len(by_port),
         "reads": [_read(store, run, one, load) for one in found.reads[:MOST_READS]],
         "reads_in_all": len(found.reads),
     }

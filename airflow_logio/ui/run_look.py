@@ -13,7 +13,7 @@ from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_mer
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report import as_json
 from airflow_logio.run_report.replica_report import Replicas, request_document
-from airflow_logio.run_report.report import Report
+from airflow_logio.run_report.report import WORKING, Report
 from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.runtime.figures.group_condition import condition_of, standby_of
 from airflow_logio.runtime.figures.run_summary import quarantined_json
@@ -105,22 +105,28 @@ def _of_status(status: GroupStatus) -> dict[str, Any]:
         "process": None if identity is None else f"{identity.pid or identity.parent_pid} on {identity.host}",
         "heartbeat_seconds_ago": status.beat_age_seconds,
         "standby": standby_of(status),
-        **_load(status.load),
+        **_load(status.load if status.state in WORKING else None),
+        "spark": _spark(status.load),
     }
 
 
 def _load(load: Load | None) -> dict[str, Any]:
+    """Of a driver that works: what an ended one has said last is no figure of now."""
     if load is None:
-        return {"busy": None, "blocked": None, "events_per_second": None, "call": "", "spark": None}
+        return {"busy": None, "blocked": None, "events_per_second": None, "call": ""}
     events = max(load.events_in, load.events_out)
-    application = load.application
     return {
         "busy": round(load.busy, 3),
         "blocked": round(load.blocked, 3),
         "events_per_second": round(events / load.seconds, 1) if load.seconds > 0 else None,
         "call": f"{load.call} for {load.call_seconds:.0f} s" if load.call else "",
-        "spark": None if application is None else {"application": application.id, "ui": application.ui_url},
     }
+
+
+def _spark(load: Load | None) -> dict[str, str | None] | None:
+    """Also of a driver that has ended: its history may be kept."""
+    application = None if load is None else load.application
+    return None if application is None else {"application": application.id, "ui": application.ui_url}
 
 
 def operators_document(spec: RunSpec) -> list[dict[str, Any]]:

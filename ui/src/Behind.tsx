@@ -8,6 +8,8 @@ export interface RecordPlace {
   port: string;
   event: number;
   place: number;
+  /** The record before it on the way was perhaps not made from it. */
+  perhaps?: boolean;
 }
 
 interface Props {
@@ -48,7 +50,7 @@ export function Behind({ server, api, begin, close }: Props) {
             aria-current={index === way.length - 1 ? "step" : undefined}
             onClick={() => setWay(way.slice(0, index + 1))}
           >
-            {index > 0 && "← "}
+            {index > 0 && (one.perhaps ? "← perhaps " : "← ")}
             {named(one)}
           </button>
         ))}
@@ -64,10 +66,13 @@ export function Behind({ server, api, begin, close }: Props) {
       {problem === null && found === null && <p className="small">Looking through the records …</p>}
       {found !== null && found.ports.length === 0 && <p className="small">Nothing is recorded of what it was made from.</p>}
       {found?.ports.map((port) => (
-        <Port key={port.port} port={port} follow={(event, place) => setWay([...way, { port: port.port, event, place }])} />
+        <Port key={port.port} port={port} follow={(event, place) => setWay([...way, { port: port.port, event, place, perhaps: port.doubts.length > 0 }])} />
       ))}
-      {found?.reads.map((read) => (
-        <div key={`${read.operator} ${read.connection}`}>
+      {found !== null && found.ports_in_all > found.ports.length && (
+        <p className="small">{part(found.ports.length, found.ports_in_all, "port")} are shown.</p>
+      )}
+      {found?.reads.map((read, index) => (
+        <div key={index}>
           <p className="small">
             Read by {read.operator} from {read.connection}: {part(read.rows.length, read.rows_in_all, "row")}
             {read.by_key ? ", with the keys of these records" : ", perhaps not all of them were used"}
@@ -75,6 +80,9 @@ export function Behind({ server, api, begin, close }: Props) {
           <Records columns={read.columns} rows={read.rows} label={`Rows read from ${read.connection}`} />
         </div>
       ))}
+      {found !== null && found.reads_in_all > found.reads.length && (
+        <p className="small">{part(found.reads.length, found.reads_in_all, "read")} are shown.</p>
+      )}
     </section>
   );
 }

@@ -27,6 +27,8 @@ const ROW = 24;
 /** Share of the time in which a sender is held up, and age of a lag, from which a connection is drawn as held up. */
 const HELD_UP = 0.2;
 const OLD_SECONDS = 10;
+/** Replicas that are drawn in the box of their group. */
+const MOST_SQUARES = 40;
 const STOPPED = new Set(["dead", "parked", "halted", "new"]);
 
 type GroupNode = Node<{ group: Group | Whole; operators: Operator[]; replicas: Group[]; selected: boolean; select: (name: string) => void }, "box">;
@@ -161,9 +163,10 @@ function GroupBox({ data }: NodeProps<GroupNode>) {
       </button>
       {replicas.length > 0 && (
         <span className="squares" aria-hidden="true">
-          {replicas.slice(0, 40).map((one) => (
+          {replicas.slice(0, MOST_SQUARES).map((one) => (
             <span key={one.name} className={`square ${kindOf(one.state)}`} title={`${one.name}: ${one.condition}`} />
           ))}
+          {replicas.length > MOST_SQUARES && `+${replicas.length - MOST_SQUARES}`}
         </span>
       )}
       <ul>

@@ -1,6 +1,6 @@
 import { useMemo, useState } from "react";
 import type { Happening, Run } from "./data";
-import { clock, count, moment } from "./words";
+import { clock, count, counted, moment } from "./words";
 
 const WIDTH = 1000;
 const LANE = 16;
@@ -57,7 +57,9 @@ export function History({ run, select }: { run: Run; select: (group: string) => 
 
 function Lanes({ run }: { run: Run }) {
   const latest = run.history.latest;
-  const lanes = useMemo(() => busiest(latest), [latest]);
+  const groups = useMemo(() => busiest(latest), [latest]);
+  const lanes = groups.slice(0, MOST_LANES);
+  const rest = groups.length - lanes.length;
   if (lanes.length === 0) return null;
   const begin = latest.length < run.history.total ? Math.min(...latest.map((one) => one.at)) : run.created_at;
   const end = Math.max(run.ended_at ?? run.at, begin + 1, ...latest.map((one) => one.at));
@@ -82,6 +84,7 @@ function Lanes({ run }: { run: Run }) {
         {clock(begin)}
       </text>
       <text x={WIDTH - 20} y={lanes.length * LANE + 13} textAnchor="end" className="lane-name">
+        {rest > 0 && `${counted(rest, "more group")} in the list below · `}
         {clock(end)} UTC
       </text>
     </svg>
@@ -94,5 +97,5 @@ function busiest(latest: Happening[]): [string, Happening[]][] {
     latest.filter((one) => one.group !== null),
     (one) => one.group!,
   );
-  return [...lanes].sort((one, other) => other[1].length - one[1].length).slice(0, MOST_LANES);
+  return [...lanes].sort((one, other) => other[1].length - one[1].length);
 }

@@ -258,6 +258,7 @@ export interface BehindPort {
 
 export interface Behind {
   ports: BehindPort[];
+  ports_in_all: number;
   reads: (Table & { operator: string; connection: string; by_key: boolean })[];
   reads_in_all: number;
 }

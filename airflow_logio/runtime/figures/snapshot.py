@@ -195,7 +195,7 @@ class SnapshotSeries:
         ports = tuple(progress)
         counters: _Counters = {"in": {}, "out": {}, "write": {}}
         for row in ports:
-            counters[row.direction][row.port] = Amount(row.events, row.records)
+            counters.setdefault(row.direction, {})[row.port] = Amount(row.events, row.records)
         now = self._clock()
         self._rates.look(now)
         connections = tuple([self._connection(receiver, counters, under_way) for receiver in self._graph.senders])

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
-from airflow_logio.store.load_records import Load, Standby
+from airflow_logio.store.load_records import Load, SparkApplication, Standby
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef
 from airflow_logio.ui import log_source, shared_value
@@ -78,6 +78,13 @@ def test_the_reader_of_another_dag_gets_nothing(client: TestClient, flow: TwoGro
         answer = client.get(path, headers=STRANGER)
         assert answer.status_code == 403, path
         assert "totals" not in answer.text and "sales" not in answer.text
+    asked = "?port=totals.out&event=1&place=0&direction=backward&operator=totals&connection=db&action=1"
+    of_runs = [path for path in paths(client.app, uid=flow.run.uid, group="totals", name="") if flow.run.uid in path]
+    assert len(of_runs) > 5
+    for path in of_runs:
+        assert client.get(path + asked, headers=STRANGER).status_code == 403, path
+        unknown = client.get(path.replace(flow.run.uid, UNKNOWN) + asked, headers=STRANGER)
+        assert unknown.status_code == 404 and "totals" not in unknown.text, path
     for path in ("/api/runs", f"/api/runs?dag_run_id={flow.run.spec.key.dag_run_id}"):
         assert client.get(path, headers=STRANGER).json() == NONE
 
@@ -163,6 +170,19 @@ def test_what_stands_by_for_a_driver_is_shown(client: TestClient, flow: TwoGroup
         "ingest": "",
         "totals": "starting, 64 MB",
     }
+
+
+@pytest.mark.parametrize(("has_died", "expected"), [(False, [0.5, 0.3, 10.0]), (True, [None, None, None])])
+def test_what_a_driver_did_last_is_no_figure_once_it_has_ended(
+    client: TestClient, flow: TwoGroups, has_died: bool, expected: list[float | None]
+) -> None:
+    spark = SparkApplication("local-1", "http://spark", keeps_events=False)
+    load = Load(2.0, 0.5, 0.2, 0.3, 20, 200, 20, 200, application=spark)
+    flow.store.heartbeat(flow.drivers["totals"].ref, 1, ready=True, rss_bytes=1, load=load)
+    assert not has_died or flow.store.declare_dead(flow.drivers["totals"].ref, "killed")
+    (found,) = [one for one in look(client, flow)["groups"] if one["name"] == "totals"]
+    assert [found[name] for name in ("busy", "blocked", "events_per_second")] == expected
+    assert found["spark"] == {"application": "local-1", "ui": "http://spark"}, "its history may be kept"
 
 
 def test_a_death_is_followed_from_its_cause_to_the_first_commit(client: TestClient, flow: TwoGroups) -> None:
