@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.records import BacklogBound
+from tests.support.airflow_browser import picture
 from tests.support.chromium import browsed
 from tests.support.logs import start_driver
 from tests.support.page_server import page_of
@@ -67,6 +68,7 @@ def test_a_driver_that_is_killed_dies_and_comes_back_before_ones_eyes(run: Runni
         expect(history.locator("li.death")).to_contain_text("hourly/1")
         expect(history.locator("li.recovery")).to_contain_text("hourly/2")
         assert browser.faults() == []
+        picture(browser, "page-light")
         page.keyboard.press("Escape")
         expect(panel).to_have_count(0)
         expect(graph.get_by_role("button", name="hourly")).to_be_focused()
@@ -108,6 +110,7 @@ def test_it_is_dark_where_the_person_wants_that_and_keeps_its_place(run: Running
         page.get_by_label("Groups", exact=True).get_by_role("button", name="totals").click()
         expect(page.get_by_label("Group totals", exact=True)).to_be_visible()
         assert browser.faults() == []
+        picture(browser, "page-dark")
         page.reload()
         expect(page.get_by_label("Group totals", exact=True)).to_be_visible()
         page.keyboard.press("Escape")

@@ -56,6 +56,8 @@ with DAG("on_hourly_sales", schedule=[HOURLY], catchup=False):
 SCALED = "logio_sales_scaled"
 CONTROLLER = "logio_controller"
 CLICKED = "by click"
+OURS = ".logio"
+"""The page, within Airflow's own."""
 RECORDS = 120_000
 FEW_RECORDS = 90_000
 HELD_AT = 60
@@ -259,6 +261,14 @@ def comes_back_before_ones_eyes(standalone: Standalone, log: LogStore) -> None:
         expect(history.locator("li.death")).to_contain_text("hourly/1")
         expect(history.locator("li.recovery")).to_contain_text("hourly/2")
         picture(browser, "recovered")
+        assert browser.faults(OURS) == []
+        # Without a mouse: Escape closes the panel, Enter opens it again.
+        browser.page.keyboard.press("Escape")
+        expect(panel).to_have_count(0)
+        opener = browser.page.get_by_label("Graph", exact=True).get_by_role("button", name="hourly").first
+        expect(opener).to_be_focused()
+        browser.page.keyboard.press("Enter")
+        expect(panel).to_be_visible()
         # The tab of a group's task is about its group.
         browser.page.goto(page_of_task(standalone.url, DAG_ID, RUN_ID, "sales.totals"))
         expect(browser.page.get_by_label("Group totals", exact=True)).to_be_visible()
@@ -291,6 +301,7 @@ def leads_from_a_number_to_its_rows(standalone: Standalone, places: Places) -> N
         assert stores == {str(store_id)}, texts
         assert sum(int(text[-1]) for text in texts) == cents, "the rows that are shown add up to the number"
         picture(browser, "lineage")
+        assert browser.faults(OURS) == []
 
 
 def login_of(standalone: Standalone) -> tuple[str, str]:
@@ -507,6 +518,7 @@ def scaled_and_drained_by_click(standalone: Standalone, log: LogStore, run: Run)
         box = dialog.bounding_box()
         assert box is not None and box["x"] > 200 and box["y"] > 200, "in the middle, whatever Airflow's own rules say"
         picture(browser, "scale")
+        assert browser.faults(OURS) == []
         dialog.get_by_role("button", name="Scale it").click()
         expect(dialog.locator(".said")).to_be_visible()
         dialog.get_by_role("button", name="Close").click()

@@ -50,10 +50,10 @@ class Browsed:
         text, ground = place.evaluate("(it) => [getComputedStyle(it).color, getComputedStyle(it).backgroundColor]")
         return text, ground
 
-    def faults(self) -> list[str]:
-        """What axe finds serious in what is shown now."""
+    def faults(self, within: str = "body") -> list[str]:
+        """What axe finds serious in what is shown now, in the part of the page that a selector names."""
         self.page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
-        found: list[dict[str, Any]] = self.page.evaluate("async () => (await axe.run()).violations")
+        found: list[dict[str, Any]] = self.page.evaluate("async (within) => (await axe.run(within)).violations", within)
         return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in SERIOUS]
 
 
