@@ -112,7 +112,8 @@ def compare(run: Running, port: str) -> tuple[int, int]:
     """All records of all events of a port, by their values; returns how many answers were exact, and how many were not."""
     exact = inexact = 0
     operator, _, name = port.partition(".")
-    sent = run.count(port, "out") or run.count(f"merge({operator}).{name}", "out")  # a Merger numbers the events of slots
+    merged = f"merge({operator}).{name}"  # a Merger numbers the events of a replicated group
+    sent = run.count(port, "out") or run.count(merged, "out")
     for number in range(1, sent + 1):
         made = records(run.store, run.run, EventNode(run.pipeline.output(port), number)).to_pylist()
         for record in made:
