@@ -86,8 +86,8 @@ class LineageLog(ABC):
         """READ_ACTION: (action_id, description)."""
 
     @abstractmethod
-    def body(self, operator: str, channel: str, event_id: int) -> StoredBody | None:
-        """Header and body of one event or read action, or None if they are not in the log (any more)."""
+    def bodies(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterable[tuple[int, StoredBody]]:
+        """Header and body of events or read actions; those that are not in the log (any more) are left out."""
 
     @abstractmethod
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterable[tuple[int, StoredBody]]:

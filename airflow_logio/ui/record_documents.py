@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.errors import LineageUnknown, NotKept
-from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, records
+from airflow_logio.runtime.figures.event_columns import EventColumns
+from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, port_in_log
 from airflow_logio.runtime.figures.record_lineage import TracedEvent, TracedRead, step_behind
 from airflow_logio.runtime.figures.shown_records import distinct_names, rows_at
+from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui.lineage_documents import MOST_COLUMNS, MOST_PORTS, MOST_READS, MOST_RECORDS, page_port, shown_text
@@ -38,15 +38,7 @@ def behind_document(
 
 def _port(store: LogStore, run: Run, name: str, group: Sequence[TracedEvent], load: Elsewhere | None) -> dict[str, Any]:
     group = sorted(group, key=lambda one: one.event.event_id)
-    columns: list[str] = []
-    rows: list[dict[str, Any]] = []
-    for one in group:
-        places = [] if one.places is None else one.places[: MOST_RECORDS - len(rows)].tolist()
-        if places:
-            with suppress(NotKept, LineageUnknown):  # a writer hands on what a replay operator made
-                table = distinct_names(rows_at(records(store, run, one.event, load), places))
-                columns = columns or table.column_names[:MOST_COLUMNS]
-                rows += [_row(one, *pair, columns) for pair in zip(places, table.to_pylist(), strict=True)]
+    columns, rows = _rows(store, run, group, load)
     return {
         "port": name,
         "events": len(group),
@@ -56,6 +48,28 @@ def _port(store: LogStore, run: Run, name: str, group: Sequence[TracedEvent], lo
         "columns": columns,
         "rows": rows,
     }
+
+
+def _rows(
+    store: LogStore, run: Run, group: Sequence[TracedEvent], load: Elsewhere | None
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns and the first records; what a replay operator made has none, also where a writer hands it on."""
+    shown: dict[EventNode, tuple[TracedEvent, list[int]]] = {}
+    left = MOST_RECORDS
+    for one in group:
+        places = [] if one.places is None else one.places[:left].tolist()
+        if places:
+            shown[EventNode(port_in_log(run, one.event), one.event.event_id)] = one, places
+            left -= len(places)
+    columns: list[str] = []
+    rows: list[dict[str, Any]] = []
+    with store.lineage(run) as log:
+        for event, records in EventColumns(log, load).each_kept(shown, None):
+            one, places = shown[event]
+            table = distinct_names(rows_at(records, places))
+            columns = columns or table.column_names[:MOST_COLUMNS]
+            rows += [_row(one, *pair, columns) for pair in zip(places, table.to_pylist(), strict=True)]
+    return columns, rows
 
 
 def _row(one: TracedEvent, place: int, value: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:

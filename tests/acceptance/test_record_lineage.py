@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.runtime.figures.lineage_records import columns_of, effect, records
+from airflow_logio.runtime.figures.lineage_records import effect, records
 from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
 from airflow_logio.runtime.figures.why_not import Fate, why_not
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.store.lineage.result import EventNode
+from tests.support import carried as carried_columns
 from tests.support.bundle.traced import CARRIED, CITIES, RECORDS_PER_EVENT
 from tests.support.running import PlainLauncher, Running, running
 
@@ -82,12 +83,8 @@ def run_of(sqlite_url: str, warehouse_url: str, transactions: Path, tmp_path: Pa
 
 
 @pytest.fixture(autouse=True)
-def _nobody_looks_at_what_is_carried(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hidden(*arguments: Any) -> pa.Table:
-        table = columns_of(*arguments)
-        return table.drop_columns([name for name in CARRIED if name in table.column_names])
-
-    monkeypatch.setattr("airflow_logio.runtime.figures.event_columns.columns_of", hidden)
+def _no_one_looks_at_what_is_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    carried_columns.hide(monkeypatch, *CARRIED)
 
 
 def carried(record: Mapping[str, Any]) -> set[int]:

@@ -7,13 +7,24 @@ under further numbers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
+import pyarrow as pa
+import sqlalchemy as sa
+
+from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
+from airflow_logio.protocol.values import Kind
+from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store.lineage.result import Direction
+from airflow_logio.store.records import Run
+from airflow_logio.store.rules.header import encode_header
+from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.ui.found_events import Sought, found_document
 from airflow_logio.ui.lineage_documents import step_document
+from airflow_logio.ui.record_documents import behind_document
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
 from tests.bench.growth import copy, small_run
@@ -21,6 +32,8 @@ from tests.unit.lineage.flows import Flow, Op
 
 WINDOW = 1_000
 WINDOWS = 1_000
+RECORDS = 20
+"""Of each event of the windows whose records are followed."""
 CHAIN = {
     "a": Op(events=WINDOW),
     "b": Op(("a.out",), window="count", size=WINDOW, emits={"out": 1}),
@@ -37,6 +50,7 @@ def measure(databases: Databases) -> Iterator[Figure]:
     """Wall time of each kind of click, each about another part of the run; the first one of each is not counted."""
     with small_run(databases, CHAIN, ("a.out", "b.out"), WINDOW) as (store, flow):
         copy(store, flow.run.run_id, WINDOW, 1, WINDOWS)
+        _give_records(store, flow.run, [_window(number) for number in range(CLICKS + 1)])
         for what, click in _clicks(flow).items():
             yield _figure(databases.name, what, click)
 
@@ -50,8 +64,7 @@ def _clicks(flow: Flow) -> dict[str, Click]:
     def find(sought: Sought) -> Any:
         return found_document(flow.store, flow.run, "b.out", sought)
 
-    def first(window: int) -> int:
-        return window * WINDOW + 1
+    dependent = _with_rules(flow.run)
 
     return {
         "what one event was made from, 1,000 events": lambda n: step(Direction.BACKWARD, "b.out", [first(n)]),
@@ -62,17 +75,62 @@ def _clicks(flow: Flow) -> dict[str, Click]:
         "what was made from 100 events": lambda n: step(
             Direction.FORWARD, "a.out", [first(n + k) + 500 for k in range(100)]
         ),
+        "what a record was made from, 20,000 records": lambda n: behind_document(
+            flow.store, dependent, "b.out", first(n), n % RECORDS, None
+        ),
         "find by number": lambda n: find(Sought(event=first(n))),
         "find by Input Set": lambda n: find(Sought(input_set=f"0000-{n}")),
         "find by time": lambda n: find(Sought(at=0.0)),
     }
 
 
+def _window(number: int) -> int:
+    """The window that the n-th click of each kind is about."""
+    return 100 + number * 80
+
+
+def first(window: int) -> int:
+    return window * WINDOW + 1
+
+
+def _give_records(store: SqlLogStore, run: Run, windows: Sequence[int]) -> None:
+    """Orders of 20 stores in each event of these windows, and one sum for each store in what was made of a window."""
+    stores = pa.array(range(RECORDS), pa.int64())
+    bodies = []
+    for window in windows:
+        sums = pa.table({"store": stores, "amount": pa.array([window * WINDOW] * RECORDS, pa.int64())})
+        bodies.append(("b", first(window), sums))
+        for event in range(first(window), first(window + 1)):
+            amounts = pa.array([event + place for place in range(RECORDS)], pa.int64())
+            rows = {"store": stores, "amount": amounts, "item": [f"item {event % 97}"] * RECORDS}
+            bodies.append(("a", event, pa.table(rows)))
+    statement = "UPDATE logio_event_data SET header = :header, body = :body WHERE run_id = :run AND send_op = :op"
+    changes = [
+        {
+            "run": run.run_id,
+            "op": op,
+            "event": event,
+            "body": (body := encode(table)),
+            "header": encode_header(Kind.DATA, RECORDS, body),
+        }
+        for op, event, table in bodies
+    ]
+    with store.engine.begin() as connection:
+        connection.execute(sa.text(statement + " AND channel = 'out' AND event_id = :event"), changes)
+
+
+def _with_rules(run: Run) -> Run:
+    """The run as if the author had said that a sum of a store is made from every order of the store in the window."""
+    every = Dependence(Uses.EVERY, {"in1": {"store": "store"}})
+    summing = replace(run.spec.operators["b"], rules=RecordRules({"out": every}, {"": WHOLE}))
+    return replace(run, spec=replace(run.spec, operators={**run.spec.operators, "b": summing}))
+
+
 def _figure(database: str, what: str, click: Click) -> Figure:
     took = []
     for number in range(CLICKS + 1):
         began = time.perf_counter()
-        found = click(100 + number * 80)
+        found = click(_window(number))
         took.append((time.perf_counter() - began) * 1_000)
         if not (found.get("ports") if "ports_in_all" in found else found["events"]):
             raise RuntimeError(f"{what} has found nothing: {str(found)[:300]}")

@@ -101,7 +101,7 @@ class _Step:
         return {taken: wanted.places} if is_same else None
 
     def by_values(self) -> dict[Taken, Places | None]:
-        inputs = {one: self._kept(one.event, self._input_columns(one.port)) for one in self._made.taken}
+        inputs = self._inputs()
         inside = {one: self._inside(one, table) for one, table in inputs.items() if table is not None}
         found: Mapping[Taken, Mask] = inside
         if self._dependence is None:
@@ -114,6 +114,17 @@ class _Step:
 
     # --- what is read ---------------------------------------------------------------------------------------------------
 
+    def _inputs(self) -> dict[Taken, pa.Table | None]:
+        """The columns that are needed of the events in the Input Set."""
+        by_port: dict[str, list[Taken]] = {}
+        for one in self._made.taken:
+            by_port.setdefault(one.port, []).append(one)
+        found: dict[Taken, pa.Table | None] = {}
+        for port, taken in by_port.items():
+            tables = self._kept([one.event for one in taken], self._input_columns(port))
+            found |= {one: tables.get(one.event) for one in taken}
+        return found
+
     def _outputs(self, dependence: Dependence) -> dict[EventNode, pa.Table] | None:
         """The events with wanted records, and where records are counted those beside them that were made from the Input Set.
         None if records of one are not in the log."""
@@ -121,13 +132,10 @@ class _Step:
         if dependence.uses in COUNTED:
             beside = self._columns.siblings(self._made.wanted[0].event, self._made.inset.inset_id)
             events |= {one: np.arange(0) for one in beside if one not in events}
-        found = {}
-        for event, places in events.items():
-            table = None if places is None else self._kept(event, self._output_columns())
-            if table is None:
-                return None
-            found[event] = table
-        return found
+        if any(places is None for places in events.values()):
+            return None
+        found = self._kept(list(events), self._output_columns())
+        return found if len(found) == len(events) else None
 
     def _output_columns(self) -> Sequence[str] | None:
         """None: all."""
@@ -141,11 +149,12 @@ class _Step:
         columns = self._dependence.columns
         return None if columns is None else (*columns.get(port, {}).values(), *self._part.columns)
 
-    def _kept(self, event: EventNode, columns: Sequence[str] | None) -> pa.Table | None:
-        table = self._columns.kept(event, columns)
-        if table is None:
-            self._doubt(f"records of {event.port} are not in the log")
-        return table
+    def _kept(self, events: Sequence[EventNode], columns: Sequence[str] | None) -> dict[EventNode, pa.Table]:
+        tables = dict(self._columns.each_kept(events, columns))
+        for event in events:
+            if event not in tables:
+                self._doubt(f"records of {event.port} are not in the log")
+        return tables
 
     def _inside(self, one: Taken, table: pa.Table) -> Mask:
         mask = self._part.mask(one.port, one.event.event_id, table, self._many(one.event))

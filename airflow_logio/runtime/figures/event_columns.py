@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from airflow_logio.errors import LineageUnknown, NotKept
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.figures.lineage_records import Elsewhere, columns_of
+from airflow_logio.runtime.figures.lineage_records import Elsewhere, columns_of, why_left_out
 from airflow_logio.store.lineage.result import EventNode, InputSetNode
 from airflow_logio.store.lineage_port import LineageLog
 
+MOST_EVENTS_AT_ONCE = 500
+MOST_RECORDS_AT_ONCE = 50_000
+"""Of which the bodies are in memory at a time; one event may have more."""
+
 
 class EventColumns:
-    """Reads one event after the other, and of it no more than the columns that are asked for."""
+    """Reads some events at a time, and of them no more than the columns that are asked for."""
 
     def __init__(self, log: LineageLog, load: Elsewhere | None) -> None:
         self._log = log
@@ -37,18 +40,47 @@ class EventColumns:
             self.know([event])
         return self._records[event]
 
-    def needed(self, event: EventNode, columns: Sequence[str] | None) -> pa.Table:
-        """Those of `columns` that it has; None: all. Raises as `lineage_records.records`."""
-        return columns_of(self._log, event.port, event.event_id, str(event), self._load, columns)
-
     def kept(self, event: EventNode, columns: Sequence[str] | None) -> pa.Table | None:
-        """As `needed`; None for records that retention has removed, or that a replay operator made."""
-        if self.records(event) is None:
-            return None
-        try:
-            return self.needed(event, columns)
-        except (LineageUnknown, NotKept):
-            return None
+        """Those of `columns` that it has; None: all. No table for records that retention has removed, or that a replay
+        operator made. Raises as `lineage_records.records` for others."""
+        return dict(self.each_kept([event], columns)).get(event)
+
+    def each_kept(
+        self, events: Collection[EventNode], columns: Sequence[str] | None
+    ) -> Iterator[tuple[EventNode, pa.Table]]:
+        """As `kept`, of all that have a table."""
+        self.know(one for one in events if one not in self._records)
+        for port, group in self._groups(events):
+            nodes = {event.event_id: event for event in group}
+            names = {number: str(event) for number, event in nodes.items()}
+            for number, table in columns_of(self._log, port, names, self._load, columns):
+                yield nodes[number], table
+
+    def all_needed(self, events: Collection[EventNode], columns: Sequence[str] | None) -> dict[EventNode, pa.Table]:
+        """As `kept`, of all these events. Raises `LineageUnknown` or `NotKept` if one has no table."""
+        found = dict(self.each_kept(events, columns))
+        for event in events:
+            if event not in found:
+                raise why_left_out(self._log, event.port, event.event_id, str(event))
+        return found
+
+    def _groups(self, events: Collection[EventNode]) -> Iterator[tuple[Port, list[EventNode]]]:
+        """Those that are in the log, as many as may be in memory at a time."""
+        by_port: dict[Port, list[EventNode]] = defaultdict(list)
+        for event in dict.fromkeys(events):
+            if self._records[event] is not None:
+                by_port[event.port].append(event)
+        for port, every in by_port.items():
+            group: list[EventNode] = []
+            records = 0
+            for event in every:
+                many = self._records[event] or 0
+                if group and (len(group) == MOST_EVENTS_AT_ONCE or records + many > MOST_RECORDS_AT_ONCE):
+                    yield port, group
+                    group, records = [], 0
+                group.append(event)
+                records += many
+            yield port, group
 
     def ports_of(self, inset: InputSetNode) -> Collection[tuple[str, Port, int]]:
         """(input port, sender, event_id) of the events in an Input Set: one sender may feed several ports."""

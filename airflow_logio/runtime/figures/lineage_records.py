@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from airflow_logio.protocol.replicas import slot_operator
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, ReadNode
-from airflow_logio.store.lineage_port import LineageLog
+from airflow_logio.store.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
@@ -60,7 +60,7 @@ def records(
                 "Lineage.after(...) gives for it, or before it if the query went forward"
             )
         case EventNode():
-            port = _port_in_log(run, node)
+            port = port_in_log(run, node)
             with store.lineage(run) as log:
                 return _table(log, port.operator, port.name, node.event_id, str(node), load)
 
@@ -81,7 +81,7 @@ def first_records(
             effect(store, run, node, load=load)  # says why there are none
         operator, channel, number = node.operator_in_log, read_channel(node.connection), node.action_id
     else:
-        port = _port_in_log(run, node)
+        port = port_in_log(run, node)
         operator, channel, number = port.operator, port.name, node.event_id
     found: list[pa.Table] = []
     with store.lineage(run) as log:
@@ -93,7 +93,8 @@ def first_records(
     return FirstRecords(pa.concat_tables(found, promote_options="default"), in_all)
 
 
-def _port_in_log(run: Run, event: EventNode) -> Port:
+def port_in_log(run: Run, event: EventNode) -> Port:
+    """The port as the log names it, of an event as a lineage result names it."""
     if event.slot is not None:
         return Port(slot_operator(event.port.operator, event.slot), event.port.name)
     return AuthoredPorts(run.spec.operators).in_log(event.port)
@@ -128,19 +129,36 @@ def effect(
 
 
 def columns_of(
-    log: LineageLog, port: Port, event_id: int, where: str, load: Elsewhere | None, columns: Sequence[str] | None
-) -> pa.Table:
-    """Of the records of an event of the log's port, those of `columns` that they have; None: all. `where` names it in errors.
+    log: LineageLog, port: Port, events: Mapping[int, str], load: Elsewhere | None, columns: Sequence[str] | None
+) -> Iterator[tuple[int, pa.Table]]:
+    """Of the records of events of the log's port, those of `columns` that they have; None: all. The events are numbers with
+    the names that they have in errors; the bodies of all are in memory at a time. Those are left out that retention has
+    removed, or that a replay operator has made.
 
-    Raises as `records`. A table without columns does not say how many records there are.
+    Raises as `records` of the others. A table without columns does not say how many records there are.
     """
-    if columns is None:
-        return _table(log, port.operator, port.name, event_id, where, load)
-    if not columns:
-        return pa.table({})
-    pieces = list(_pieces(log, port.operator, port.name, event_id, where, load, columns))
-    kept = [place for place, name in enumerate(pieces[0].column_names) if name in columns]
-    return pa.concat_tables(piece.select(kept) for piece in pieces)
+    if columns is not None and not columns:
+        yield from ((event_id, pa.table({})) for event_id in events)
+        return
+    for event_id, stored in log.bodies(port.operator, port.name, events):
+        where = events[event_id]
+        try:
+            pieces = list(_opened(stored, where, load, columns or ()))
+        except NotKept:
+            continue
+        if columns is not None:
+            kept = [place for place, name in enumerate(pieces[0].column_names) if name in columns]
+            pieces = [piece.select(kept) for piece in pieces]
+        yield event_id, pa.concat_tables(pieces)
+
+
+def why_left_out(log: LineageLog, port: Port, event_id: int, where: str) -> LineageUnknown | NotKept:
+    """The error for an event that `columns_of` has left out."""
+    try:
+        _stored(log, port.operator, port.name, event_id, where)
+    except LineageUnknown as removed:
+        return removed
+    return not_kept(where)
 
 
 def _keys(
@@ -175,7 +193,12 @@ def _pieces(
     columns: Sequence[str] = (),
 ) -> Iterator[pa.Table]:
     """As `_table`, some records at a time; only `columns`, if some are named. A table without any has no records."""
-    found = _found(log, operator, channel, event_id, where, load, columns)
+    yield from _opened(_stored(log, operator, channel, event_id, where), where, load, columns)
+
+
+def _opened(stored: StoredBody, where: str, load: Elsewhere | None, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The records, some at a time."""
+    found = _found(stored, where, load, columns)
     if isinstance(found, pa.Table):
         yield found
     else:
@@ -184,28 +207,25 @@ def _pieces(
 
 
 def _table(log: LineageLog, operator: str, channel: str, event_id: int, where: str, load: Elsewhere | None) -> pa.Table:
-    found = _found(log, operator, channel, event_id, where, load)
+    found = _found(_stored(log, operator, channel, event_id, where), where, load)
     if isinstance(found, pa.Table):
         return found
     store, ref = found
     return store.table(where, ref)
 
 
+def _stored(log: LineageLog, operator: str, channel: str, event_id: int, where: str) -> StoredBody:
+    for _, stored in log.bodies(operator, channel, [event_id]):
+        return stored
+    raise LineageUnknown(
+        f"the records of {where} in run {log.run.spec.key} are not in the log: retention has removed them"
+    )
+
+
 def _found(
-    log: LineageLog,
-    operator: str,
-    channel: str,
-    event_id: int,
-    where: str,
-    load: Elsewhere | None,
-    columns: Sequence[str] = (),
+    stored: StoredBody, where: str, load: Elsewhere | None, columns: Sequence[str] = ()
 ) -> pa.Table | tuple[Elsewhere, str]:
     """The records, or where they are."""
-    stored = log.body(operator, channel, event_id)
-    if stored is None:
-        raise LineageUnknown(
-            f"the records of {where} in run {log.run.spec.key} are not in the log: retention has removed them"
-        )
     if decode_header(where, stored.header, stored.body, stored.ref).made_of is not None:
         raise not_kept(where)
     if stored.ref is None or stored.body:

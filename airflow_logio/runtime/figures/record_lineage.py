@@ -24,7 +24,7 @@ from airflow_logio.runtime.figures.record_matching import Places, Side, comparab
 from airflow_logio.runtime.figures.record_values import holding
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort, EventIds, backward, step
-from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, ReadNode
+from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run
 
@@ -167,10 +167,11 @@ class _Tracing:
     def begin(self, values: Mapping[str, str]) -> None:
         self._columns.know(self._graph.events())
         lacking = ""
+        tables = self._columns.all_needed(self._graph.roots, tuple(values)) if values else {}
         for event in self._graph.roots:
-            table = self._columns.needed(event, tuple(values))
             places = np.arange(self._columns.records(event) or 0)
             if values:
+                table = tables[event]
                 if missing := next((name for name in values if name not in table.column_names), None):
                     lacking = f"the records of {event} have no column {missing!r}"
                     continue
@@ -210,32 +211,36 @@ class _Tracing:
 
     def _follow(self, inset: InputSetNode, events: Collection[EventNode]) -> None:
         ends = self._graph.after(inset)
-        for node in ends:
-            if isinstance(node, ReadNode):
-                self._keys.setdefault(node, [])
+        reads = [node for node in ends if isinstance(node, ReadNode)]
+        for read in reads:
+            self._keys.setdefault(read, [])
         shape = self._run.spec.operators[inset.operator]
         by_output: dict[str, list[WantedRecords]] = defaultdict(list)
         for event in events:
             selected = self._selected[event]
             by_output[event.port.name].append(WantedRecords(event, selected.places, tuple(selected.doubts)))
-        taken = [Taken(port, event) for port, event in self._taken(inset, shape)]
+        taken = [Taken(port, event) for port, event in self._taken(inset, shape, ends)]
         is_whole = set(shape.inputs) == set(shape.lineage_in) and (self._is_whole or len(shape.inputs) == 1)
         for output, wanted in by_output.items():
             made = Made(inset, shape.rules, output, wanted, taken, is_whole)
             for event, places, doubts in made_from(made, self._columns):
                 if places is None or len(places):
                     self._selected.setdefault(event, _Selected(np.array([], np.int64))).add(places, doubts)
-                    for read in ends:
-                        if isinstance(read, ReadNode):
-                            self._keys[read].append(self._keys_of(read, event, places))
+                    for read in reads:
+                        self._keys[read].append(self._keys_of(read, event, places))
 
-    def _taken(self, inset: InputSetNode, shape: OperatorShape) -> Iterator[tuple[str, EventNode]]:
+    def _taken(
+        self, inset: InputSetNode, shape: OperatorShape, ends: Iterable[Node]
+    ) -> Iterator[tuple[str, EventNode]]:
         """The events in an Input Set, each with the input port on which it came."""
-        events = [node for node in self._graph.after(inset) if isinstance(node, EventNode)]
+        by_sender: dict[str, list[EventNode]] = defaultdict(list)
+        for node in ends:
+            if isinstance(node, EventNode):
+                by_sender[str(node.port)].append(node)
         at = self._columns.ports_of(inset) if len({*shape.inputs.values()}) < len(shape.inputs) else None
         for port, sender in shape.inputs.items():
-            for node in events:
-                if str(node.port) == sender and (at is None or (port, node.port, node.event_id) in at):
+            for node in by_sender[sender]:
+                if at is None or (port, node.port, node.event_id) in at:
                     yield port, node
 
     def _keys_of(self, read: ReadNode, event: EventNode, places: Places | None) -> pa.Array | None:

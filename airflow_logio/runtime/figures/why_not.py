@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+import pyarrow as pa
+
 from airflow_logio.dataflow.timeline import Grid
 from airflow_logio.errors import LineageUnknown, NotKept
 from airflow_logio.protocol.record_rules import Dependence, Part
@@ -171,21 +173,15 @@ class _Search:
             if one.operator == ask.receiver.operator
         }
         with self._store.lineage(self._run) as log:
-            columns = EventColumns(log, self._load)
-            for row in log.deliveries_of(ask.port, held.records):
-                if row.receiver == ask.receiver and self._has(row, ask, columns):
+            rows = [row for row in log.deliveries_of(ask.port, held.records) if row.receiver == ask.receiver]
+            rules = self._shape(ask.receiver.operator).rules
+            parts = {row.inset_id: InputSetPart.of(rules, row.inset_id) for row in rows if row.inset_id is not None}
+            wanted = dict.fromkeys([*ask.values, *(name for part in parts.values() for name in part.columns)])
+            events = {row.event_id: EventNode(ask.port, row.event_id) for row in rows if row.inset_id is not None}
+            tables = EventColumns(log, self._load).all_needed(events.values(), tuple(wanted))
+            for row in rows:
+                if row.inset_id is None or _has(row, ask.values, parts[row.inset_id], tables[events[row.event_id]]):
                     yield _fate(row, ask.output, log, aside)
-
-    def _has(self, row: Delivered, ask: _Ask, columns: EventColumns) -> bool:
-        """Whether the Input Set has such a record of the event."""
-        if row.inset_id is None:
-            return True
-        part = InputSetPart.of(self._shape(row.receiver.operator).rules, row.inset_id)
-        event = EventNode(ask.port, row.event_id)
-        table = columns.needed(event, (*ask.values, *part.columns))
-        inside = part.mask(row.receiver.name, row.event_id, table, table.num_rows)
-        has = holding(table, ask.values).to_numpy()
-        return bool((has if inside is None else has & inside).any())
 
     # --- what it would have been made from ------------------------------------------------------------------------------
 
@@ -259,6 +255,13 @@ def _stretch(window: Part, operator: str, value: str) -> Stretch:
         started = grid.name(number)
         raise LineageUnknown(f"no window of {operator} starts at {value}: the one that it is in starts at {started}")
     return Stretch(begin, end)
+
+
+def _has(row: Delivered, values: Sought, part: InputSetPart, table: pa.Table) -> bool:
+    """Whether the Input Set has such a record of the event."""
+    inside = part.mask(row.receiver.name, row.event_id, table, table.num_rows)
+    has = holding(table, values).to_numpy()
+    return bool((has if inside is None else has & inside).any())
 
 
 def _fate(row: Delivered, output: str, log: LineageLog, aside: Mapping[str, str]) -> Met:

@@ -95,9 +95,10 @@ class MemoryLineageLog(LineageLog):
             if (row := self._reads.get((self.run.run_id, operator, connection, action_id))) is not None:
                 yield action_id, row.description
 
-    def body(self, operator: str, channel: str, event_id: int) -> StoredBody | None:
-        row = self._bodies.get(BodyKey(self.run.run_id, operator, channel, event_id))
-        return None if row is None else StoredBody(row.header, row.body, row.ref)
+    def bodies(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterator[tuple[int, StoredBody]]:
+        for event_id in sorted(event_ids):
+            if (row := self._bodies.get(BodyKey(self.run.run_id, operator, channel, event_id))) is not None:
+                yield event_id, StoredBody(row.header, row.body, row.ref)
 
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
         wanted = (self.run.run_id, operator, channel)

@@ -105,20 +105,20 @@ class SqlLineageLog(LineageLog):
         for row in self._rows(query, table.c.event_id, event_ids):
             yield row.event_id, read_header(f"event {row.event_id} of {operator}.{channel}", bytes(row.header))
 
-    def body(self, operator: str, channel: str, event_id: int) -> StoredBody | None:
-        table = schema.event_data
-        query = sa.select(table.c.header, table.c.body, table.c.ref).where(
-            *self._data(operator, channel), table.c.event_id == event_id
-        )
-        row = self._connection.execute(query).one_or_none()
-        return None if row is None else StoredBody(bytes(row.header), bytes(row.body or b""), row.ref)
+    def bodies(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterator[tuple[int, StoredBody]]:
+        for row in self._rows(self._bodies(operator, channel), schema.event_data.c.event_id, event_ids):
+            yield row.event_id, _stored(row)
 
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
-        table = schema.event_data
-        query = sa.select(table.c.event_id, table.c.header, table.c.body, table.c.ref)
-        query = query.where(*self._data(operator, channel), table.c.event_id < before).order_by(table.c.event_id.desc())
+        number = schema.event_data.c.event_id
+        query = self._bodies(operator, channel).where(number < before).order_by(number.desc())
         for row in self._connection.execute(query.limit(limit)).all():
-            yield row.event_id, StoredBody(bytes(row.header), bytes(row.body or b""), row.ref)
+            yield row.event_id, _stored(row)
+
+    def _bodies(self, operator: str, channel: str) -> sa.Select[Any]:
+        columns = schema.event_data.c
+        query = sa.select(columns.event_id, columns.header, columns.body, columns.ref)
+        return query.where(*self._data(operator, channel))
 
     def _data(self, operator: str, channel: str) -> Sequence[sa.ColumnElement[bool]]:
         columns = schema.event_data.c
@@ -192,3 +192,7 @@ class SqlLineageLog(LineageLog):
             return column == sa.any_(array)
         wanted = sa.func.json_each(json.dumps(keys)).table_valued("value")
         return column.in_(sa.select(wanted.c.value))
+
+
+def _stored(row: sa.Row[Any]) -> StoredBody:
+    return StoredBody(bytes(row.header), bytes(row.body or b""), row.ref)

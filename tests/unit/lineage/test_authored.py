@@ -108,8 +108,7 @@ def test_what_belongs_to_a_slot_is_found_in_the_log(flow: Flow) -> None:
     (read, *_) = backward(flow.store, flow.run, "x.out", 1).reads("w")
     assert read.slot in SLOTS
     with flow.store.lineage(flow.run) as log:
-        stored = log.body(read.operator_in_log, read_channel(read.connection), read.action_id)
-    assert stored is not None
+        [(_, stored)] = log.bodies(read.operator_in_log, read_channel(read.connection), [read.action_id])
     assert list(json.loads(stored.body)) == [flow.effects[f"read:{read.operator_in_log}", read.action_id]]
 
 

@@ -263,7 +263,7 @@ def test_statements_use_indexes(large: tuple[SqlLogStore, Flow]) -> None:
         backward(store, flow.run, "b.out", 7)
         forward(store, flow.run, "a.out", 7)
         with store.lineage(flow.run) as log:
-            list(log.read_actions("b", "db", [1])), log.body("a", "out", 1), log.sent(port("a.out"))
+            list(log.read_actions("b", "db", [1])), list(log.bodies("a", "out", [1])), log.sent(port("a.out"))
             list(log.input_sets_of_read("b", "db", 1))
     is_sqlite = store.engine.dialect.name == "sqlite"
     with store.engine.connect().execution_options(logio_writes=False) as connection:

@@ -29,7 +29,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.figures.lineage_records import columns_of, effect, records
+from airflow_logio.runtime.figures.lineage_records import effect, records
 from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
 from airflow_logio.runtime.figures.why_not import Fate, why_not
 from airflow_logio.runtime.launch.start_run import operator_shapes
@@ -40,6 +40,7 @@ from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, ScopeShape
 from airflow_logio.testing import ScriptedSource
+from tests.support.carried import hide
 from tests.support.logs import spec, start_driver
 
 ROWS, PER_EVENT = 60, 7
@@ -130,11 +131,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 @pytest.fixture(autouse=True)
 def _what_is_carried_is_hidden(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hidden(*arguments: Any) -> pa.Table:
-        table = columns_of(*arguments)
-        return table.drop_columns(["bit"]) if "bit" in table.column_names else table
-
-    monkeypatch.setattr("airflow_logio.runtime.figures.event_columns.columns_of", hidden)
+    hide(monkeypatch, "bit")
 
 
 def rows_of(bits: int) -> set[int]:
