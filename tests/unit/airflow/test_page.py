@@ -38,6 +38,7 @@ from airflow_logio.ui.airflow_places import NAME, PREFIX, ROUTES, page_of_run
 from airflow_logio.ui.airflow_plugin import LogioPlugin
 from airflow_logio.ui.error_texts import HIDDEN
 from airflow_logio.ui.page_files import PLUGIN, address
+from tests.support.app_routes import routes
 from tests.support.two_groups import TwoGroups
 
 
@@ -139,6 +140,41 @@ def test_airflow_decides_by_what_is_shown_of_a_dag(api: TestClient, log: LogStor
         quiet = api.get(path, headers=as_user("dag-TASK_LOGS"))
         assert (quiet.status_code, error in quiet.text, HIDDEN in quiet.text) == (200, False, True), path
         assert error in api.get(path, headers=as_user("dag")).text
+
+
+ASKED = "?port=ingest.out&event=1&place=0&direction=backward&operator=totals&connection=db&action=1"
+BODIES: dict[str, dict[str, Any]] = {
+    "scale": {"group": "totals", "replicas": 2},
+    "find": {"port": "ingest.out", "where": {"id": "1"}},
+}
+OF_DATA = {"records", "behind", "read", "find"}
+"""Routes that show values of records."""
+
+
+def answered(api: TestClient, method: str, path: str, of: str) -> int:
+    headers, where = as_user(of) if of else {}, PREFIX + path
+    if method == "GET":
+        return api.get(where + ASKED, headers=headers).status_code
+    return api.post(where, json=BODIES.get(path.rpartition("/")[2], {}), headers=headers).status_code
+
+
+def test_every_route_asks_airflow_who_may(api: TestClient, log: LogStore) -> None:
+    """Anonymous 401, the reader of another DAG 403, an unknown run 404; what changes a run or shows data, that right, too."""
+    flow = TwoGroups(log)
+    (mounted,) = [one["app"] for one in LogioPlugin().fastapi_apps]
+    of_runs = [one for one in routes(mounted, uid=flow.run.uid, group="totals", name="") if flow.run.uid in one[1]]
+    assert len(of_runs) >= 14
+    for method, path in of_runs:
+        last = path.rpartition("/")[2]
+        refused = {"": 401, "other": 403, "other+": 403, "dag+-RUN": 403}
+        if method == "POST" and last != "find":
+            refused["dag"] = 403
+        if last in OF_DATA:
+            refused["dag-XCOM"] = 403
+        assert {of: answered(api, method, path, of) for of in refused} == refused, path
+        assert answered(api, method, path.replace(flow.run.uid, "0" * 32), "dag+") == 404, path
+    assert {one.desired for one in log.groups(flow.run.run_id)} == {GroupState.RUNNING}
+    assert audited() == []
 
 
 def audited() -> list[tuple[Any, ...]]:
