@@ -22,7 +22,7 @@ from airflow_logio.runtime.driver.garbage import MAX_BATCH_ROWS, Collection
 from airflow_logio.runtime.driver.sweeps import Sweep
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.sql import apply, expiry, schema
+from airflow_logio.store.sql import commit_statements, expiry, schema, session
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK, STORES
 from tests.support.garbage import left
@@ -169,7 +169,8 @@ def clocked(
     if request.param == "memory":
         yield MemoryLogStore(clock), clock
         return
-    for module in (apply, expiry):
+    monkeypatch.setattr(session, "pass_fence", commit_statements.pass_fence.__wrapped__)  # its statement is built anew
+    for module in (commit_statements, expiry):
         monkeypatch.setattr(module, "now", lambda _: sa.literal(clock.now))
     store = open_sql_store(str(request.getfixturevalue(f"{request.param}_url")), patience=QUICK)
     yield store, clock

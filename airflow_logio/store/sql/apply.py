@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol import effects as fx
@@ -23,16 +22,16 @@ from airflow_logio.store.sql.commit_statements import assign, conclude, listed, 
 from airflow_logio.store.sql.concluding import ConcludingWriter, expect
 from airflow_logio.store.sql.counting import add_to_counters
 from airflow_logio.store.sql.effect_rows import EffectRows, Row
-from airflow_logio.store.sql.engines import now
 
 
 class EffectWriter:
-    """Applies effects of one group on an open transaction."""
+    """Applies effects of one group on an open transaction, which has passed the fence at `clock`, by the database's clock."""
 
-    def __init__(self, connection: Connection, ref: GroupRef, effects: Iterable[fx.Effect]) -> None:
+    def __init__(self, connection: Connection, ref: GroupRef, effects: Iterable[fx.Effect], clock: float) -> None:
         self._connection = connection
         self._ref = ref
         self._run = ref.run_id
+        self._clock = clock
         self._dialect = connection.dialect.name
         self._rows = EffectRows(ref, effects)
 
@@ -57,11 +56,10 @@ class EffectWriter:
     # --- statements ---------------------------------------------------------------------------------------------------
 
     def _stamped(self, rows: list[Row]) -> list[Row]:
-        """Note the database's time in rows that lineage keeps: retention goes by their age."""
+        """Note the time in rows that lineage keeps: retention goes by their age."""
         if any(row["kept"] for row in rows):
-            clock = self._connection.execute(sa.select(now(self._dialect))).scalar_one()
             for row in rows:
-                row["logged_at"] = clock if row["kept"] else None
+                row["logged_at"] = self._clock if row["kept"] else None
         return rows
 
     def _assign(self) -> None:
@@ -123,7 +121,6 @@ class EffectWriter:
     def _quarantine(self) -> None:
         if not self._rows.aside:
             return
-        clock = self._connection.execute(sa.select(now(self._dialect))).scalar_one()
         rows: list[Row] = [
             {
                 "run_id": self._run,
@@ -131,7 +128,7 @@ class EffectWriter:
                 "inset_id": effect.inset_id,
                 "group_name": replicated_group(self._ref.group),  # its slots may move
                 "error": storable(effect.error),
-                "since": clock,
+                "since": self._clock,
             }
             for effect in self._rows.aside
         ]

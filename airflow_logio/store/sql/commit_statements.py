@@ -13,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.sql import schema
@@ -22,8 +23,11 @@ _RUN = sa.bindparam("b_run", type_=sa.BigInteger)
 
 
 @cache
-def pass_fence() -> sa.Update:
-    """Raise the commit number of an incarnation (`b_group`, `b_incarnation`, `b_epoch`) from `b_before` to `b_number`."""
+def pass_fence(dialect: str) -> ReturningUpdate[Any]:
+    """Raise the commit number of an incarnation (`b_group`, `b_incarnation`, `b_epoch`) from `b_before` to `b_number`.
+
+    Returns the time by the database's clock, or no row if the commit number is another one.
+    """
     table = schema.fence
     return (
         sa.update(table)
@@ -35,6 +39,7 @@ def pass_fence() -> sa.Update:
             table.c.commit_no == sa.bindparam("b_before"),
         )
         .values(commit_no=sa.bindparam("b_number"))
+        .returning(now(dialect))
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -137,17 +137,18 @@ class SqlGroupSession(GroupSession):
 
     def _commit_once(self, number: int, effects: Effects) -> tuple[Collected, ...]:
         with writing(self._engine) as connection:
-            # A round trip of its own: its row count decides, before anything else is written (design D8).
-            passed = connection.execute(pass_fence(), self._at_commit(number)).rowcount
-            if passed != 1:
+            # A round trip of its own: whether it finds the row decides, before anything else is written (design D8).
+            fence = pass_fence(connection.dialect.name)
+            clock = connection.execute(fence, self._at_commit(number)).scalar_one_or_none()
+            if clock is None:
                 self._refuse(self._lock_fence(connection), number)
-            collected = EffectWriter(connection, self.ref, effects).apply()
+            collected = EffectWriter(connection, self.ref, effects, clock).apply()
             crash_here(CrashPoint.IN_LOG_TRANSACTION)
             self._note_first_commit(connection)
         self._first_commit_noted = True
         return collected
 
-    def _refuse(self, row: FenceRow, number: int) -> None:
+    def _refuse(self, row: FenceRow, number: int) -> NoReturn:
         if row.incarnation != self.ref.incarnation:
             raise self._fenced(row)
         if row.epoch != self._fence.epoch:

@@ -37,8 +37,12 @@ class Taken:
 
 
 def measure(databases: Postgres, experiment: Experiment, factor: float) -> Taken:
+    """The series times `factor`. Raises as `measured`."""
+    return measured(databases, experiment, experiment.scaled(factor))
+
+
+def measured(databases: Postgres, experiment: Experiment, wanted: Scaled) -> Taken:
     """Raises `WrongResult` if it does not end in time, or with another result than it must have."""
-    wanted = experiment.scaled(factor)
     limit = START_SECONDS + 3 * wanted.seconds
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         folder = Path(name)

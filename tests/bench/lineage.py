@@ -1,0 +1,74 @@
+"""What lineage costs a run: the chain of the paper's use case 1, as fast as it can, with and without a scope over all of it.
+
+The paper's own series are paced by sleeps, behind which such costs disappear. Here nothing sleeps, and events are small and
+many: two that are compared are neighbours, and take turns in who is first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import psutil
+
+from tests.bench.cpu import cpu_seconds
+from tests.bench.databases import Postgres
+from tests.bench.figure import Figure
+from tests.bench.paper.experiments import Experiment
+from tests.bench.paper.measured_run import measured
+from tests.bench.paper.scaled import Scaled
+from tests.bench.paper.series import Shape
+
+EVENTS, TRIGGER = 6_000, 100
+EVENT_BYTES = 10_000
+PAIRS = 5
+TARGET = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    seconds: float
+    cpu: float
+    """Seconds of drivers, PostgreSQL and supervision, starts included."""
+
+
+def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
+    """Each pair gives a difference in percent; the medians of `PAIRS` and all of them. Raises `WrongResult`."""
+    pairs = []
+    for number in range(max(PAIRS, runs)):
+        costs = {lineage: _cost(databases, lineage=lineage) for lineage in (bool(number % 2), not number % 2)}
+        pairs.append((costs[False], costs[True]))
+    yield _figure(databases.name, "time", [(without.seconds, having.seconds) for without, having in pairs])
+    yield _figure(databases.name, "CPU time", [(without.cpu, having.cpu) for without, having in pairs])
+
+
+def _cost(databases: Postgres, *, lineage: bool) -> Cost:
+    this = psutil.Process()
+    before = cpu_seconds(this)
+    taken = measured(databases, Experiment("1b", lineage=lineage), _wanted())
+    return Cost(taken.seconds, cpu_seconds(this) - before)
+
+
+def _wanted() -> Scaled:
+    return Scaled(
+        shape=Shape.LINEAR,
+        events=EVENTS,
+        every=0.0,
+        event_bytes=EVENT_BYTES,
+        op2_seconds=0.0,
+        op3_seconds=0.0,
+        trigger=TRIGGER,
+        op2_trigger=0,
+        end=EVENTS // 2 // TRIGGER,
+        fails="",
+        points=(),
+    )
+
+
+def _figure(database: str, what: str, pairs: list[tuple[float, float]]) -> Figure:
+    more = [100 * (having / without - 1) for without, having in pairs]
+    told = ", ".join(f"{one:+.1f}" for one in more)
+    least = min(without for without, _ in pairs)
+    details = f"{EVENTS:,} events of {EVENT_BYTES // 1000} kB through four groups, {least:.1f} s without; all: {told}"
+    return Figure(database, f"lineage, more {what}", median(more), "%", TARGET, details)
