@@ -1,7 +1,7 @@
 """What lineage costs a run: the chain of the paper's use case 1, as fast as it can, with and without a scope over all of it.
 
-The paper's own series are paced by sleeps, behind which such costs disappear. Here nothing sleeps, and events are small and
-many: two that are compared are neighbours, and take turns in who is first.
+The paper's own series are paced by sleeps, behind which such costs disappear; one of them is run, too. Two runs that are
+compared are neighbours, and take turns in who is first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from tests.bench.paper.series import Shape
 
 EVENTS, TRIGGER = 6_000, 100
 EVENT_BYTES = 10_000
+PACED, FACTOR = "1c", 0.1
+"""The series with the most events: one every 30 ms."""
 PAIRS = 5
 TARGET = "1"
 
@@ -35,22 +37,29 @@ class Cost:
 
 def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
     """Each pair gives a difference in percent; the medians of `PAIRS` and all of them. Raises `WrongResult`."""
+    paced = Experiment(PACED).scaled(FACTOR)
+    yield from _compared(databases, f"series {PACED} of the paper, {paced.events} events", paced, max(PAIRS, runs))
+    fast = f"{EVENTS:,} events of {EVENT_BYTES // 1000} kB, no sleeps"
+    yield from _compared(databases, fast, _unpaced(), max(PAIRS, runs))
+
+
+def _compared(databases: Postgres, what: str, wanted: Scaled, many: int) -> Iterator[Figure]:
     pairs = []
-    for number in range(max(PAIRS, runs)):
-        costs = {lineage: _cost(databases, lineage=lineage) for lineage in (bool(number % 2), not number % 2)}
+    for number in range(many):
+        costs = {lineage: _cost(databases, wanted, lineage=lineage) for lineage in (bool(number % 2), not number % 2)}
         pairs.append((costs[False], costs[True]))
-    yield _figure(databases.name, "time", [(without.seconds, having.seconds) for without, having in pairs])
-    yield _figure(databases.name, "CPU time", [(without.cpu, having.cpu) for without, having in pairs])
+    yield _figure(databases.name, f"time, {what}", [(without.seconds, having.seconds) for without, having in pairs])
+    yield _figure(databases.name, f"CPU time, {what}", [(without.cpu, having.cpu) for without, having in pairs])
 
 
-def _cost(databases: Postgres, *, lineage: bool) -> Cost:
+def _cost(databases: Postgres, wanted: Scaled, *, lineage: bool) -> Cost:
     this = psutil.Process()
     before = cpu_seconds(this)
-    taken = measured(databases, Experiment("1b", lineage=lineage), _wanted())
+    taken = measured(databases, Experiment(PACED, lineage=lineage), wanted)
     return Cost(taken.seconds, cpu_seconds(this) - before)
 
 
-def _wanted() -> Scaled:
+def _unpaced() -> Scaled:
     return Scaled(
         shape=Shape.LINEAR,
         events=EVENTS,
@@ -69,6 +78,5 @@ def _wanted() -> Scaled:
 def _figure(database: str, what: str, pairs: list[tuple[float, float]]) -> Figure:
     more = [100 * (having / without - 1) for without, having in pairs]
     told = ", ".join(f"{one:+.1f}" for one in more)
-    least = min(without for without, _ in pairs)
-    details = f"{EVENTS:,} events of {EVENT_BYTES // 1000} kB through four groups, {least:.1f} s without; all: {told}"
+    details = f"{median(without for without, _ in pairs):.1f} s without; all: {told}"
     return Figure(database, f"lineage, more {what}", median(more), "%", TARGET, details)
