@@ -22,9 +22,10 @@ MOST_FOUND = 100
 """Events in one answer."""
 MOST_SINCE = 20
 """Events of one port of the log that are named of those that were logged from a time on."""
+STEP_SECONDS = 0.2
 MOST_SECONDS = 5.0
-SEARCH = SearchLimits(seconds=MOST_SECONDS, size=256 * 2**20, found=MOST_FOUND)
-"""Of one search by values."""
+SEARCH = SearchLimits(seconds=STEP_SECONDS, alone_seconds=MOST_SECONDS, size=256 * 2**20, found=MOST_FOUND)
+"""Of one step of a search by values: the page asks for the next one, and shows how far it has come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ from airflow_logio.ui.record_documents import behind_document
 MOST_CRITERIA = 20
 MOST_SEARCHING = 2
 """Searches through records at a time: each may take seconds, and looks at runs need the log (`log_source.MOST_ASKING`)."""
+SEARCHING_SECONDS = 1.0
+"""To wait for those: most take less."""
 LARGEST = 2**62
 Number = Annotated[int, Query(ge=1, le=LARGEST)]
 Place = Annotated[int, Query(ge=0, le=LARGEST)]
@@ -129,7 +131,7 @@ class LineageRoutes:
 
     @contextmanager
     def _searching(self) -> Iterator[None]:
-        if not self._searches.acquire(blocking=False):
+        if not self._searches.acquire(timeout=SEARCHING_SECONDS):
             raise TooManyAsk(f"{MOST_SEARCHING} searches through records are under way: try again in a moment")
         try:
             yield

@@ -12,6 +12,10 @@ interface Props {
   open: (named: Named) => void;
 }
 
+/** After so long, or so many further events, a search waits for its reader. */
+const SEARCH_MS = 5_000;
+const MOST_FOUND = 100;
+
 /** What was asked, and what all its answers so far say together. */
 interface Result {
   asked: { port: string } & Wanted;
@@ -57,13 +61,22 @@ export function Finder({ server, api, data, open }: Props) {
     return () => asking.current?.abort();
   }, [server, api]);
 
-  const look = (asked: Result["asked"], before: Result | null) =>
-    ask(async (signal) => {
-      const further = before !== null && "searched" in before.found ? before.found : null;
-      const body = further === null ? asked : { ...asked, before: further.before };
-      const found = await server.post<Found>(`${api}/find`, body, signal);
-      if (!signal.aborted) setResult({ asked, found: further === null ? found : together(further, found as FoundByValues) });
+  /** A search by values comes in steps of a moment each; what a failed one has found so far stays. */
+  const look = (asked: Result["asked"], before: FoundByValues | null) => {
+    let sofar = before;
+    return ask(async (signal) => {
+      const end = performance.now() + SEARCH_MS;
+      const most = (sofar?.events.length ?? 0) + MOST_FOUND;
+      do {
+        const body = sofar === null ? asked : { ...asked, before: sofar.before };
+        const step = await server.post<Found>(`${api}/find`, body, signal);
+        if (signal.aborted) return;
+        const found = sofar === null || !("searched" in step) ? step : together(sofar, step);
+        sofar = "searched" in found ? found : null;
+        setResult({ asked, found });
+      } while (sofar !== null && sofar.before !== null && sofar.events.length < most && performance.now() < end);
     });
+  };
   const submit = (event: FormEvent) => {
     event.preventDefault();
     try {
@@ -76,6 +89,11 @@ export function Finder({ server, api, data, open }: Props) {
     }
   };
 
+  const stop = () => {
+    asking.current?.abort();
+    setBusy(false);
+  };
+  const values = result !== null && "searched" in result.found ? result.found : null;
   if (ports?.ports.length === 0) return <p className="small">The pipeline declares no lineage scope.</p>;
   return (
     <>
@@ -138,9 +156,11 @@ export function Finder({ server, api, data, open }: Props) {
       )}
       <p className="small">
         <span role="status">{busy ? (ports === null ? "Looking at the log ..." : "Searching ...") : result !== null && said(result.found)}</span>{" "}
-        {result !== null && "searched" in result.found && result.found.before !== null && (
-          <button type="button" className="choice" aria-disabled={busy} onClick={() => busy || void look(result.asked, result)}>
-            Search further
+        {/* Not part of the status, which would be read out at each step. */}
+        {busy && values !== null && said(values)}{" "}
+        {values !== null && (busy || values.before !== null) && (
+          <button type="button" className="choice" onClick={busy ? stop : () => void look(result!.asked, values)}>
+            {busy ? "Stop" : "Search further"}
           </button>
         )}
       </p>

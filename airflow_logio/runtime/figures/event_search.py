@@ -36,6 +36,8 @@ class SearchLimits:
     """A search ends at whichever comes first, but not before it has looked at one event: the next one gets further."""
 
     seconds: float = inf
+    alone_seconds: float = 0.0
+    """The first event gets so long, if that is longer: what one search does not get through, none does."""
     size: float = inf
     """Bytes that are read: of bodies, and of the columns of datasets."""
     found: float = inf
@@ -165,7 +167,7 @@ class _Spent:
 
     def __init__(self, limits: SearchLimits) -> None:
         self._limits = limits
-        self._end = time.monotonic() + limits.seconds
+        self._begun = time.monotonic()
         self._size = self._found = self._largest = 0
         self.events = 0
 
@@ -186,8 +188,9 @@ class _Spent:
         self._found += is_found
 
     def is_over(self) -> bool:
-        limits = self._limits
-        return self._size >= limits.size or self._found >= limits.found or time.monotonic() >= self._end
+        limits, seconds = self._limits, time.monotonic() - self._begun
+        most = limits.seconds if self.events else max(limits.seconds, limits.alone_seconds)
+        return self._size >= limits.size or self._found >= limits.found or seconds >= most
 
 
 class _PlaceSearch:

@@ -216,17 +216,20 @@ def test_a_search_gets_past_an_event_that_is_too_large_for_it(tmp_path: Path, mo
             )
 
     def search(
-        size: float, before: list[int] | None = None
+        limits: SearchLimits, before: list[int] | None = None
     ) -> tuple[Mapping[int, int], int, Sequence[int], list[int] | None]:
         where = {"quantity": "1", "product_id": "45"}
-        found = search_newest(store, sales.run, "ingest.out", where, payloads, SearchLimits(size=size), before)
+        found = search_newest(store, sales.run, "ingest.out", where, payloads, limits, before)
         (one,) = found.holding
         return one.records, one.searched, one.partly, found.before
 
     beside = len(encode(sold(EVENTS))) + 1
-    assert search(beside) == ({}, 1, (), [EVENTS]), "the next one is too large for what is left"
-    assert search(1, [EVENTS]) == ({}, 1, (EVENTS - 1,), [EVENTS - 1])
-    assert search(2**20, [EVENTS])[:3] == ({45: 1, EVENTS - 1: 1}, EVENTS - 1, ())
+    assert search(SearchLimits(size=beside)) == ({}, 1, (), [EVENTS]), "the next one is too large for what is left"
+    assert search(SearchLimits(size=1), [EVENTS]) == ({}, 1, (EVENTS - 1,), [EVENTS - 1])
+    assert search(SearchLimits(size=2**20), [EVENTS])[:3] == ({45: 1, EVENTS - 1: 1}, EVENTS - 1, ())
+    a_moment = SearchLimits(seconds=0.0, alone_seconds=60.0)
+    assert search(a_moment) == ({}, 1, (), [EVENTS]), "there is no time for the next one"
+    assert search(a_moment, [EVENTS]) == ({EVENTS - 1: 1}, 1, (), [EVENTS - 1]), "which is searched as a whole, alone"
 
 
 def test_the_events_that_were_logged_from_a_time_on(sales: Sales) -> None:
