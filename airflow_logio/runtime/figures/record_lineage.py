@@ -116,7 +116,7 @@ def records_behind(
         tracing = _Tracing(found, graph, EventColumns(log, load), is_whole=to is None)
         tracing.begin(values or {})
         tracing.pass_all()
-        return tracing.answer(backward(store, found, port, event_id, to))
+        return tracing.answer(backward(store, found, port, event_id, to) if found.spec.replicated else graph)
 
 
 def step_behind(
@@ -138,7 +138,9 @@ def step_behind(
         tracing = _Tracing(run, graph, EventColumns(log, load))
         tracing.begin_with(place)
         tracing.pass_all()
-        authored, _ = step(store, run, Direction.BACKWARD, port, event_id, most_rows=MOST_STEP_EVENTS)
+        authored = graph
+        if run.spec.replicated:
+            authored, _ = step(store, run, Direction.BACKWARD, port, event_id, most_rows=MOST_STEP_EVENTS)
         return tracing.answer(authored)
 
 
