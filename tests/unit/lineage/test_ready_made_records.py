@@ -17,8 +17,8 @@ import pytest
 from airflow_logio.dataflow import (
     Count,
     EveryEvents,
-    FunctionRead,
     Pipeline,
+    TableRead,
     Tumbling,
     filtered,
     joined,
@@ -42,6 +42,7 @@ from airflow_logio.store.records import Run, ScopeShape
 from airflow_logio.testing import ScriptedSource
 from tests.support.carried import hide
 from tests.support.logs import spec, start_driver
+from tests.support.warehouse import change
 
 ROWS, PER_EVENT = 60, 7
 PATIENCE_SECONDS = 20.0
@@ -69,9 +70,11 @@ def orders() -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-def products(url: str, keys: pa.Array) -> pa.Table:
-    found = [(key, PRODUCTS[key]) for key in keys.to_pylist() if key in PRODUCTS]
-    return pa.table({"item": [key for key, _ in found], "department": [department for _, department in found]})
+def fill(url: str) -> None:
+    """The products that are joined, in the warehouse."""
+    change(url, "CREATE TABLE products (item TEXT PRIMARY KEY, department TEXT)")
+    for item, department in PRODUCTS.items():
+        change(url, f"INSERT INTO products VALUES ('{item}', '{department}')")
 
 
 def pipeline() -> Pipeline:
@@ -80,7 +83,7 @@ def pipeline() -> Pipeline:
     kept = one.operator("kept", filtered(pc.field("amount") > 10), source)
     names = {"shop": "store_id", "item": "item", "at": "date", "cents": "amount", "bit": "bit"}
     renamed = one.operator("renamed", selected(names), kept)
-    read = FunctionRead("warehouse", products, key="item")
+    read = TableRead("warehouse", "products", ("item", "department"), key="item")
     priced = one.operator("priced", joined("products", read), renamed, window=EveryEvents(2))
     sums = summed(by=["shop", "department"], of=["cents", "bit"], start="hour")
     one.sink("end", Count(), one.operator("hourly", sums, priced, window=Tumbling("1h", on="at")))
@@ -105,16 +108,20 @@ class Ran:
         return records_behind(self.store, self.run, port, number, values, to="orders.out")
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """The pipeline, run to its end by a driver's own epoch."""
     folder: Path = tmp_path_factory.mktemp("payloads")
+    url = f"sqlite:///{folder / 'warehouse.db'}"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_server").new_database(migrated=False)
+    fill(url)
     one, store = pipeline(), MemoryLogStore()
     scopes = (ScopeShape("orders.out", "hourly.out"),)
     named = replace(spec("all"), operators=operator_shapes(one), scopes=scopes, actions={"orders": {"records": ROWS}})
     driver = start_driver(store, group="all", run=store.start_run(named))
     identity = WriterIdentity(driver.run.uid, 1, driver.run.created_at)
-    connections, stop = Connections("all", {"warehouse": "memory://"}, identity, 1.0), threading.Event()
+    connections, stop = Connections("all", {"warehouse": url}, identity, 1.0), threading.Event()
     settings = EpochSettings(
         one, driver.run, "all", connections, SparkSessions(), lambda _: None, stop, payloads=Payloads(str(folder))
     )
