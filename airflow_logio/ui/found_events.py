@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -114,12 +114,13 @@ def held_document(
     where: Mapping[str, str],
     before: Sequence[int] | None,
     load: Elsewhere | None,
+    most: int = MOST_FOUND,
 ) -> dict[str, Any]:
-    """The events of a port that hold a record with these values, the newest first, as far as one search comes.
+    """The events of a port that hold a record with these values, at most so many, the newest first, as far as one step comes.
 
     ``before`` of the answer is where the next one continues; None if all are searched. Raises as `search_newest`.
     """
-    found = search_newest(store, run, port, where, load, SEARCH, before)
+    found = search_newest(store, run, port, where, load, replace(SEARCH, found=min(SEARCH.found, most)), before)
     names = _names(run, [one.place for one in found.holding])
     return {
         "events": [

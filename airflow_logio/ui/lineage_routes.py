@@ -19,7 +19,7 @@ from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui import lineage_documents as documents
-from airflow_logio.ui.found_events import Sought, found_document, held_document
+from airflow_logio.ui.found_events import MOST_FOUND, Sought, found_document, held_document
 from airflow_logio.ui.log_source import LogSource, TooManyAsk
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
@@ -29,8 +29,9 @@ from airflow_logio.ui.record_documents import behind_document
 MOST_CRITERIA = 20
 MOST_SEARCHING = 2
 """Searches through records at a time: each may take seconds, and looks at runs need the log (`log_source.MOST_ASKING`)."""
-SEARCHING_SECONDS = 1.0
-"""To wait for those: most take less."""
+MOST_WAITING = 2
+WAIT_SECONDS = 1.0
+"""So many more wait for one of those, so long: a step of a search takes less. Each of them has a thread of the server."""
 LARGEST = 2**62
 Number = Annotated[int, Query(ge=1, le=LARGEST)]
 Place = Annotated[int, Query(ge=0, le=LARGEST)]
@@ -52,6 +53,8 @@ class SoughtEvents(Posted, frozen=True):
         Annotated[list[Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]], msgspec.Meta(max_length=MAX_SLOTS)] | None
     ) = None
     """Where a search by values continues: as its answer has said, a number for each port of the log."""
+    most: Annotated[int, msgspec.Meta(ge=1, le=MOST_FOUND)] = MOST_FOUND
+    """Events that a search by values is to find in this step."""
 
 
 class LineageRoutes:
@@ -69,6 +72,7 @@ class LineageRoutes:
         self._payloads = payloads
         self._readable = readable
         self._searches = BoundedSemaphore(MOST_SEARCHING)
+        self._places = BoundedSemaphore(MOST_SEARCHING + MOST_WAITING)
 
     def add_to(self, app: FastAPI) -> None:
         user = Depends(self._access.user)
@@ -121,7 +125,7 @@ class LineageRoutes:
                 with self._asking(look) as (log, run):
                     return found_document(log, run, it.port, Sought(it.event, it.input_set, it.at))
             with self._searching(), self._asking(look) as (log, run):
-                return held_document(log, run, it.port, it.where, it.before, self._payloads())
+                return held_document(log, run, it.port, it.where, it.before, self._payloads(), it.most)
 
     def _with_data(self, uid: str, who: Any) -> RunLook:
         look = self._readable(uid, who)
@@ -131,12 +135,8 @@ class LineageRoutes:
 
     @contextmanager
     def _searching(self) -> Iterator[None]:
-        if not self._searches.acquire(timeout=SEARCHING_SECONDS):
-            raise TooManyAsk(f"{MOST_SEARCHING} searches through records are under way: try again in a moment")
-        try:
+        with _one_of(self._places, 0), _one_of(self._searches, WAIT_SECONDS):
             yield
-        finally:
-            self._searches.release()
 
     @contextmanager
     def _asking(self, look: RunLook) -> Iterator[tuple[LogStore, Run]]:
@@ -146,3 +146,14 @@ class LineageRoutes:
                 yield log.store, look.report.run
             except LineageUnknown as error:
                 raise HTTPException(404, with_log(str(error), look.report.log)) from error
+
+
+@contextmanager
+def _one_of(places: BoundedSemaphore, seconds: float) -> Iterator[None]:
+    """Raises `TooManyAsk` if none is free for so long."""
+    if not (places.acquire(timeout=seconds) if seconds else places.acquire(blocking=False)):
+        raise TooManyAsk(f"{MOST_SEARCHING} searches through records are under way: try again in a moment")
+    try:
+        yield
+    finally:
+        places.release()

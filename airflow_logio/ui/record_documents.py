@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ def _port(store: LogStore, run: Run, name: str, group: Sequence[TracedEvent], lo
     return {
         "port": name,
         "events": len(group),
-        "records": sum(len(one.places) for one in group if one.places is not None),
+        "records": sum(len(_known(one)) for one in group),
         "unknown": sum(one.places is None for one in group),
         "doubts": list(dict.fromkeys(doubt for one in group for doubt in one.doubts)),
         "columns": columns,
@@ -54,22 +55,24 @@ def _rows(
     store: LogStore, run: Run, group: Sequence[TracedEvent], load: Elsewhere | None
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The columns and the first records; what a replay operator made has none, also where a writer hands it on."""
-    shown: dict[EventNode, tuple[TracedEvent, list[int]]] = {}
-    left = MOST_RECORDS
-    for one in group:
-        places = [] if one.places is None else one.places[:left].tolist()
-        if places:
-            shown[EventNode(port_in_log(run, one.event), one.event.event_id)] = one, places
-            left -= len(places)
+    named = {EventNode(port_in_log(run, one.event), one.event.event_id): one for one in group}
+    having = iter([(node, one) for node, one in named.items() if len(_known(one))])
     columns: list[str] = []
     rows: list[dict[str, Any]] = []
     with store.lineage(run) as log:
-        for event, records in EventColumns(log, load).each_kept(shown, None):
-            one, places = shown[event]
-            table = distinct_names(rows_at(records, places))
-            columns = columns or table.column_names[:MOST_COLUMNS]
-            rows += [_row(one, *pair, columns) for pair in zip(places, table.to_pylist(), strict=True)]
+        events = EventColumns(log, load)
+        while len(rows) < MOST_RECORDS and (some := dict(islice(having, MOST_RECORDS))):
+            for event, records in events.each_kept(some, None):
+                one = some[event]
+                places = _known(one)[: MOST_RECORDS - len(rows)]
+                table = distinct_names(rows_at(records, places))
+                columns = columns or table.column_names[:MOST_COLUMNS]
+                rows += [_row(one, *pair, columns) for pair in zip(places, table.to_pylist(), strict=True)]
     return columns, rows
+
+
+def _known(one: TracedEvent) -> list[int]:
+    return [] if one.places is None else one.places.tolist()
 
 
 def _row(one: TracedEvent, place: int, value: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:

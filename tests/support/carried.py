@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +13,8 @@ from airflow_logio.runtime.figures.lineage_records import columns_of
 def hide(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Lineage does not see these columns, whatever it compares."""
 
-    def hidden(*arguments: Any) -> Iterator[tuple[int, pa.Table]]:
-        for number, table in columns_of(*arguments):
-            yield number, table.drop_columns([name for name in names if name in table.column_names])
+    def hidden(*arguments: Any) -> pa.Table:
+        table = columns_of(*arguments)
+        return table.drop_columns([name for name in names if name in table.column_names])
 
     monkeypatch.setattr("airflow_logio.runtime.figures.event_columns.columns_of", hidden)

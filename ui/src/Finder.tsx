@@ -68,7 +68,7 @@ export function Finder({ server, api, data, open }: Props) {
       const end = performance.now() + SEARCH_MS;
       const most = (sofar?.events.length ?? 0) + MOST_FOUND;
       do {
-        const body = sofar === null ? asked : { ...asked, before: sofar.before };
+        const body = "where" in asked ? { ...asked, before: sofar?.before, most: most - (sofar?.events.length ?? 0) } : asked;
         const step = await server.post<Found>(`${api}/find`, body, signal);
         if (signal.aborted) return;
         const found = sofar === null || !("searched" in step) ? step : together(sofar, step);

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from airflow_logio.errors import NotKept
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, columns_of, why_left_out
 from airflow_logio.store.lineage.result import EventNode, InputSetNode
-from airflow_logio.store.lineage_port import LineageLog
+from airflow_logio.store.lineage_port import LineageLog, StoredBody
 
-MOST_EVENTS_AT_ONCE = 500
-MOST_RECORDS_AT_ONCE = 50_000
-"""Of which the bodies are in memory at a time; one event may have more."""
+MOST_AT_ONCE = 500
+BYTES_AT_ONCE = 64 * 2**20
+"""Events, and bytes of their bodies, that are read at once and are in memory together; one event may be larger."""
+UNKNOWN_RECORD = 2**16
+"""Bytes that a record is taken to have until some were seen: the first events are read one by one if they are large."""
 
 
 class EventColumns:
@@ -24,6 +27,8 @@ class EventColumns:
         self._log = log
         self._load = load
         self._records: dict[EventNode, int | None] = {}
+        self._record_bytes = 0.0
+        """Of the largest records that were seen."""
 
     def know(self, events: Iterable[EventNode]) -> None:
         """Ask how many records events have, all at once; one by one they are asked for otherwise."""
@@ -50,37 +55,52 @@ class EventColumns:
     ) -> Iterator[tuple[EventNode, pa.Table]]:
         """As `kept`, of all that have a table."""
         self.know(one for one in events if one not in self._records)
-        for port, group in self._groups(events):
+        there = [one for one in dict.fromkeys(events) if self._records[one] is not None]
+        if columns is not None and not columns:
+            yield from ((one, pa.table({})) for one in there)
+            return
+        for port, group in self._groups(there):
             nodes = {event.event_id: event for event in group}
-            names = {number: str(event) for number, event in nodes.items()}
-            for number, table in columns_of(self._log, port, names, self._load, columns):
+            for number, stored in self._log.bodies(port.operator, port.name, nodes):
+                self._learn(nodes[number], stored)
+                try:
+                    table = columns_of(stored, str(nodes[number]), self._load, columns)
+                except NotKept:
+                    continue
                 yield nodes[number], table
 
-    def all_needed(self, events: Collection[EventNode], columns: Sequence[str] | None) -> dict[EventNode, pa.Table]:
-        """As `kept`, of all these events. Raises `LineageUnknown` or `NotKept` if one has no table."""
-        found = dict(self.each_kept(events, columns))
-        for event in events:
-            if event not in found:
-                raise why_left_out(self._log, event.port, event.event_id, str(event))
-        return found
+    def _learn(self, event: EventNode, stored: StoredBody) -> None:
+        size = len(stored.body) / max(1, self._records[event] or 0)
+        self._record_bytes = max(self._record_bytes, size)
+
+    def each_needed(
+        self, events: Collection[EventNode], columns: Sequence[str] | None
+    ) -> Iterator[tuple[EventNode, pa.Table]]:
+        """As `each_kept`, of all these events. Raises `LineageUnknown` or `NotKept` at the end if one has no table."""
+        missing = dict.fromkeys(events)
+        for event, table in self.each_kept(events, columns):
+            del missing[event]
+            yield event, table
+        for event in missing:
+            raise why_left_out(self._log, event.port, event.event_id, str(event))
 
     def _groups(self, events: Collection[EventNode]) -> Iterator[tuple[Port, list[EventNode]]]:
-        """Those that are in the log, as many as may be in memory at a time."""
-        by_port: dict[Port, list[EventNode]] = defaultdict(list)
-        for event in dict.fromkeys(events):
-            if self._records[event] is not None:
-                by_port[event.port].append(event)
-        for port, every in by_port.items():
-            group: list[EventNode] = []
-            records = 0
-            for event in every:
-                many = self._records[event] or 0
-                if group and (len(group) == MOST_EVENTS_AT_ONCE or records + many > MOST_RECORDS_AT_ONCE):
-                    yield port, group
-                    group, records = [], 0
-                group.append(event)
-                records += many
-            yield port, group
+        """As many of one port as are read at once, by what is known of the size of records when it is asked for them."""
+        by_port: dict[Port, deque[EventNode]] = defaultdict(deque)
+        for event in events:
+            by_port[event.port].append(event)
+        for port, left in by_port.items():
+            while left:
+                group = [left.popleft()]
+                size = self._size(group[0])
+                while left and len(group) < MOST_AT_ONCE and size + self._size(left[0]) <= BYTES_AT_ONCE:
+                    size += self._size(left[0])
+                    group.append(left.popleft())
+                yield port, group
+
+    def _size(self, event: EventNode) -> float:
+        """What the body of an event may have, in bytes."""
+        return max(1, self._records[event] or 0) * (self._record_bytes or UNKNOWN_RECORD)
 
     def ports_of(self, inset: InputSetNode) -> Collection[tuple[str, Port, int]]:
         """(input port, sender, event_id) of the events in an Input Set: one sender may feed several ports."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -128,32 +128,21 @@ def effect(
         return pa.concat_tables(piece.filter(pc.is_in(piece.column(key), wanted)) for piece in chain([first], pieces))
 
 
-def columns_of(
-    log: LineageLog, port: Port, events: Mapping[int, str], load: Elsewhere | None, columns: Sequence[str] | None
-) -> Iterator[tuple[int, pa.Table]]:
-    """Of the records of events of the log's port, those of `columns` that they have; None: all. The events are numbers with
-    the names that they have in errors; the bodies of all are in memory at a time. Those are left out that retention has
-    removed, or that a replay operator has made.
+def columns_of(stored: StoredBody, where: str, load: Elsewhere | None, columns: Sequence[str] | None) -> pa.Table:
+    """Of the records of an event, those of `columns` that they have; None: all. `where` names the event in errors.
 
-    Raises as `records` of the others. A table without columns does not say how many records there are.
+    Raises as `records`, and `NotKept` for one that a replay operator has made. A table without columns does not say how many
+    records there are.
     """
-    if columns is not None and not columns:
-        yield from ((event_id, pa.table({})) for event_id in events)
-        return
-    for event_id, stored in log.bodies(port.operator, port.name, events):
-        where = events[event_id]
-        try:
-            pieces = list(_opened(stored, where, load, columns or ()))
-        except NotKept:
-            continue
-        if columns is not None:
-            kept = [place for place, name in enumerate(pieces[0].column_names) if name in columns]
-            pieces = [piece.select(kept) for piece in pieces]
-        yield event_id, pa.concat_tables(pieces)
+    pieces = list(_opened(stored, where, load, columns or ()))
+    if columns is not None:
+        kept = [place for place, name in enumerate(pieces[0].column_names) if name in columns]
+        pieces = [piece.select(kept) for piece in pieces]
+    return pa.concat_tables(pieces)
 
 
 def why_left_out(log: LineageLog, port: Port, event_id: int, where: str) -> LineageUnknown | NotKept:
-    """The error for an event that `columns_of` has left out."""
+    """The error for an event of which there is no table."""
     try:
         _stored(log, port.operator, port.name, event_id, where)
     except LineageUnknown as removed:

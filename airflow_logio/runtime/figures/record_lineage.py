@@ -169,11 +169,9 @@ class _Tracing:
     def begin(self, values: Mapping[str, str]) -> None:
         self._columns.know(self._graph.events())
         lacking = ""
-        tables = self._columns.all_needed(self._graph.roots, tuple(values)) if values else {}
-        for event in self._graph.roots:
+        for event, table in self._columns.each_needed(self._graph.roots, tuple(values)):
             places = np.arange(self._columns.records(event) or 0)
             if values:
-                table = tables[event]
                 if missing := next((name for name in values if name not in table.column_names), None):
                     lacking = f"the records of {event} have no column {missing!r}"
                     continue
@@ -225,11 +223,13 @@ class _Tracing:
         is_whole = set(shape.inputs) == set(shape.lineage_in) and (self._is_whole or len(shape.inputs) == 1)
         for output, wanted in by_output.items():
             made = Made(inset, shape.rules, output, wanted, taken, is_whole)
+            used = {}
             for event, places, doubts in made_from(made, self._columns):
                 if places is None or len(places):
                     self._selected.setdefault(event, _Selected(np.array([], np.int64))).add(places, doubts)
-                    for read in reads:
-                        self._keys[read].append(self._keys_of(read, event, places))
+                    used[event] = places
+            for read in reads:
+                self._keys[read] += self._keys_of(read, used)
 
     def _taken(
         self, inset: InputSetNode, shape: OperatorShape, ends: Iterable[Node]
@@ -245,16 +245,18 @@ class _Tracing:
                 if at is None or (port, node.port, node.event_id) in at:
                     yield port, node
 
-    def _keys_of(self, read: ReadNode, event: EventNode, places: Places | None) -> pa.Array | None:
-        """The keys of a read in records of an event; None if they are not known."""
+    def _keys_of(self, read: ReadNode, used: Mapping[EventNode, Places | None]) -> Iterator[pa.Array | None]:
+        """The keys of a read in records of events; None for an event of which they are not known."""
         key = read.description.get("key")
-        table = self._columns.kept(event, (key,)) if isinstance(key, str) and places is not None else None
-        if table is None:
-            return None
-        try:
-            return pc.unique(table.column(0).take(places)).drop_null() if table.num_columns else pa.nulls(0)
-        except pa.ArrowException:  # of some types, Arrow cannot say which values are equal
-            return None
+        if not isinstance(key, str) or any(places is None for places in used.values()):
+            yield None
+            return
+        known = 0
+        for event, table in self._columns.each_kept(used, (key,)):
+            known += 1
+            yield _different(table, used[event])
+        if known < len(used):
+            yield None
 
     def answer(self, authored: Lineage) -> TracedRecords:
         ports = CapturedPorts(self._run)
@@ -274,6 +276,14 @@ class _Tracing:
             if (found := keys.get((one.operator_in_log, one.connection, one.action_id))) is not None
         ]
         return TracedRecords(roots, origins, tuple(reads), authored)
+
+
+def _different(table: pa.Table, places: Places | None) -> pa.Array | None:
+    """The values of its only column at these places; None if it is not known which are equal."""
+    try:
+        return pc.unique(table.column(0).take(places)).drop_null() if table.num_columns else pa.nulls(0)
+    except pa.ArrowException:  # of some types, Arrow cannot say
+        return None
 
 
 def _every(keys: Sequence[pa.Array | None]) -> pa.Array | None:

@@ -178,7 +178,7 @@ class _Search:
             parts = {row.inset_id: InputSetPart.of(rules, row.inset_id) for row in rows if row.inset_id is not None}
             wanted = dict.fromkeys([*ask.values, *(name for part in parts.values() for name in part.columns)])
             events = {row.event_id: EventNode(ask.port, row.event_id) for row in rows if row.inset_id is not None}
-            tables = EventColumns(log, self._load).all_needed(events.values(), tuple(wanted))
+            tables = dict(EventColumns(log, self._load).each_needed(events.values(), tuple(wanted)))
             for row in rows:
                 if row.inset_id is None or _has(row, ask.values, parts[row.inset_id], tables[events[row.event_id]]):
                     yield _fate(row, ask.output, log, aside)

@@ -15,7 +15,7 @@ from airflow_logio.runtime.figures.event_search import SearchLimits, search_newe
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape
-from airflow_logio.ui import found_events, lineage_documents
+from airflow_logio.ui import found_events, lineage_documents, lineage_routes
 from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
@@ -304,6 +304,9 @@ def test_a_search_by_values_looks_at_the_newest_first_and_is_continued(
     first = find(client, sales, where=every).json()
     assert [one["event"] for one in first["events"]] == [EVENTS - n for n in range(4)]
     assert (first["searched"], first["before"]) == (4, [EVENTS - 3])
+    fewer = find(client, sales, where=every, most=3).json()
+    assert [one["event"] for one in fewer["events"]] == [EVENTS - n for n in range(3)]
+    assert find(client, sales, where=every, most=0).status_code == 422
     second = find(client, sales, where=every, before=first["before"]).json()
     assert [one["event"] for one in second["events"]] == [EVENTS - 4 - n for n in range(4)]
     monkeypatch.setattr(found_events, "SEARCH", SearchLimits(seconds=0))
@@ -319,6 +322,7 @@ def test_searches_by_values_leave_room_for_looks(
     client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"quantity": "1"}
+    monkeypatch.setattr(lineage_routes, "WAIT_SECONDS", 0.05)
     depth, search = 0, search_newest
     seen: list[tuple[int, int, int]] = []
 
