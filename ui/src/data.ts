@@ -83,6 +83,8 @@ export interface Connection {
   acknowledged: Amount;
   lag: Amount;
   records_per_second: number;
+  /** Its lag as a share of what it may be, at which its sender waits; null inside a group, where no sender waits for it. */
+  fullness: number | null;
   lag_age_seconds: number | null;
   lag_age_is_least: boolean;
 }

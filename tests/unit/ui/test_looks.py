@@ -6,17 +6,20 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from airflow_logio.errors import UnknownRun
+from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.report import Reporter
 from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
-from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView
+from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, Observer
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records import BacklogBound, GroupRef
 from airflow_logio.ui import run_list
 from airflow_logio.ui import shared_lists as lists_module
+from airflow_logio.ui.fullness import Fullness
 from airflow_logio.ui.lag_ages import MOST_LOOKS, LagAge, LagAges
 from airflow_logio.ui.looks import FRESH_SECONDS, MOST_RUNS, Looks
 from airflow_logio.ui.run_list import listed_runs
@@ -144,6 +147,22 @@ def test_a_connection_of_a_replicated_group_has_those_of_its_slots(store: LogSto
     for one, parts in drawn:
         assert one.sent == sum((part.sent for part in parts), Amount())
     assert max(len(parts) for _, parts in drawn) > 1
+
+
+def test_how_full_a_connection_is(store: LogStore, flow: TwoGroups) -> None:
+    """By events, or by bytes where they are large; of slots the fullest; and nothing is held up inside a group."""
+    run = replace(flow.run, spec=replace(flow.run.spec, backlog=BacklogBound(events=20, bytes=1_000)))
+
+    def fullness(*connections: ConnectionView) -> float | None:
+        return Fullness(Observer(store, run).take()).of(connections)
+
+    one = connection(10, 5)
+    assert fullness(one) == 0.25
+    assert fullness(one, connection(9, 0)) == 0.45
+    assert fullness(structs.replace(one, to_group="a")) is None
+    flow.drivers["ingest"].session.commit([fx.CountEvents(Port("read", "out"), "out", 0, 0, 2_000)])
+    (between,) = [view for view in Observer(store, run).take().connections if not view.inside_group]
+    assert (between.lag.events, fullness(between)) == (3, 0.6), "its ten events have 200 bytes each"
 
 
 def test_a_run_is_looked_at_by_its_uid_alone(store: LogStore, flow: TwoGroups) -> None:
