@@ -1,5 +1,6 @@
 import { useState } from "react";
 import { Behind, type RecordPlace } from "./Behind";
+import { EventLink } from "./EventLink";
 import { type LineageStep, Refused, type Server, type Table } from "./data";
 import type { Named } from "./place";
 import { Records } from "./Records";
@@ -65,9 +66,7 @@ export function ItemDetails({ server, api, item, data, open, close }: Props) {
         <ul className="plain" aria-label="Events">
           {item.events.map((event) => (
             <li key={event.event}>
-              <button type="button" className="link" onClick={() => open(event)}>
-                {event.port} {event.event}
-              </button>{" "}
+              <EventLink event={event} open={open} />
               <span className="small">{event.records === null ? "let go by retention" : counted(event.records, "record")}</span>
             </li>
           ))}

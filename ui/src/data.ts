@@ -1,5 +1,7 @@
 // What the server says (airflow_logio/ui), as far as the page reads it, and how it is asked.
 
+import type { Named } from "./place";
+
 export interface Amount {
   events: number;
   records: number;
@@ -238,6 +240,23 @@ export interface FoundByValues {
 }
 
 export type Found = FoundByName | FoundByValues;
+
+/** Why a record is not among the output of a port: from there towards the sources. */
+export interface WhyNot {
+  is_there: boolean;
+  searches: {
+    said: string;
+    events: Named[];
+    events_in_all: number;
+    /** What an operator has done with an event, and what it has made of it. */
+    met: (Named & { said: string; made: Named[] })[];
+    met_in_all: number;
+    is_met_cut: boolean;
+  }[];
+  searches_in_all: number;
+  notes: string[];
+  seconds: number;
+}
 
 export interface Table {
   columns: string[];

@@ -13,7 +13,7 @@ from airflow_logio.errors import LineageUnknown, NotKept
 from airflow_logio.protocol.record_rules import Dependence, Part
 from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.runtime.figures.event_columns import EventColumns
-from airflow_logio.runtime.figures.event_search import Holding, events_holding
+from airflow_logio.runtime.figures.event_search import NO_LIMITS, Holding, SearchLimits, Spent, events_holding
 from airflow_logio.runtime.figures.input_set_parts import InputSetPart
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.record_values import AllOf, Condition, Sought, Stretch, column_names, holding
@@ -76,6 +76,12 @@ class PortSearch:
     met: tuple[Met, ...] = ()
     is_output_known: bool = True
     """All records of the port behind it were searched, and none of them is what was sought."""
+    output: Port | None = None
+    """The port behind it, that `Met.made` numbers the events of; None for the port that was asked for."""
+    is_cut: bool = False
+    """Limits were reached: only the newest events were searched, or of large ones only the first records."""
+    is_met_cut: bool = False
+    """Limits were reached: more may have become of the events than `met` says."""
 
     @property
     def is_whole(self) -> bool:
@@ -97,15 +103,22 @@ class WhyNot:
 
 
 def why_not(
-    store: LogStore, run: Run | str, port: AnyPort, values: Mapping[str, str], load: Elsewhere | None = None
+    store: LogStore,
+    run: Run | str,
+    port: AnyPort,
+    values: Mapping[str, str],
+    load: Elsewhere | None = None,
+    limits: SearchLimits = NO_LIMITS,
 ) -> WhyNot:
     """Where a record with these values (column → as text) got to that is not among the output of a port.
 
     All events of the port are searched, as far as they are retained; then those of the ports before it, for the records that
-    it would have been made from by what operators declare. Where some are found, the search ends. Raises as `events_holding`.
+    it would have been made from by what operators declare. Where some are found, the search ends. `limits` are those of all
+    searches together: where they are reached, a note says so, and nothing behind that is searched. Raises as
+    `events_holding`.
     """
     found = store.find_run(run) if isinstance(run, str) else run
-    return _Search(store, found, load).all(CapturedPorts(found).checked(port), values)
+    return _Search(store, found, load, Spent(limits)).all(CapturedPorts(found).checked(port), values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +133,11 @@ class _Ask:
 
 
 class _Search:
-    def __init__(self, store: LogStore, run: Run, load: Elsewhere | None) -> None:
+    def __init__(self, store: LogStore, run: Run, load: Elsewhere | None, spent: Spent) -> None:
         self._store = store
         self._run = run
         self._load = load
+        self._spent = spent
         self._answer = WhyNot()
 
     def all(self, port: Port, values: Mapping[str, str]) -> WhyNot:
@@ -131,30 +145,50 @@ class _Search:
         while todo:
             ask = todo.popleft()
             place = ask.port, ask.receiver, tuple(sorted((name, str(value)) for name, value in ask.values.items()))
-            if place not in asked:
-                asked.add(place)
-                if not self._is_found(ask):
-                    todo += self._before(ask)
+            if place in asked:
+                continue
+            asked.add(place)
+            if self._answer.searches and self._spent.is_over():
+                self._answer.notes.append(f"{ask.port} was not searched: the limits of this search are reached")
+            elif not self._is_found(ask):
+                todo += self._before(ask)
         return self._answer
 
     def _is_found(self, ask: _Ask) -> bool:
+        """Whether the way back ends here: such records are found, or it is not known whether there are any."""
         try:
-            (one,) = events_holding(self._store, self._run, ask.port, ask.values, self._load)
+            (one,) = events_holding(self._store, self._run, ask.port, ask.values, self._load, self._spent)
         except NotKept as error:
             self._answer.notes.append(str(error))
-            self._note(ask, {}, 0, self._sent(ask.port), ())
+            self._note(ask, Holding(ask.port, ask.port, {}, 0, self._sent(ask.port)))
             return False
         except LineageUnknown as error:
             if ask.receiver is None:
                 raise
             self._answer.notes.append(str(error))
             return True
-        met = tuple(self._fates(ask, one)) if ask.receiver is not None and one.records else ()
-        self._note(ask, one.records, one.searched, one.sent, met)
-        return bool(one.records)
+        self._note(ask, one)
+        if one.records:
+            return True
+        if left_out := _left_out(one):
+            self._answer.notes.append(f"of {ask.port} {left_out} may have such a record")
+        return bool(left_out)
 
-    def _note(self, ask: _Ask, found: Mapping[int, int], searched: int, sent: int, met: tuple[Met, ...]) -> None:
-        search = PortSearch(ask.port, ask.values, found, searched, sent, ask.not_followed, met, ask.is_output_known)
+    def _note(self, ask: _Ask, held: Holding) -> None:
+        met = list(self._fates(ask, held)) if ask.receiver is not None and held.records else []
+        search = PortSearch(
+            ask.port,
+            ask.values,
+            held.records,
+            held.searched,
+            held.sent,
+            ask.not_followed,
+            tuple(met),
+            ask.is_output_known,
+            output=None if ask.receiver is None else Port(ask.receiver.operator, ask.output),
+            is_cut=held.before > 1 or bool(held.partly),
+            is_met_cut=bool(met) and self._spent.is_late(),
+        )
         self._answer.searches.append(search)
 
     def _sent(self, port: Port) -> int:
@@ -175,6 +209,8 @@ class _Search:
             for row in log.deliveries_of(ask.port, held.records):
                 if row.receiver == ask.receiver and self._has(row, ask, columns):
                     yield _fate(row, ask.output, log, aside)
+                if self._spent.is_late():
+                    return
 
     def _has(self, row: Delivered, ask: _Ask, columns: EventColumns) -> bool:
         """Whether the Input Set has such a record of the event."""
@@ -243,6 +279,13 @@ class _Search:
 
     def _shape(self, operator: str) -> OperatorShape:
         return self._run.spec.operators[operator]
+
+
+def _left_out(one: Holding) -> str:
+    """What limits have left out of a search."""
+    if one.before > 1:
+        return f"only the newest {one.searched:,} of {one.sent:,} events were searched: earlier ones"
+    return "large events were searched in part: their other parts" if one.partly else ""
 
 
 def _stretch(window: Part, operator: str, value: str) -> Stretch:
