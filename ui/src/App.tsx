@@ -1,6 +1,6 @@
 import { useEffect } from "react";
 import type { RunList as Listed, Server } from "./data";
-import { groupOfTask, usePlace } from "./place";
+import { groupOfTask, type Named, type Place, placeNow, usePlace } from "./place";
 import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { RunList } from "./RunList";
@@ -15,6 +15,8 @@ interface Props {
 }
 
 const LIST_SECONDS = 5;
+const NOWHERE: Place = { run: null, group: null };
+const isSame = (one?: Named | null, other?: Named | null) => one?.port === other?.port && one?.event === other?.event;
 
 /** The whole page: a list of runs, or one of them; of one DAG or DAG run, where it is shown inside of it. */
 export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
@@ -28,6 +30,7 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
   // A DAG run has several runs if its DAG has several pipelines or it was begun anew: the newest is shown, of those with the
   // group of the task.
   const ofTask = runs?.find((run) => groupOfTask(taskId, run.groups ?? []) !== null) ?? runs?.[0];
+  const here = named === null && inDagRun ? NOWHERE : place;
   const uid = named ?? (inDagRun ? (ofTask?.uid ?? null) : null);
 
   useEffect(() => {
@@ -49,11 +52,13 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
           key={uid}
           server={server}
           uid={uid}
-          group={named === null && inDagRun ? null : place.group}
+          group={here.group}
           taskId={named === null ? taskId : null}
-          select={(group) => go({ run: uid, group, named: place.named })}
-          event={named === null && inDagRun ? null : (place.named ?? null)}
-          follow={(event) => go({ run: uid, group: place.group, named: event })}
+          select={(group) => go({ ...here, run: uid, group })}
+          event={here.named ?? null}
+          follow={(event) => isSame(event, here.named) || go({ run: uid, group: here.group, named: event })}
+          trail={here}
+          keep={(trail) => go({ ...placeNow(), ...trail }, true)}
           others={dagRunId !== null && runs !== null ? runs : []}
           open={(run) => go({ run, group: null })}
           back={dagRunId === null ? () => go({ run: null, group: null }) : null}
