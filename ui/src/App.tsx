@@ -23,7 +23,8 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
   const [place, go] = usePlace();
   const inDagRun = dagRunId !== null;
   const isListed = inDagRun || place.run === null;
-  const list = usePolled<Listed>(server, isListed ? `api/runs${asked(dagId, dagRunId)}` : null, LIST_SECONDS);
+  const path = `api/runs${asked(dagId, dagRunId)}`;
+  const list = usePolled<Listed>(server, isListed ? path : null, LIST_SECONDS);
   const runs = list.value?.runs ?? null;
   // What the address names is shown, but for a DAG run only if it is one of its runs.
   const named = place.run !== null && (!inDagRun || runs?.some((run) => run.uid === place.run) === true) ? place.run : null;
@@ -44,7 +45,9 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
         <>
           <h1>{dagId === null ? "Runs" : `Runs of ${dagId}`}</h1>
           <Problem problem={list.problem} at={list.at} />
-          {runs !== null && <RunList runs={runs} older={list.value!.older} open={(run) => go({ run, group: null })} />}
+          {list.value !== null && (
+            <RunList server={server} path={path} seconds={LIST_SECONDS} listed={list.value} open={(run) => go({ run, group: null })} />
+          )}
           {runs === null && list.problem === null && <p role="status">Looking at the log ...</p>}
         </>
       ) : (

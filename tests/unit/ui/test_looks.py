@@ -23,7 +23,7 @@ from airflow_logio.ui.fullness import Fullness
 from airflow_logio.ui.lag_ages import MOST_LOOKS, LagAge, LagAges
 from airflow_logio.ui.looks import FRESH_SECONDS, MOST_RUNS, Looks
 from airflow_logio.ui.run_list import listed_runs
-from airflow_logio.ui.shared_lists import SharedLists
+from airflow_logio.ui.shared_lists import ListAsked, SharedLists
 from tests.support.large_runs import large_run
 from tests.support.logs import spec
 from tests.support.statements import counted_statements
@@ -187,16 +187,16 @@ def test_a_run_is_looked_at_by_its_uid_alone(store: LogStore, flow: TwoGroups) -
 def test_readers_of_the_same_dags_share_a_list(store: LogStore, flow: TwoGroups) -> None:
     clock = [0.0]
     lists = SharedLists(store, None, lambda: clock[0])
-    first = lists.of({"dag", "other"}, None)
+    first = lists.of(ListAsked(frozenset({"dag", "other"})))
     with counted_statements() as asked:
-        assert lists.of(["other", "dag"], None) is first
+        assert lists.of(ListAsked(frozenset(["other", "dag"]))) is first
     assert asked == []
     assert [one["uid"] for one in first.runs] == [flow.run.uid]
-    assert lists.of({"other"}, None).runs == [] == lists.of(set(), None).runs
+    assert lists.of(ListAsked(frozenset({"other"}))).runs == [] == lists.of(ListAsked(frozenset())).runs
     clock[0] += lists_module.FRESH_SECONDS
-    assert lists.of({"dag", "other"}, None) is not first
+    assert lists.of(ListAsked(frozenset({"dag", "other"}))) is not first
     for number in range(2 * lists_module.MOST_LISTS):
-        lists.of({f"dag-{number}"}, None)
+        lists.of(ListAsked(frozenset({f"dag-{number}"})))
     assert len(lists._lists) == lists_module.MOST_LISTS
 
 
