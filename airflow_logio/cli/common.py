@@ -95,7 +95,3 @@ def opened(url: str, *, create: bool = False) -> Iterator[LogStore]:
         yield store
     finally:
         store.dispose()
-
-
-def counted(many: int, name: str) -> str:
-    return f"{many:,} {name}{'' if many == 1 else 's'}"

@@ -11,13 +11,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from airflow_logio.cli.common import LogOption, RunArgument, counted, opened, out, pairs, warn
+from airflow_logio.cli.common import LogOption, RunArgument, opened, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
 from airflow_logio.cli.traced_records import traced_json, traced_tables
-from airflow_logio.cli.why_not_text import why_not_json, why_not_lines
 from airflow_logio.errors import LogioError, NotKept
+from airflow_logio.run_report.counted import counted
+from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
 from airflow_logio.runtime.figures import lineage_records
 from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
 from airflow_logio.runtime.figures.shown_records import together

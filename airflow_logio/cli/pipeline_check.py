@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from airflow_logio.cli.common import LogOption, counted, out, pairs, warn
+from airflow_logio.cli.common import LogOption, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import Wanted, describe
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.run_report.counted import counted
 from airflow_logio.runtime.datasets.folder_inspection import inspect_folders
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.runtime.systems.inspection import Finding, inspect_systems

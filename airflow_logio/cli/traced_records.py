@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.cli.common import counted
 from airflow_logio.errors import LineageUnknown, NotKept
+from airflow_logio.run_report.counted import counted
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, records
 from airflow_logio.runtime.figures.record_lineage import TracedEvent, TracedRecords
 from airflow_logio.runtime.figures.shown_records import distinct_names, rows_at, together

@@ -94,9 +94,11 @@ class LogStore(ABC):
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
         state: RunState | None = None,
+        named: str | None = None,
         limit: int = 50,
     ) -> Sequence[Run]:
-        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, in one state, where that is given."""
+        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, in one state, where that is given; and
+        those whose pipeline, DAG or DAG run has `named` in its name, ASCII letters in either case."""
 
     @abstractmethod
     def change_types(self, run_id: int, change: TypeChange) -> Run:

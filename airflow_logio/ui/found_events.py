@@ -63,7 +63,7 @@ def found_document(store: LogStore, run: Run, port: str, sought: Sought) -> dict
     """The first events that are sought. If the log is slow, not all of its ports are looked at: the slots of a group have
     their own. Raises `LineageUnknown`."""
     places = CapturedPorts(run).places(port)
-    names = dict(zip(places, _names(run, places), strict=True))
+    names = dict(zip(places, port_names(run, places), strict=True))
     looks = [(place, origin) for place in places for origin in sought.origins(run, place)]
     end = time.monotonic() + MOST_SECONDS
     found: list[list[dict[str, Any]]] = []
@@ -121,7 +121,7 @@ def held_document(
     ``before`` of the answer is where the next one continues; None if all are searched. Raises as `search_newest`.
     """
     found = search_newest(store, run, port, where, load, replace(SEARCH, found=min(SEARCH.found, most)), before)
-    names = _names(run, [one.place for one in found.holding])
+    names = port_names(run, [one.place for one in found.holding])
     return {
         "events": [
             {"port": name, "event": number, "records": many}
@@ -137,7 +137,7 @@ def held_document(
     }
 
 
-def _names(run: Run, places: Iterable[Port]) -> list[str]:
+def port_names(run: Run, places: Iterable[Port]) -> list[str]:
     """As the page names ports of the log."""
     names = {found: name for name, found in CapturedPorts(run).named()}
     return [names.get(place, str(place)) for place in places]

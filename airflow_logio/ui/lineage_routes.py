@@ -25,6 +25,7 @@ from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.posted import LONGEST_TEXT, Posted, Text, decoded, posted_after
 from airflow_logio.ui.record_documents import behind_document
+from airflow_logio.ui.why_not_document import why_not_document
 
 MOST_CRITERIA = 20
 MOST_SEARCHING = 2
@@ -57,6 +58,13 @@ class SoughtEvents(Posted, frozen=True):
     """Events that a search by values is to find in this step."""
 
 
+class MissingRecord(Posted, frozen=True):
+    """A record that is not among the output of a port."""
+
+    port: Text
+    where: Annotated[dict[Text, Text], msgspec.Meta(min_length=1, max_length=MOST_CRITERIA)]
+
+
 class LineageRoutes:
     """`payloads`: where bodies are that are not in the log. `readable` finds a run that a person may see."""
 
@@ -75,8 +83,11 @@ class LineageRoutes:
         self._places = BoundedSemaphore(MOST_SEARCHING + MOST_WAITING)
 
     def add_to(self, app: FastAPI) -> None:
+        self._add_looks(app)
+        self._add_searches(app)
+
+    def _add_looks(self, app: FastAPI) -> None:
         user = Depends(self._access.user)
-        given = Depends(posted_after(self._access.user))
 
         @app.get("/api/runs/{uid}/lineage")
         def ports(uid: str, who: Any = user) -> dict[str, Any]:
@@ -113,7 +124,12 @@ class LineageRoutes:
                 node = documents.read_node(operator, connection, action)
                 return documents.records_document(log, run, node, self._payloads())
 
-        @app.post("/api/runs/{uid}/lineage/find")  # changes nothing: values are data, and stand in no address
+    def _add_searches(self, app: FastAPI) -> None:
+        """Posted, though they change nothing: values are data, and stand in no address."""
+        user = Depends(self._access.user)
+        given = Depends(posted_after(self._access.user))
+
+        @app.post("/api/runs/{uid}/lineage/find")
         def find(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
             look = self._readable(uid, who)
             it = decoded(raw, SoughtEvents)
@@ -126,6 +142,15 @@ class LineageRoutes:
                     return found_document(log, run, it.port, Sought(it.event, it.input_set, it.at))
             with self._searching(), self._asking(look) as (log, run):
                 return held_document(log, run, it.port, it.where, it.before, self._payloads(), it.most)
+
+        @app.post("/api/runs/{uid}/lineage/why_not")
+        def why_not(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+            look = self._with_data(uid, who)
+            it, load = decoded(raw, MissingRecord), self._payloads()
+            errors_shown = self._access.may_read_output(who, look.dag_id)
+            with self._searching(), self._asking(look) as (log, run):
+                told = look.report.log
+                return why_not_document(log, run, it.port, it.where, load, log=told, errors_shown=errors_shown)
 
     def _with_data(self, uid: str, who: Any) -> RunLook:
         look = self._readable(uid, who)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui.looks import Looks, RunLook
 from airflow_logio.ui.run_list import ListedRuns
-from airflow_logio.ui.shared_lists import SharedLists
+from airflow_logio.ui.shared_lists import ListAsked, SharedLists
 
 REFUSED_SECONDS = 2.0
 """For so long a refusal holds for everyone: an unavailable database must not hold all threads of a server."""
@@ -52,13 +52,13 @@ class LogSource:
         with self.asking() as log:
             return log.looks.at(uid)
 
-    def listed(self, dag_ids: Collection[str] | None, dag_run_id: str | None) -> ListedRuns:
+    def listed(self, asked: ListAsked) -> ListedRuns:
         """As `SharedLists.of`; one that still holds takes no place. Raises as `asking`."""
-        held = None if self._opened is None else self._opened.lists.fresh(dag_ids, dag_run_id)
+        held = None if self._opened is None else self._opened.lists.fresh(asked)
         if held is not None:
             return held
         with self.asking() as log:
-            return log.lists.of(dag_ids, dag_run_id)
+            return log.lists.of(asked)
 
     @contextmanager
     def asking(self) -> Iterator[OpenLog]:

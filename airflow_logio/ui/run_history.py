@@ -9,17 +9,20 @@ from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.run_report.report import Report
 from airflow_logio.store.records import DriverRecord, ScalingRequest
 from airflow_logio.ui.error_texts import HIDDEN, error_text
+from airflow_logio.ui.past_stops import PastStop, past_stops
 
 MOST = 300
 """Happenings that a look has."""
 LONGEST_CAUSE = 300
+ROOM_FOR_STOP = 100
+"""Characters of it for what came of an error, where a group stood still."""
 _STOPPED = {GroupState.PARKED: "parked", GroupState.HALTED: "halted"}
 
 
 def happenings(report: Report, *, shown: bool) -> dict[str, Any]:
     """``total`` of them, and the latest: each has ``at``, ``kind``, ``group``, ``incarnation`` and ``text``.
 
-    Of groups that are parked or halted, the log has the present stop only. `shown`: with the texts of errors.
+    A stop that is over is told as far as the records of drivers say it (`past_stops`). `shown`: with the texts of errors.
     """
     found = [
         *_of_groups(report, shown=shown),
@@ -34,8 +37,12 @@ def happenings(report: Report, *, shown: bool) -> dict[str, Any]:
 def _happening(
     at: float, kind: str, text: str, group: str | None = None, incarnation: int | None = None
 ) -> dict[str, Any]:
-    cut = text if len(text) <= LONGEST_CAUSE else f"{text[:LONGEST_CAUSE]}..."
+    cut = _cut(text, LONGEST_CAUSE)
     return {"at": at, "kind": kind, "group": group, "incarnation": incarnation, "text": cut}
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _of_run(report: Report) -> Iterator[dict[str, Any]]:
@@ -53,17 +60,25 @@ def _of_drivers(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
         for view in report.snapshot.groups
         if view.status.state in _STOPPED
     }
+    stops = past_stops(report.drivers, report.run.spec.budget)
     for driver in report.drivers:
         cause = _cause(driver, shown=shown)
         yield _happening(driver.claimed_at, "launch", cause, driver.group, driver.incarnation)
         is_said = (driver.group, driver.incarnation, driver.error) in stopped  # as what has parked the group
         if driver.ended_at is not None and driver.error and not is_said:
-            why = driver.error if shown else HIDDEN
-            yield _happening(driver.ended_at, "death", why, driver.group, driver.incarnation)
+            kind, why = _end(driver.error if shown else HIDDEN, stops.get((driver.group, driver.incarnation)))
+            yield _happening(driver.ended_at, kind, why, driver.group, driver.incarnation)
     for one in report.recoveries:
         if one.first_commit_at is not None:
             text = f"recovered: first commit {one.seconds or 0.0:.1f} s after the death was seen"
             yield _happening(one.first_commit_at, "recovery", text, one.group, one.incarnation)
+
+
+def _end(why: str, stop: PastStop | None) -> tuple[str, str]:
+    """Kind and text of a driver's end with an error. The error is cut, not what came of it."""
+    if stop is None:
+        return "death", why
+    return "parked" if stop.is_parked else "stopped", stop.told(_cut(why, LONGEST_CAUSE - ROOM_FOR_STOP))
 
 
 def _cause(driver: DriverRecord, *, shown: bool) -> str:

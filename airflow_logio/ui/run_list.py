@@ -28,16 +28,22 @@ class ListedRuns(NamedTuple):
 
 
 def listed_runs(
-    store: LogStore, log: str | None, dag_ids: Collection[str] | None, *, dag_run_id: str | None = None
+    store: LogStore,
+    log: str | None,
+    dag_ids: Collection[str] | None,
+    *,
+    dag_run_id: str | None = None,
+    named: str | None = None,
 ) -> ListedRuns:
     """Runs of these DAGs, or all (None): unfinished ones first, then the newest. Those of a DAG run are in the order in which
-    they were begun, the newest first, and with the names of their groups.
+    they were begun, the newest first, and with the names of their groups. `named`: as for `LogStore.list_runs`.
 
     `log` is the connection id of the log. Raises `LogUnavailable`.
     """
 
     def newest(state: RunState | None) -> Sequence[Run]:
-        return store.list_runs(dag_ids=dag_ids, dag_run_id=dag_run_id, state=state, limit=MOST_RUNS + 1)
+        most = MOST_RUNS + 1
+        return store.list_runs(dag_ids=dag_ids, dag_run_id=dag_run_id, state=state, named=named, limit=most)
 
     latest = newest(None)
     unfinished = newest(RunState.RUNNING) if len(latest) > MOST_RUNS else [one for one in latest if _is_unfinished(one)]

@@ -21,6 +21,7 @@ from airflow_logio.runtime.figures.snapshot import ConnectionView, GroupView
 from airflow_logio.store.load_records import Load
 from airflow_logio.store.records import GroupStatus, RunSpec
 from airflow_logio.ui.error_texts import error_text
+from airflow_logio.ui.fullness import Fullness
 from airflow_logio.ui.lag_ages import LagAge, LagAges
 from airflow_logio.ui.run_history import happenings, noted
 
@@ -34,6 +35,7 @@ def common_parts(
     """The parts of a look that all readers get. `operators_document`, `authored` and `ages` are kept between the looks at
     a run."""
     connections = authored.with_parts(report.snapshot.connections)
+    fullness = Fullness(report.snapshot)
     return {
         "at": report.at,
         **as_json.run_document(report.run),
@@ -43,7 +45,9 @@ def common_parts(
         "ended": report.has_ended,
         "supervision": as_json.supervision_document(report),
         "operators": operators,
-        "connections": [_connection(one, ages.oldest(parts, report.at)) for one, parts in connections],
+        "connections": [
+            _connection(one, ages.oldest(parts, report.at), fullness.of(parts)) for one, parts in connections
+        ],
     }
 
 
@@ -143,9 +147,10 @@ def operators_document(spec: RunSpec) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _connection(one: ConnectionView, age: LagAge | None) -> dict[str, Any]:
+def _connection(one: ConnectionView, age: LagAge | None, fullness: float | None) -> dict[str, Any]:
     return {
         **as_json.connection_document(one),
+        "fullness": None if fullness is None else round(fullness, 3),
         "lag_age_seconds": None if age is None else round(age.seconds, 1),
         "lag_age_is_least": age is not None and age.is_least,
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui.error_texts import HIDDEN
@@ -16,7 +16,15 @@ from airflow_logio.ui.shared_value import SharedValue
 
 FRESH_SECONDS = 2.0
 MOST_LISTS = 64
-_Key = tuple[frozenset[str] | None, str | None]
+
+
+class ListAsked(NamedTuple):
+    """Which runs are listed; None for all."""
+
+    dag_ids: frozenset[str] | None
+    dag_run_id: str | None = None
+    named: str | None = None
+    """A part of the name of the pipeline, the DAG or the DAG run."""
 
 
 class SharedLists:
@@ -27,24 +35,24 @@ class SharedLists:
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
-        self._lists: OrderedDict[_Key, SharedValue[ListedRuns]] = OrderedDict()
+        self._lists: OrderedDict[ListAsked, SharedValue[ListedRuns]] = OrderedDict()
 
-    def fresh(self, dag_ids: Collection[str] | None, dag_run_id: str | None) -> ListedRuns | None:
+    def fresh(self, asked: ListAsked) -> ListedRuns | None:
         """A list that still holds; None where the log must be asked."""
-        return self._shared(dag_ids, dag_run_id).fresh()
+        return self._shared(asked).fresh()
 
-    def of(self, dag_ids: Collection[str] | None, dag_run_id: str | None) -> ListedRuns:
+    def of(self, asked: ListAsked) -> ListedRuns:
         """As `listed_runs`, at most two seconds old, or more where a list costs much. Raises `LogUnavailable`."""
-        return self._shared(dag_ids, dag_run_id).get()
+        return self._shared(asked).get()
 
-    def _shared(self, dag_ids: Collection[str] | None, dag_run_id: str | None) -> SharedValue[ListedRuns]:
-        key = None if dag_ids is None else frozenset(dag_ids), dag_run_id
+    def _shared(self, asked: ListAsked) -> SharedValue[ListedRuns]:
         with self._lock:
-            found = self._lists.pop(key, None)
+            found = self._lists.pop(asked, None)
             if found is None:
-                find = partial(listed_runs, self._store, self._log, key[0], dag_run_id=dag_run_id)
+                dag_ids, dag_run_id, named = asked
+                find = partial(listed_runs, self._store, self._log, dag_ids, dag_run_id=dag_run_id, named=named)
                 found = SharedValue(find, FRESH_SECONDS, self._clock)
-            self._lists[key] = found
+            self._lists[asked] = found
             while len(self._lists) > MOST_LISTS:
                 self._lists.popitem(last=False)
         return found

@@ -27,11 +27,11 @@ from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.page_files import served
 from airflow_logio.ui.refusals import Refusals
 from airflow_logio.ui.run_actions import Retrying, RunActions
-from airflow_logio.ui.shared_lists import list_document
+from airflow_logio.ui.shared_lists import ListAsked, list_document
 
 MOST_LINES = 200
 LONGEST_NAME = 250
-"""Characters of a DAG's or a DAG run's id, as Airflow has them."""
+"""Characters of a DAG's or a DAG run's id, as Airflow has them, or of a part of a name that is looked for."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -78,6 +78,7 @@ def create_app(
         who: Any = user,
         dag_id: str | None = Query(None, max_length=LONGEST_NAME),
         dag_run_id: str | None = Query(None, max_length=LONGEST_NAME),
+        named: str | None = Query(None, min_length=1, max_length=LONGEST_NAME),
     ) -> Response:
         if dag_id is None:
             allowed = access.readable(who)
@@ -85,7 +86,8 @@ def create_app(
             allowed = [dag_id]
         else:
             raise HTTPException(403, "you may not read this DAG")
-        return _json(list_document(source.listed(allowed, dag_run_id), partial(access.may_read_output, who)))
+        asked = ListAsked(None if allowed is None else frozenset(allowed), dag_run_id, named)
+        return _json(list_document(source.listed(asked), partial(access.may_read_output, who)))
 
     @app.get("/api/runs/{uid}")
     def run(uid: str, who: Any = user) -> Response:

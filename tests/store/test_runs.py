@@ -79,6 +79,18 @@ def test_runs_are_listed_by_dag_and_dag_run(log_store: LogStore) -> None:
     assert [run.uid for run in log_store.list_runs(state=RunState.SUPERSEDED)] == [first.uid]
 
 
+def test_runs_are_found_by_parts_of_their_names(log_store: LogStore) -> None:
+    first = log_store.start_run(spec(dag_run="Manual_1%"))
+    second = log_store.start_run(spec(dag_run="manual-2"))
+    named = {
+        part: [run.uid for run in log_store.list_runs(named=part)] for part in ("MANUAL", "al_", "%", "sal", "dag")
+    }
+    assert named["MANUAL"] == named["sal"] == named["dag"] == [second.uid, first.uid]
+    assert named["al_"] == named["%"] == [first.uid], "signs of SQL are only signs"
+    assert log_store.list_runs(named="x'; --\x00") == []
+    assert log_store.list_runs(named="manual", dag_ids=["another"]) == []
+
+
 @pytest.mark.parametrize("name", ["nobody", "%", "_", "run-"])
 def test_an_unknown_run_is_said_to_be_unknown(log_store: LogStore, name: str) -> None:
     log_store.start_run(spec())

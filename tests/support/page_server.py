@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def page_of(log_url: str, *arguments: str) -> Iterator[str]:
-    """The address that it prints."""
+def page_of(log_url: str, *arguments: str, noted: list[str] | None = None) -> Iterator[str]:
+    """The address that it prints. `noted` gets what else it prints, at its end and as one line: who has done what."""
     command = [sys.executable, "-m", "airflow_logio.cli", "ui", *arguments]
     environment = {**os.environ, "LOGIO_URL": log_url}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -22,3 +22,5 @@ def page_of(log_url: str, *arguments: str) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(20)
+            if noted is not None:
+                noted.append(" ".join(process.stdout.read().split()))

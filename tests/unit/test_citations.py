@@ -130,6 +130,14 @@ def test_pages_that_code_names_exist() -> None:
     assert missing == []
 
 
+def test_the_map_of_the_documentation_has_every_page_once() -> None:
+    docs = ROOT / "docs"
+    linked = [link for link in LINK.findall((docs / "README.md").read_text(encoding="utf-8")) if ".." not in link]
+    assert sorted(linked) == sorted(
+        str(page.relative_to(docs)) for page in docs.rglob("*.md") if page.name != "README.md"
+    )
+
+
 def test_modules_that_pages_name_exist() -> None:
     places = (ROOT, ROOT / "airflow_logio", ROOT / "tests")
     assert [

@@ -17,7 +17,9 @@ const ENDED = new Set(["parked", "halted", "finished", "retired"]);
 /** What a person may do to a whole run. Nothing is shown to those who may only look. */
 export function RunActions({ server, run, rights }: Props) {
   const [asked, ask] = useState<Asked | null>(null);
-  if (rights?.change !== true || run.state === "superseded") return null;
+  const isOver = run.state === "superseded";
+  // What came of giving it up is read to the end, also when the next look finds it given up.
+  if (rights?.change !== true || (isOver && asked === null)) return null;
   const alive = run.groups.filter((one) => !ENDED.has(one.state));
   const stopped = run.groups.filter((one) => STARTABLE.has(one.state));
   const act = (body: object = {}) => server.post<Done>(`api/runs/${run.uid}/${asked}`, body);
@@ -26,8 +28,8 @@ export function RunActions({ server, run, rights }: Props) {
     <div className="actions" role="group" aria-label="What can be done with the run">
       {alive.length > 0 && <Action name="Drain ..." open={() => ask("drain")} />}
       {alive.length > 0 && <Action name="Stop ..." open={() => ask("stop")} />}
-      {rights.retry !== null && (stopped.length > 0 || run.condition.includes("quarantine")) && <Action name="Retry ..." open={() => ask("retry")} />}
-      <Action name="Give up ..." open={() => ask("give_up")} />
+      {rights.retry !== null && !isOver && (stopped.length > 0 || run.condition.includes("quarantine")) && <Action name="Retry ..." open={() => ask("retry")} />}
+      {!isOver && <Action name="Give up ..." open={() => ask("give_up")} />}
       {asked === "drain" && (
         <Confirm title={`Drain the run of ${run.pipeline}?`} action="Drain it" run={act} close={close}>
           <p>

@@ -1,6 +1,6 @@
 import { useEffect } from "react";
 import type { RunList as Listed, Server } from "./data";
-import { groupOfTask, usePlace } from "./place";
+import { groupOfTask, type Named, type Place, placeNow, usePlace } from "./place";
 import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { RunList } from "./RunList";
@@ -15,19 +15,23 @@ interface Props {
 }
 
 const LIST_SECONDS = 5;
+const NOWHERE: Place = { run: null, group: null };
+const isSame = (one?: Named | null, other?: Named | null) => one?.port === other?.port && one?.event === other?.event;
 
 /** The whole page: a list of runs, or one of them; of one DAG or DAG run, where it is shown inside of it. */
 export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
   const [place, go] = usePlace();
   const inDagRun = dagRunId !== null;
   const isListed = inDagRun || place.run === null;
-  const list = usePolled<Listed>(server, isListed ? `api/runs${asked(dagId, dagRunId)}` : null, LIST_SECONDS);
+  const path = `api/runs${asked(dagId, dagRunId)}`;
+  const list = usePolled<Listed>(server, isListed ? path : null, LIST_SECONDS);
   const runs = list.value?.runs ?? null;
   // What the address names is shown, but for a DAG run only if it is one of its runs.
   const named = place.run !== null && (!inDagRun || runs?.some((run) => run.uid === place.run) === true) ? place.run : null;
   // A DAG run has several runs if its DAG has several pipelines or it was begun anew: the newest is shown, of those with the
   // group of the task.
   const ofTask = runs?.find((run) => groupOfTask(taskId, run.groups ?? []) !== null) ?? runs?.[0];
+  const here = named === null && inDagRun ? NOWHERE : place;
   const uid = named ?? (inDagRun ? (ofTask?.uid ?? null) : null);
 
   useEffect(() => {
@@ -41,7 +45,9 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
         <>
           <h1>{dagId === null ? "Runs" : `Runs of ${dagId}`}</h1>
           <Problem problem={list.problem} at={list.at} />
-          {runs !== null && <RunList runs={runs} older={list.value!.older} open={(run) => go({ run, group: null })} />}
+          {list.value !== null && (
+            <RunList server={server} path={path} seconds={LIST_SECONDS} listed={list.value} open={(run) => go({ run, group: null })} />
+          )}
           {runs === null && list.problem === null && <p role="status">Looking at the log ...</p>}
         </>
       ) : (
@@ -49,11 +55,13 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
           key={uid}
           server={server}
           uid={uid}
-          group={named === null && inDagRun ? null : place.group}
+          group={here.group}
           taskId={named === null ? taskId : null}
-          select={(group) => go({ run: uid, group, named: place.named })}
-          event={named === null && inDagRun ? null : (place.named ?? null)}
-          follow={(event) => go({ run: uid, group: place.group, named: event })}
+          select={(group) => go({ ...here, run: uid, group })}
+          event={here.named ?? null}
+          follow={(event) => isSame(event, here.named) || go({ run: uid, group: here.group, named: event })}
+          trail={here}
+          keep={(trail) => go({ ...placeNow(), ...trail }, true)}
           others={dagRunId !== null && runs !== null ? runs : []}
           open={(run) => go({ run, group: null })}
           back={dagRunId === null ? () => go({ run: null, group: null }) : null}

@@ -1,27 +1,18 @@
 import { useEffect, useState } from "react";
 import { type Behind as Found, type BehindPort, Refused, type Server } from "./data";
+import type { RecordPlace } from "./place";
 import { Records } from "./Records";
 import { counted, part } from "./words";
-
-/** One record of an event, by its place in it, from 0. */
-export interface RecordPlace {
-  port: string;
-  event: number;
-  place: number;
-  /** The record before it on the way was perhaps not made from it. */
-  perhaps?: boolean;
-}
 
 interface Props {
   server: Server;
   api: string;
-  begin: RecordPlace;
-  close: () => void;
+  way: RecordPlace[];
+  walk: (way: RecordPlace[]) => void;
 }
 
 /** The records that a record was made from, operator by operator towards the sources. */
-export function Behind({ server, api, begin, close }: Props) {
-  const [way, setWay] = useState<RecordPlace[]>([begin]);
+export function Behind({ server, api, way, walk }: Props) {
   const [found, setFound] = useState<Found | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const at = way[way.length - 1]!;
@@ -48,13 +39,13 @@ export function Behind({ server, api, begin, close }: Props) {
             className="link"
             key={index}
             aria-current={index === way.length - 1 ? "step" : undefined}
-            onClick={() => setWay(way.slice(0, index + 1))}
+            onClick={() => walk(way.slice(0, index + 1))}
           >
             {index > 0 && (one.perhaps ? "← perhaps " : "← ")}
             {named(one)}
           </button>
         ))}
-        <button type="button" className="link" onClick={close}>
+        <button type="button" className="link" onClick={() => walk([])}>
           Close
         </button>
       </nav>
@@ -66,7 +57,7 @@ export function Behind({ server, api, begin, close }: Props) {
       {problem === null && found === null && <p className="small">Looking through the records …</p>}
       {found !== null && found.ports.length === 0 && <p className="small">Nothing is recorded of what it was made from.</p>}
       {found?.ports.map((port) => (
-        <Port key={port.port} port={port} follow={(event, place) => setWay([...way, { port: port.port, event, place, perhaps: port.doubts.length > 0 }])} />
+        <Port key={port.port} port={port} follow={(event, place) => walk([...way, { port: port.port, event, place, perhaps: port.doubts.length > 0 }])} />
       ))}
       {found !== null && found.ports_in_all > found.ports.length && (
         <p className="small">{part(found.ports.length, found.ports_in_all, "port")} are shown.</p>

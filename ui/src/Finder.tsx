@@ -1,6 +1,8 @@
 import { type FormEvent, useEffect, useRef, useState } from "react";
+import { EventLink } from "./EventLink";
+import { Missing } from "./Missing";
 import { type By, KINDS, Mistyped, type Wanted, wanted } from "./criteria";
-import { type Found, type FoundByValues, type LineagePorts, Refused, type Server } from "./data";
+import { type Found, type FoundByValues, type LineagePorts, Refused, type Server, type WhyNot } from "./data";
 import type { Named } from "./place";
 import { count, counted, part, seconds } from "./words";
 
@@ -34,6 +36,7 @@ export function Finder({ server, api, data, open }: Props) {
   const [by, setBy] = useState<By>("event");
   const [text, setText] = useState("");
   const [result, setResult] = useState<Result | null>(null);
+  const [missing, setMissing] = useState<WhyNot | null>(null);
   const [failure, setFailure] = useState<Failure | null>(null);
   const [busy, setBusy] = useState(false);
   const asking = useRef<AbortController | null>(null);
@@ -77,12 +80,18 @@ export function Finder({ server, api, data, open }: Props) {
       } while (sofar !== null && sofar.before !== null && sofar.events.length < most && performance.now() < end);
     });
   };
-  const submit = (event: FormEvent) => {
+  const askWhy = (asked: Result["asked"]) =>
+    ask(async (signal) => {
+      const answer = await server.post<WhyNot>(`${api}/why_not`, asked, signal);
+      if (!signal.aborted) setMissing(answer);
+    });
+  const submit = (event: FormEvent, isMissing = false) => {
     event.preventDefault();
     try {
       const asked = { port: port || ports!.ports[0]!.port, ...wanted(by, text) };
       setResult(null);
-      void look(asked, null);
+      setMissing(null);
+      void (isMissing ? askWhy(asked) : look(asked, null));
     } catch (error) {
       if (!(error instanceof Mistyped)) throw error;
       setFailure({ message: error.message, again: null });
@@ -142,6 +151,11 @@ export function Finder({ server, api, data, open }: Props) {
           <button type="submit" className="choice">
             Find
           </button>
+          {by === "where" && (
+            <button type="button" className="choice" onClick={(event) => submit(event, true)}>
+              Why is it not there?
+            </button>
+          )}
         </form>
       )}
       {failure !== null && (
@@ -167,12 +181,11 @@ export function Finder({ server, api, data, open }: Props) {
       {result !== null && (
         <div className="actions found" role="group" aria-label="Found events">
           {result.found.events.map((one) => (
-            <button key={`${one.port} ${one.event}`} type="button" className="link" onClick={() => open(one)}>
-              {one.port} {one.event}
-            </button>
+            <EventLink key={`${one.port} ${one.event}`} event={one} open={open} />
           ))}
         </div>
       )}
+      {missing !== null && <Missing answer={missing} open={open} />}
     </>
   );
 }

@@ -24,15 +24,20 @@ const WIDTH = 250;
 const FIT = { maxZoom: 1, padding: 0.05 };
 const HEAD = 62;
 const ROW = 24;
-/** Share of the time in which a sender is held up, and age of a lag, from which a connection is drawn as held up. */
+/** Share of the time in which something holds a sender up, and how full a connection is then that may be what does. */
 const HELD_UP = 0.2;
+const FULL = 0.5;
+/** Age of a lag from which a connection is drawn as held up. */
 const OLD_SECONDS = 10;
+/** A connection inside a group runs in a lane at the right of its box: so far from its edge, and from the next lane. */
+const LANE = 10;
+const MOST_LANES = 6;
 /** Replicas that are drawn in the box of their group. */
 const MOST_SQUARES = 40;
 const STOPPED = new Set(["dead", "parked", "halted", "new"]);
 
 type GroupNode = Node<{ group: Group | Whole; operators: Operator[]; replicas: Group[]; selected: boolean; select: (name: string) => void }, "box">;
-type LagEdge = Edge<{ connection: Connection; pressure: Pressure }, "lag">;
+type LagEdge = Edge<{ connection: Connection; pressure: Pressure; said: string }, "lag">;
 type Pressure = "none" | "some" | "held" | "stopped";
 
 /** The graph of groups with their operators and ports. Layout only changes with the graph, so nothing jumps. */
@@ -60,17 +65,24 @@ export function Graph({ run, selected, select }: { run: Run; selected: string | 
     });
   }
   const edges: LagEdge[] = run.connections
-    .filter((one) => one.from_group !== one.to_group && byName.has(one.from_group) && byName.has(one.to_group))
-    .map((one) => ({
-      id: `${one.from} ${one.to}`,
-      type: "lag",
-      source: one.from_group,
-      target: one.to_group,
-      sourceHandle: one.from,
-      targetHandle: one.to,
-      ariaLabel: `from ${one.from} to ${one.to}: ${lagText(one) || "no lag"}`,
-      data: { connection: one, pressure: pressureOf(one, byName.get(one.from_group)!, byName.get(one.to_group)!) },
-    }));
+    .filter((one) => byName.has(one.from_group) && byName.has(one.to_group))
+    .map((one) => {
+      const holds = one.lag.events > 0 && holdsUp(one, byName.get(one.from_group)!);
+      const pressure = pressureOf(one, holds, byName.get(one.to_group)!);
+      const said = `from ${one.from} to ${one.to}: ${lagText(one) || "no lag"}${pressure === "stopped" ? ", its receiver has stopped" : holds ? ", it holds its sender up" : ""}`;
+      return {
+        id: `${one.from} ${one.to}`,
+        type: "lag",
+        source: one.from_group,
+        target: one.to_group,
+        sourceHandle: one.from,
+        targetHandle: one.to,
+        ariaLabel: said,
+        // Above the box that it is inside of.
+        zIndex: one.from_group === one.to_group ? 1 : 0,
+        data: { connection: one, pressure, said },
+      };
+    });
   const height = Math.max(180, ...[...places.values()].map((one) => one.y + one.height + 60));
   return <Flow label="Graph" nodes={nodes} edges={edges} nodeTypes={NODE_TYPES} edgeTypes={EDGE_TYPES} height={Math.min(height, 520)} fit={places} />;
 }
@@ -195,14 +207,22 @@ function Port({ name, type, at }: { name: string; type: "source" | "target"; at:
 }
 
 function LagLine({ id, sourceX, sourceY, targetX, targetY, data }: EdgeProps<LagEdge>) {
-  const [path, x, y] = getBezierPath({ sourceX, sourceY, targetX, targetY, sourcePosition: Position.Right, targetPosition: Position.Left });
-  const text = data === undefined ? "" : lagText(data.connection);
+  const { connection, pressure, said } = data!;
+  const isInside = connection.from_group === connection.to_group;
+  const [path, x, y] = isInside
+    ? laneOf(sourceX, sourceY, targetY)
+    : getBezierPath({ sourceX, sourceY, targetX, targetY, sourcePosition: Position.Right, targetPosition: Position.Left });
+  const text = lagText(connection);
   return (
     <>
-      <BaseEdge id={id} path={path} className={`line ${data?.pressure ?? "none"}`} />
+      <BaseEdge id={id} path={path} className={`line ${pressure}`} />
       {text && (
         <EdgeLabelRenderer>
-          <div className={`lag ${data?.pressure ?? ""}`} style={{ transform: `translate(-50%, -50%) translate(${x}px, ${y}px)` }}>
+          <div
+            className={`lag ${pressure}${isInside ? " inside" : ""}`}
+            title={said}
+            style={{ transform: `translate(${isInside ? -100 : -50}%, -50%) translate(${x}px, ${y}px)` }}
+          >
             {text}
           </div>
         </EdgeLabelRenderer>
@@ -211,17 +231,30 @@ function LagLine({ id, sourceX, sourceY, targetX, targetY, data }: EdgeProps<Lag
   );
 }
 
+/** From a port at the edge of a box along a lane to the row of an operator in it, with an arrow there; and the place of its
+ * label. The farther the rows are from each other, the farther inside is the lane: so none crosses another one. */
+function laneOf(edge: number, from: number, to: number): [string, number, number] {
+  const down = Math.sign(to - from) || 1;
+  const rows = Math.round(Math.abs(to - from) / ROW);
+  const x = edge - 12 - LANE * Math.min(Math.max(rows - 1, 0), MOST_LANES);
+  const end = to - 5 * down; // beside the line that leaves the same row
+  const path = `M${edge} ${from}H${x + 3}q-3 0 -3 ${3 * down}V${end - 3 * down}q0 ${3 * down} -3 ${3 * down}h-4m3 -3l-3 3l3 3`;
+  return [path, x - 9, rows > 1 ? (from + to) / 2 : from + 9 * down];
+}
+
 function lagText(one: Connection): string {
   if (one.lag.events === 0) return "";
   const age = one.lag_age_seconds === null || one.lag_age_seconds < 0.1 ? "" : `, ${one.lag_age_is_least ? "≥ " : ""}${seconds(one.lag_age_seconds)}`;
   return `${count(one.lag.events)} behind${age}`;
 }
 
-function pressureOf(one: Connection, sender: Group | Whole, receiver: Group | Whole): Pressure {
+/** A sender says only that something holds it up: this connection, or another one, an external system, or the log. */
+const holdsUp = (one: Connection, sender: Group | Whole): boolean => (sender.blocked ?? 0) >= HELD_UP && (one.fullness ?? 0) >= FULL;
+
+function pressureOf(one: Connection, holds: boolean, receiver: Group | Whole): Pressure {
   if (one.lag.events === 0) return "none";
   if (STOPPED.has(receiver.state)) return "stopped";
-  if ((sender.blocked ?? 0) >= HELD_UP || (one.lag_age_seconds ?? 0) >= OLD_SECONDS) return "held";
-  return "some";
+  return holds || (one.lag_age_seconds ?? 0) >= OLD_SECONDS ? "held" : "some";
 }
 
 const NODE_TYPES = { box: GroupBox };

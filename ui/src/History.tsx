@@ -12,6 +12,7 @@ const MARKS: Record<string, string> = {
   recovery: "●",
   scaling: "⇔",
   parked: "■",
+  stopped: "■",
   halted: "◼",
   code: "◆",
   run: "│",

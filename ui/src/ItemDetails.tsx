@@ -1,7 +1,8 @@
-import { useState } from "react";
-import { Behind, type RecordPlace } from "./Behind";
+import { useEffect, useState } from "react";
+import { Behind } from "./Behind";
+import { EventLink } from "./EventLink";
 import { type LineageStep, Refused, type Server, type Table } from "./data";
-import type { Named } from "./place";
+import type { Named, RecordPlace } from "./place";
 import { Records } from "./Records";
 import { followed, type Item, type Way } from "./unfolded";
 import { count, counted, part } from "./words";
@@ -15,14 +16,16 @@ interface Props {
   api: string;
   item: Item;
   data: boolean;
+  /** The records that are followed, from one of this box on. */
+  way: RecordPlace[];
+  walk: (way: RecordPlace[]) => void;
   close: () => void;
 }
 
 /** What is known of a box: its events, Input Sets, and records on demand. */
-export function ItemDetails({ server, api, item, data, open, close }: Props) {
+export function ItemDetails({ server, api, item, data, open, way, walk, close }: Props) {
   const [table, setTable] = useState<Table | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
-  const [begin, setBegin] = useState<RecordPlace | null>(null);
   const one = item.read ?? (item.events.length === 1 ? item.events[0] : null);
   const look = async () => {
     setProblem(null);
@@ -36,6 +39,10 @@ export function ItemDetails({ server, api, item, data, open, close }: Props) {
       setProblem(error instanceof Refused ? error.message : String(error));
     }
   };
+  // An address may name a record: its table is shown, too.
+  useEffect(() => {
+    if (way.length > 0 && table === null && data) void look();
+  }, [way.length > 0, data]);
   return (
     <aside className="panel" aria-label={item.title} onKeyDown={(event) => event.key === "Escape" && close()}>
       <header>
@@ -65,9 +72,7 @@ export function ItemDetails({ server, api, item, data, open, close }: Props) {
         <ul className="plain" aria-label="Events">
           {item.events.map((event) => (
             <li key={event.event}>
-              <button type="button" className="link" onClick={() => open(event)}>
-                {event.port} {event.event}
-              </button>{" "}
+              <EventLink event={event} open={open} />
               <span className="small">{event.records === null ? "let go by retention" : counted(event.records, "record")}</span>
             </li>
           ))}
@@ -87,13 +92,11 @@ export function ItemDetails({ server, api, item, data, open, close }: Props) {
             columns={table.columns}
             rows={table.rows}
             label="Records"
-            choose={item.read ? undefined : (place) => setBegin({ port: item.events[0]!.port, event: item.events[0]!.event, place })}
+            choose={item.read ? undefined : (place) => walk([{ port: item.events[0]!.port, event: item.events[0]!.event, place }])}
           />
         </>
       )}
-      {begin !== null && (
-        <Behind key={`${begin.port} ${begin.event} ${begin.place}`} server={server} api={api} begin={begin} close={() => setBegin(null)} />
-      )}
+      {way.length > 0 && <Behind server={server} api={api} way={way} walk={walk} />}
     </aside>
   );
 }

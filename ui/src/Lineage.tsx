@@ -5,8 +5,9 @@ import { type LineageStep, Refused, type Rights, type Server } from "./data";
 import { Finder } from "./Finder";
 import { Flow } from "./Graph";
 import { ItemDetails } from "./ItemDetails";
-import type { Named } from "./place";
-import { followed, grown, type Item, NOTHING, rootOf, type Unfolded, type Way } from "./unfolded";
+import { MOST_KEPT, type Named, type RecordPlace, type Trail } from "./place";
+import { followed, grown, type Item, NOTHING, rootOf, stepNamed, stepsOf, type Unfolded, type Way } from "./unfolded";
+import { counted } from "./words";
 
 interface Props {
   server: Server;
@@ -15,16 +16,21 @@ interface Props {
   named: Named | null;
   /** The address names the event with which a graph begins. */
   open: (named: Named | null) => void;
+  /** What the address says of the graph when it begins, and what writes there how it has grown. */
+  trail: Trail;
+  keep: (trail: Trail) => void;
 }
 
 const WIDTH = 250;
 const HEIGHT = 84;
 
 /** Where an event comes from, and what was made of it: it unfolds by click. */
-export function Lineage({ server, uid, rights, named, open }: Props) {
+export function Lineage({ server, uid, rights, named, open, trail, keep }: Props) {
   const api = `api/runs/${uid}/lineage`;
   const [graph, setGraph] = useState(NOTHING);
   const [chosen, choose] = useState<string | null>(null);
+  const [way, setWay] = useState<RecordPlace[]>([]);
+  const [lost, setLost] = useState(0);
   const [problem, setProblem] = useState<string | null>(null);
   const latest = useRef(graph);
   const busy = useRef(0);
@@ -46,18 +52,52 @@ export function Lineage({ server, uid, rights, named, open }: Props) {
       const step = await server.get<LineageStep>(`${api}/step?${query}`);
       if (mine === busy.current) show(grown(latest.current, item.id, way, step));
     });
+  const unfoldAndKeep = async (item: Item, way: Way) => {
+    await unfold(item, way);
+    keep({ unfolded: stepsOf(latest.current) });
+  };
+  const walk = (records: RecordPlace[]) => {
+    setWay(records);
+    keep({ records });
+  };
+  const chooseBox = (id: string | null) => {
+    choose(id);
+    walk([]);
+  };
+  /** Unfolds what the address says, as far as it is still there. */
+  const restore = async (root: Item) => {
+    const mine = busy.current;
+    await unfold(root, "backward");
+    let missing = 0;
+    for (const step of trail.unfolded ?? []) {
+      const [id, way] = stepNamed(step);
+      const item = latest.current.items.get(id);
+      if (mine === busy.current && item !== undefined && !(way in item.done)) await unfold(item, way);
+      missing += way in (latest.current.items.get(id)?.done ?? {}) ? 0 : 1;
+    }
+    if (mine !== busy.current) return;
+    const records = trail.records ?? [];
+    const box = records[0] && latest.current.items.get(rootOf(records[0].port, records[0].event).id);
+    if (box) {
+      choose(box.id);
+      setWay(records);
+    } else missing += records.length > 0 ? 1 : 0;
+    setLost(missing);
+  };
   const port = named?.port;
   const event = named?.event;
   useEffect(() => {
     busy.current += 1;
     show(NOTHING);
     choose(null);
+    setWay([]);
+    setLost(0);
     setProblem(null);
     if (port === undefined || event === undefined) return;
     const root = rootOf(port, event);
     show({ items: new Map([[root.id, root]]), edges: new Map() });
     choose(root.id);
-    void unfold(root, "backward");
+    void restore(root);
   }, [uid, port, event]);
   const item = chosen === null ? undefined : graph.items.get(chosen);
   return (
@@ -69,10 +109,29 @@ export function Lineage({ server, uid, rights, named, open }: Props) {
           {problem}
         </p>
       )}
+      {lost > 0 && (
+        <p className="problem">
+          {counted(lost, "step")} of this address cannot be shown: a box has another name once there are more events in it, and retention
+          removes events.
+        </p>
+      )}
+      {stepsOf(graph).length > MOST_KEPT && <p className="small">The address keeps the first {MOST_KEPT} boxes that were unfolded.</p>}
       {graph.items.size > 0 && (
         <div className={item ? "columns with-panel" : "columns"}>
-          <Picture graph={graph} chosen={chosen} choose={choose} unfold={unfold} />
-          {item && <ItemDetails key={item.id} server={server} api={api} item={item} data={rights?.data === true} open={open} close={() => choose(null)} />}
+          <Picture graph={graph} chosen={chosen} choose={chooseBox} unfold={unfoldAndKeep} />
+          {item && (
+            <ItemDetails
+              key={item.id}
+              server={server}
+              api={api}
+              item={item}
+              data={rights?.data === true}
+              open={open}
+              way={way}
+              walk={walk}
+              close={() => chooseBox(null)}
+            />
+          )}
         </div>
       )}
     </section>

@@ -1,14 +1,37 @@
-import { useState } from "react";
-import type { ListedRun } from "./data";
+import { useEffect, useState } from "react";
+import type { ListedRun, RunList as Listed, Server } from "./data";
+import { usePolled } from "./poll";
+import { Problem } from "./Problem";
 import { State } from "./State";
 import { count, moment } from "./words";
 
-/** All runs by pipeline, with what has stopped and why. */
-export function RunList({ runs, older, open }: { runs: ListedRun[]; older: boolean; open: (uid: string) => void }) {
+interface Props {
+  server: Server;
+  /** Where the list comes from. */
+  path: string;
+  seconds: number;
+  listed: Listed;
+  open: (uid: string) => void;
+}
+
+/** So long a person may stop typing until the server is asked. */
+const TYPING_MILLISECONDS = 300;
+
+/** All runs by pipeline, with what has stopped and why. Those that a person looks for may be older than the list. */
+export function RunList({ server, path, seconds, listed: { runs, older }, open }: Props) {
   const [wanted, setWanted] = useState("");
-  const found = runs.filter((run) =>
+  const [named, setNamed] = useState("");
+  useEffect(() => {
+    const timer = window.setTimeout(() => setNamed(wanted), TYPING_MILLISECONDS);
+    return () => window.clearTimeout(timer);
+  }, [wanted]);
+  const asked = older && named !== "" ? `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ named })}` : null;
+  const byName = usePolled<Listed>(server, asked, seconds);
+  const here = runs.filter((run) =>
     `${run.pipeline} ${run.run_id} ${run.dag_id} ${run.condition}`.toLowerCase().includes(wanted.toLowerCase()),
   );
+  const further = wanted === named ? (byName.value?.runs ?? []) : [];
+  const found = [...new Map<string, ListedRun>([...here, ...further].map((run) => [run.uid, run])).values()];
   if (runs.length === 0) {
     return (
       <p className="empty">
@@ -21,8 +44,9 @@ export function RunList({ runs, older, open }: { runs: ListedRun[]; older: boole
   return (
     <>
       <label className="filter">
-        Show runs with <input value={wanted} onChange={(event) => setWanted(event.target.value)} type="search" />
+        Show runs with <input value={wanted} maxLength={250} onChange={(event) => setWanted(event.target.value)} type="search" />
       </label>
+      <Problem problem={byName.problem} at={byName.at} />
       {pipelines.map((pipeline) => (
         <section key={pipeline} aria-label={`Runs of pipeline ${pipeline}`}>
           <h2>{pipeline}</h2>
@@ -77,9 +101,12 @@ export function RunList({ runs, older, open }: { runs: ListedRun[]; older: boole
         </section>
       ))}
       {older && (
-        <p className="small">
-          These are {count(runs.length)} runs, unfinished ones first, then the newest: older ones are not shown. <code>logio status</code>{" "}
-          has more.
+        <p className="small" role="status">
+          {wanted === ""
+            ? `These are ${count(runs.length)} runs, unfinished ones first, then the newest: older ones are not shown. Look for a part of their names.`
+            : further.length === 0 && byName.value === null
+              ? "Looking at older ones ..."
+              : `By name, all runs were searched${byName.value?.older ? `, and these are ${count(further.length)} of more` : ""}; by state, the ${count(runs.length)} of the list.`}
         </p>
       )}
     </>

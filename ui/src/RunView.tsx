@@ -5,7 +5,7 @@ import { Graph } from "./Graph";
 import { GroupTable } from "./GroupTable";
 import { History } from "./History";
 import { Lineage } from "./Lineage";
-import { groupOfTask, type Named } from "./place";
+import { groupOfTask, type Named, type Trail } from "./place";
 import { usePolled } from "./poll";
 import { Problem, Warnings } from "./Problem";
 import { Quarantine } from "./Quarantine";
@@ -28,13 +28,15 @@ interface Props {
   /** The event whose lineage is shown. */
   event: Named | null;
   follow: (event: Named | null) => void;
+  trail: Trail;
+  keep: (trail: Trail) => void;
   others: ListedRun[];
   open: (uid: string) => void;
   back: (() => void) | null;
 }
 
 /** One run: its graph, its groups, what has happened, and one group beside them. */
-export function RunView({ server, uid, group, taskId, select, event, follow, others, open, back }: Props) {
+export function RunView({ server, uid, group, taskId, select, event, follow, trail, keep, others, open, back }: Props) {
   const look = usePolled<Run>(server, `api/runs/${uid}`, LOOK_SECONDS);
   const rights = usePolled<Rights>(server, `api/runs/${uid}/rights`, RIGHTS_SECONDS).value;
   const run = look.value;
@@ -101,7 +103,7 @@ export function RunView({ server, uid, group, taskId, select, event, follow, oth
           <Graph run={run} selected={shown} select={choose} />
           <GroupTable run={run} trails={trails} selected={shown} select={choose} />
           <Quarantine run={run} />
-          <Lineage server={server} uid={uid} rights={rights} named={event} open={follow} />
+          <Lineage server={server} uid={uid} rights={rights} named={event} open={follow} trail={trail} keep={keep} />
           <History run={run} select={choose} />
         </div>
         {shown !== null && (

@@ -1,5 +1,7 @@
 // What the server says (airflow_logio/ui), as far as the page reads it, and how it is asked.
 
+import type { Named } from "./place";
+
 export interface Amount {
   events: number;
   records: number;
@@ -83,6 +85,8 @@ export interface Connection {
   acknowledged: Amount;
   lag: Amount;
   records_per_second: number;
+  /** Its lag as a share of what it may be, at which its sender waits; null inside a group, where no sender waits for it. */
+  fullness: number | null;
   lag_age_seconds: number | null;
   lag_age_is_least: boolean;
 }
@@ -236,6 +240,24 @@ export interface FoundByValues {
 }
 
 export type Found = FoundByName | FoundByValues;
+
+/** Why a record is not among the output of a port: from there towards the sources. */
+export interface WhyNot {
+  is_there: boolean;
+  searches: {
+    said: string;
+    events: Named[];
+    events_in_all: number;
+    /** What an operator has done with an event, and what it has made of it. */
+    met: (Named & { said: string; made: Named[] })[];
+    met_in_all: number;
+    is_met_cut: boolean;
+  }[];
+  searches_in_all: number;
+  notes: string[];
+  notes_in_all: number;
+  seconds: number;
+}
 
 export interface Table {
   columns: string[];

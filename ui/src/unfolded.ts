@@ -76,3 +76,12 @@ export function grown(before: Unfolded, from: string, way: Way, step: LineageSte
   }
   return { items, edges };
 }
+
+/** All steps so far but the one with which a graph begins: a box is found by boxes before it, so they can be taken again in
+ * this order. */
+export const stepsOf = (graph: Unfolded): string[] =>
+  [...graph.items.values()]
+    .flatMap((item) => Object.keys(item.done).map((way) => `${way} ${item.id}`))
+    .filter((step, place) => place > 0 || !step.startsWith("backward"));
+
+export const stepNamed = (step: string): [string, Way] => [step.replace(/^\S+ /, ""), step.startsWith("forward") ? "forward" : "backward"];

@@ -36,14 +36,26 @@ def budget_left(budget: RecoveryBudget, drivers: Sequence[DriverRecord], now: fl
 
     What happened before a person's last restart is forgiven.
     """
-    forgiven = max((one.incarnation for one in drivers if one.incarnation > 1 and not one.is_recovery), default=0)
-    ages = [now - one.claimed_at for one in drivers if one.is_recovery and one.incarnation > forgiven]
+    ages, failed = _unforgiven(drivers, now)
     used = sum(age <= budget.window_seconds for age in ages)
-    failed = [one.failed_at for one in drivers if one.incarnation >= forgiven and one.ended_at is not None]
     there = budget.left_at(failed)
     if there is None:
         return BudgetLeft(budget.left(ages), used)
     return BudgetLeft(budget.left(ages), used, max(0, there), failed[-1])
+
+
+def is_budget_spent(budget: RecoveryBudget, drivers: Sequence[DriverRecord], now: float) -> bool:
+    """Whether the end of the last driver was one more than the budget allows. Arguments as of `budget_left`."""
+    ages, failed = _unforgiven(drivers, now)
+    return budget.is_spent_at(failed) or budget.is_spent(ages)
+
+
+def _unforgiven(drivers: Sequence[DriverRecord], now: float) -> tuple[list[float], list[str | None]]:
+    """Ages of recoveries, and where drivers have failed."""
+    forgiven = max((one.incarnation for one in drivers if one.incarnation > 1 and not one.is_recovery), default=0)
+    ages = [now - one.claimed_at for one in drivers if one.is_recovery and one.incarnation > forgiven]
+    failed = [one.failed_at for one in drivers if one.incarnation >= forgiven and one.ended_at is not None]
+    return ages, failed
 
 
 def latest_time(drivers: Sequence[DriverRecord]) -> float:

@@ -96,9 +96,15 @@ class Searched:
 
 
 def events_holding(
-    store: LogStore, run: Run, port: Port | str, values: Sought, load: Elsewhere | None = None
+    store: LogStore,
+    run: Run,
+    port: Port | str,
+    values: Sought,
+    load: Elsewhere | None = None,
+    spent: Spent | None = None,
 ) -> Sequence[Holding]:
-    """All events of an output port that hold a record with all these values: column → the value as text.
+    """All events of an output port that hold a record with all these values: column → the value as text. `spent`: only as
+    many, the newest ones, as its limits leave.
 
     A value is read as the type of its column. `port` is as for a lineage query, and also one inside of a replicated group,
     whose slots count their events on their own: the answer has one `Holding` for each port of the log. Raises
@@ -111,9 +117,9 @@ def events_holding(
         sent = log.sent_by(places)
         searches = [_PlaceSearch(log, ports, place, values, load, sent[place], inf) for place in places]
         for one in searches:
-            _search([one], NO_LIMITS)
+            _search([one], spent or Spent(NO_LIMITS))
             if lacking := one.lacking():
-                raise LineageUnknown(lacking)
+                raise LineageUnknown(lacking if one.before == 1 else f"as far as was searched, {lacking}")
     return [one.holding() for one in searches]
 
 
@@ -144,7 +150,7 @@ def search_newest(
             _PlaceSearch(log, ports, place, values, load, sent[place], start)
             for place, start in zip(places, starts, strict=True)
         ]
-        _search(searches, limits)
+        _search(searches, Spent(limits))
         has_columns = any(one.has_columns for one in searches)
         lacking = "" if has_columns else next(filter(None, (one.lacking() for one in searches)), "")
     found = Searched([one.holding() for one in searches], lacking, time.monotonic() - begun)
@@ -153,17 +159,16 @@ def search_newest(
     return found
 
 
-def _search(searches: Iterable[_PlaceSearch], limits: SearchLimits) -> None:
+def _search(searches: Iterable[_PlaceSearch], spent: Spent) -> None:
     """Looks at the events of ports in turns, until all is searched or the limits are reached."""
-    spent = _Spent(limits)
     while left := [one for one in searches if one.before > 1]:
         max(left, key=_PlaceSearch.part_left).look_at_some(spent)
         if spent.is_over():
             return
 
 
-class _Spent:
-    """What a search has used up of its limits."""
+class Spent:
+    """What a search, or several together, have used up of their limits."""
 
     def __init__(self, limits: SearchLimits) -> None:
         self._limits = limits
@@ -188,9 +193,12 @@ class _Spent:
         self._found += is_found
 
     def is_over(self) -> bool:
-        limits, seconds = self._limits, time.monotonic() - self._begun
+        return self._size >= self._limits.size or self._found >= self._limits.found or self.is_late()
+
+    def is_late(self) -> bool:
+        limits = self._limits
         most = limits.seconds if self.events else max(limits.seconds, limits.alone_seconds)
-        return self._size >= limits.size or self._found >= limits.found or seconds >= most
+        return time.monotonic() - self._begun >= most
 
 
 class _PlaceSearch:
@@ -220,7 +228,7 @@ class _PlaceSearch:
     def part_left(self) -> float:
         return self.before / (self._sent + 1)
 
-    def look_at_some(self, spent: _Spent) -> None:
+    def look_at_some(self, spent: Spent) -> None:
         many = spent.at_once()
         some = list(self._log.bodies_before(self._place.operator, self._place.name, self.before, many))
         for event_id, stored in some:
@@ -233,7 +241,7 @@ class _PlaceSearch:
         if len(some) < many:
             self.before = 1
 
-    def _look_at(self, event_id: int, stored: StoredBody, spent: _Spent) -> bool:
+    def _look_at(self, event_id: int, stored: StoredBody, spent: Spent) -> bool:
         """Whether that is done with this event: another search begins with it if this one had no time for all of it."""
         where = f"event {event_id} of {self._told}"
         header = decode_header(where, stored.header, stored.body, stored.ref)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from airflow_logio.errors import LineageUnknown, NotKept
 from airflow_logio.protocol.record_rules import Dependence, Part
 from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.runtime.figures.event_columns import EventColumns
-from airflow_logio.runtime.figures.event_search import Holding, events_holding
+from airflow_logio.runtime.figures.event_search import NO_LIMITS, Holding, SearchLimits, Spent, events_holding
 from airflow_logio.runtime.figures.input_set_parts import InputSetPart
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.record_values import AllOf, Condition, Sought, Stretch, column_names, holding
@@ -27,6 +27,8 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run
 from airflow_logio.store.rules.header import decode_header
 
+LEAST_FATES = 20
+"""Events of which it is said what became of them, even if the time is over."""
 LARGEST = 2**62
 """Larger than the number of any event."""
 
@@ -44,6 +46,8 @@ class Fate(StrEnum):
     """No Input Set uses the event."""
     LEFT_OUT = "left_out"
     """The Input Set was generated, without the record that is sought."""
+    MADE_SINCE = "made_since"
+    """The Input Set was generated after its output was searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,18 @@ class PortSearch:
     met: tuple[Met, ...] = ()
     is_output_known: bool = True
     """All records of the port behind it were searched, and none of them is what was sought."""
+    output: Port | None = None
+    """The port behind it, that `Met.made` numbers the events of; None for the port that was asked for."""
+    is_cut: bool = False
+    """Limits were reached: only the newest events were searched."""
+    is_partly: bool = False
+    """Of large events only the first records were searched."""
+    is_met_cut: bool = False
+    """Limits were reached: more may have become of the events than `met` says."""
 
     @property
     def is_whole(self) -> bool:
-        return self.searched == self.sent
+        return self.searched == self.sent and not self.is_partly
 
 
 @dataclass
@@ -99,15 +111,22 @@ class WhyNot:
 
 
 def why_not(
-    store: LogStore, run: Run | str, port: AnyPort, values: Mapping[str, str], load: Elsewhere | None = None
+    store: LogStore,
+    run: Run | str,
+    port: AnyPort,
+    values: Mapping[str, str],
+    load: Elsewhere | None = None,
+    limits: SearchLimits = NO_LIMITS,
 ) -> WhyNot:
     """Where a record with these values (column → as text) got to that is not among the output of a port.
 
     All events of the port are searched, as far as they are retained; then those of the ports before it, for the records that
-    it would have been made from by what operators declare. Where some are found, the search ends. Raises as `events_holding`.
+    it would have been made from by what operators declare. Where some are found, the search ends. `limits` are those of all
+    searches together: where they are reached, a note says so, and nothing behind that is searched. Raises as
+    `events_holding`.
     """
     found = store.find_run(run) if isinstance(run, str) else run
-    return _Search(store, found, load).all(CapturedPorts(found).checked(port), values)
+    return _Search(store, found, load, Spent(limits)).all(CapturedPorts(found).checked(port), values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +138,16 @@ class _Ask:
     """The input port towards the output that was asked for, and that output."""
     output: str = ""
     is_output_known: bool = True
+    output_sent: int = LARGEST
+    """Events that the output had sent when it was searched: later ones may have the record."""
 
 
 class _Search:
-    def __init__(self, store: LogStore, run: Run, load: Elsewhere | None) -> None:
+    def __init__(self, store: LogStore, run: Run, load: Elsewhere | None, spent: Spent) -> None:
         self._store = store
         self._run = run
         self._load = load
+        self._spent = spent
         self._answer = WhyNot()
 
     def all(self, port: Port, values: Mapping[str, str]) -> WhyNot:
@@ -133,30 +155,51 @@ class _Search:
         while todo:
             ask = todo.popleft()
             place = ask.port, ask.receiver, tuple(sorted((name, str(value)) for name, value in ask.values.items()))
-            if place not in asked:
-                asked.add(place)
-                if not self._is_found(ask):
-                    todo += self._before(ask)
+            if place in asked:
+                continue
+            asked.add(place)
+            if self._answer.searches and self._spent.is_over():
+                self._answer.notes.append(f"{ask.port} was not searched: the limits of this search are reached")
+            elif not self._is_found(ask):
+                todo += self._before(ask)
         return self._answer
 
     def _is_found(self, ask: _Ask) -> bool:
+        """Whether the way back ends here: such records are found, or it is not known whether there are any."""
         try:
-            (one,) = events_holding(self._store, self._run, ask.port, ask.values, self._load)
+            (one,) = events_holding(self._store, self._run, ask.port, ask.values, self._load, self._spent)
         except NotKept as error:
             self._answer.notes.append(str(error))
-            self._note(ask, {}, 0, self._sent(ask.port), ())
+            self._note(ask, Holding(ask.port, ask.port, {}, 0, self._sent(ask.port)))
             return False
         except LineageUnknown as error:
             if ask.receiver is None:
                 raise
             self._answer.notes.append(str(error))
             return True
-        met = tuple(self._fates(ask, one)) if ask.receiver is not None and one.records else ()
-        self._note(ask, one.records, one.searched, one.sent, met)
-        return bool(one.records)
+        self._note(ask, one)
+        if one.records:
+            return True
+        if left_out := _left_out(one):
+            self._answer.notes.append(f"of {ask.port} {left_out} may have such a record")
+        return bool(left_out)
 
-    def _note(self, ask: _Ask, found: Mapping[int, int], searched: int, sent: int, met: tuple[Met, ...]) -> None:
-        search = PortSearch(ask.port, ask.values, found, searched, sent, ask.not_followed, met, ask.is_output_known)
+    def _note(self, ask: _Ask, held: Holding) -> None:
+        met, is_met_cut = self._fates(ask, held) if ask.receiver is not None and held.records else ([], False)
+        search = PortSearch(
+            ask.port,
+            ask.values,
+            held.records,
+            held.searched,
+            held.sent,
+            ask.not_followed,
+            tuple(met),
+            ask.is_output_known,
+            output=None if ask.receiver is None else Port(ask.receiver.operator, ask.output),
+            is_cut=held.before > 1,
+            is_partly=bool(held.partly),
+            is_met_cut=is_met_cut,
+        )
         self._answer.searches.append(search)
 
     def _sent(self, port: Port) -> int:
@@ -165,7 +208,8 @@ class _Search:
 
     # --- what has become of it ------------------------------------------------------------------------------------------
 
-    def _fates(self, ask: _Ask, held: Holding) -> Iterator[Met]:
+    def _fates(self, ask: _Ask, held: Holding) -> tuple[list[Met], bool]:
+        """What has become of the events that hold such records, in their order; and whether some may be missing."""
         assert ask.receiver is not None
         aside = {
             one.inset_id: one.error
@@ -173,21 +217,41 @@ class _Search:
             if one.operator == ask.receiver.operator
         }
         with self._store.lineage(self._run) as log:
-            rows = [row for row in log.deliveries_of(ask.port, held.records) if row.receiver == ask.receiver]
-            rules = self._shape(ask.receiver.operator).rules
-            parts = {row.inset_id: InputSetPart.of(rules, row.inset_id) for row in rows if row.inset_id is not None}
-            wanted = dict.fromkeys([*ask.values, *(name for part in parts.values() for name in part.columns)])
-            events = {row.event_id: EventNode(ask.port, row.event_id) for row in rows if row.inset_id is not None}
-            tables = dict(EventColumns(log, self._load).each_needed(events.values(), tuple(wanted)))
-            for row in rows:
-                if row.inset_id is None or _has(row, ask.values, parts[row.inset_id], tables[events[row.event_id]]):
-                    yield _fate(row, ask.output, log, aside)
+            rows: dict[int, list[Delivered]] = defaultdict(list)
+            for row in log.deliveries_of(ask.port, held.records):
+                if row.receiver == ask.receiver:
+                    rows[row.event_id].append(row)
+            met: list[Met] = []
+            known = 0
+            for with_such in self._delivered(ask, ask.receiver.operator, rows, log):
+                met += [_fate(row, ask, log, aside) for row in with_such]
+                known += 1
+                if known >= LEAST_FATES and self._spent.is_late():
+                    break
+        return sorted(met, key=lambda one: one.event_id), known < len(rows)
+
+    def _delivered(
+        self, ask: _Ask, receiver: str, rows: Mapping[int, Sequence[Delivered]], log: LineageLog
+    ) -> Iterator[Sequence[Delivered]]:
+        """Of each event the rows whose Input Set has such a record of it, or that have none. Without the events that
+        retention has removed meanwhile."""
+        rules = self._shape(receiver).rules
+        insets = {row.inset_id for some in rows.values() for row in some if row.inset_id is not None}
+        parts = {inset: InputSetPart.of(rules, inset) for inset in insets}
+        assigned = {number for number, some in rows.items() if any(row.inset_id is not None for row in some)}
+        yield from (some for number, some in rows.items() if number not in assigned)
+        columns = dict.fromkeys([*ask.values, *(name for part in parts.values() for name in part.columns)])
+        events = [EventNode(ask.port, number) for number in sorted(assigned)]
+        for event, table in EventColumns(log, self._load).each_kept(events, tuple(columns)):
+            some = rows[event.event_id]
+            yield [one for one in some if one.inset_id is None or _has(one, ask.values, parts[one.inset_id], table)]
 
     # --- what it would have been made from ------------------------------------------------------------------------------
 
     def _before(self, ask: _Ask) -> Iterator[_Ask]:
         operator, shape = ask.port.operator, self._shape(ask.port.operator)
-        is_known = self._answer.searches[-1].is_whole
+        searched = self._answer.searches[-1]
+        is_known = searched.is_whole
         if not shape.inputs:
             which = "none of its events so far has" if is_known else "none of its events in the log has"
             self._answer.notes.append(f"{operator} is a source, and {which} such a record")
@@ -199,7 +263,7 @@ class _Search:
             values, lost = self._translated(ask, name, sender)
             if values:
                 not_followed = {**ask.not_followed, **dict.fromkeys(lost, operator)}
-                yield _Ask(sender, values, not_followed, Port(operator, name), ask.port.name, is_known)
+                yield _Ask(sender, values, not_followed, Port(operator, name), ask.port.name, is_known, searched.sent)
             elif lost:
                 self._answer.notes.append(f"{operator} does not say what {' and '.join(lost)} depends on (depends=...)")
 
@@ -241,6 +305,13 @@ class _Search:
         return self._run.spec.operators[operator]
 
 
+def _left_out(one: Holding) -> str:
+    """What limits have left out of a search."""
+    if one.before > 1:
+        return f"only the newest {one.searched:,} of {one.sent:,} events were searched: earlier ones"
+    return "large events were searched in part: their other parts" if one.partly else ""
+
+
 def _stretch(window: Part, operator: str, value: str) -> Stretch:
     """The window that starts at a time. Raises `LineageUnknown` if none does."""
     grid = Grid(window.on, window.seconds, window.origin)
@@ -264,7 +335,7 @@ def _has(row: Delivered, values: Sought, part: InputSetPart, table: pa.Table) ->
     return bool((has if inside is None else has & inside).any())
 
 
-def _fate(row: Delivered, output: str, log: LineageLog, aside: Mapping[str, str]) -> Met:
+def _fate(row: Delivered, ask: _Ask, log: LineageLog, aside: Mapping[str, str]) -> Met:
     operator = row.receiver.operator
     if row.inset_id is None:
         fate = Fate.IGNORED if row.status is Status.DONE else Fate.UNUSED_YET
@@ -273,5 +344,6 @@ def _fate(row: Delivered, output: str, log: LineageLog, aside: Mapping[str, str]
         return Met(row.event_id, operator, row.inset_id, Fate.ASIDE, error=aside.get(row.inset_id, ""))
     if row.status is not Status.DONE:
         return Met(row.event_id, operator, row.inset_id, Fate.WAITING)
-    made = tuple(number for _, _, number in log.outputs_of(operator, [row.inset_id], [output]))
-    return Met(row.event_id, operator, row.inset_id, Fate.LEFT_OUT, made)
+    made = tuple(number for _, _, number in log.outputs_of(operator, [row.inset_id], [ask.output]))
+    fate = Fate.MADE_SINCE if max(made, default=0) > ask.output_sent else Fate.LEFT_OUT
+    return Met(row.event_id, operator, row.inset_id, fate, made)

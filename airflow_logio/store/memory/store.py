@@ -99,13 +99,17 @@ class MemoryLogStore(LogStore):
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
         state: RunState | None = None,
+        named: str | None = None,
         limit: int = 50,
     ) -> Sequence[Run]:
+        part = (named or "").lower()
+
         def is_meant(key: RunKey) -> bool:
             return (
                 pipeline in (None, key.pipeline)
                 and (dag_ids is None or key.dag_id in dag_ids)
                 and dag_run_id in (None, key.dag_run_id)
+                and any(part in name.lower() for name in (key.pipeline, key.dag_id, key.dag_run_id))
             )
 
         with self.tables.transaction():

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import CONCLUDED, RunState
-from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.values import Port, storable
 from airflow_logio.store.records import PortProgress, Run, RunSpec, UnderWay
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.sql import schema
@@ -72,13 +72,20 @@ def find(connection: Connection, uid: str) -> Run:
     return to_run((exact or rows)[0])
 
 
-def newest(connection: Connection, dag_ids: Collection[str] | None, limit: int, **given: str | None) -> Sequence[Run]:
-    """Runs of these DAGs, or of all (None), the newest first; `given` are values of columns, None for any."""
+def newest(
+    connection: Connection, dag_ids: Collection[str] | None, limit: int, named: str | None, **given: str | None
+) -> Sequence[Run]:
+    """Runs of these DAGs, or of all (None), the newest first; `given` are values of columns, None for any; `named` is a part
+    of the name of the pipeline, the DAG or the DAG run."""
     table = schema.run
     query = sa.select(table).order_by(table.c.run_id.desc()).limit(limit)
     query = query.where(*(table.c[name] == value for name, value in given.items() if value is not None))
     if dag_ids is not None:
         query = query.where(among(connection, table.c.dag_id, list(dag_ids)))
+    if named is not None:
+        names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id)
+        part = storable(named.lower()) or ""
+        query = query.where(sa.or_(*(sa.func.lower(name).contains(part, autoescape=True) for name in names)))
     return [to_run(row) for row in connection.execute(query)]
 
 

@@ -147,13 +147,14 @@ class SqlLogStore(LogStore):
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
         state: RunState | None = None,
+        named: str | None = None,
         limit: int = 50,
     ) -> Sequence[Run]:
         if dag_ids is not None and not dag_ids:
             return []
         given = {"pipeline": pipeline, "dag_run_id": dag_run_id, "state": state}
         with reading(self.engine) as connection:
-            return runs.newest(connection, dag_ids, limit, **given)
+            return runs.newest(connection, dag_ids, limit, named, **given)
 
     def change_types(self, run_id: int, change: TypeChange) -> Run:
         with writing(self.engine) as connection:

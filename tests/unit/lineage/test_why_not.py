@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.cli.app import main
-from airflow_logio.cli.why_not_text import why_not_lines
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
+from airflow_logio.run_report.why_not_text import why_not_lines
+from airflow_logio.runtime.figures.event_search import SearchLimits
 from airflow_logio.runtime.figures.record_values import Stretch
 from airflow_logio.runtime.figures.why_not import Fate, Met, WhyNot, why_not
 from airflow_logio.runtime.systems.arrow import encode
@@ -205,6 +206,29 @@ def test_what_a_replay_operator_has_made_is_not_known() -> None:
     assert left_out.fate is Fate.LEFT_OUT and not answer.searches[1].is_output_known
     told = " ".join(why_not_lines(answer))
     assert "not all records behind it are in the log" in told and "has left it out" not in told
+
+
+def test_limits_end_the_search_and_are_said() -> None:
+    run = logged(MemoryLogStore())
+
+    def limited(port: str, limits: SearchLimits, **values: str) -> WhyNot:
+        return why_not(run.store, run.run, port, values, limits=limits)
+
+    newest = limited("clean.out", SearchLimits(seconds=0), shop_id="left_out")
+    (search,) = newest.searches
+    assert search.is_cut and (search.searched, search.sent) == (1, 5)
+    assert newest.notes == [
+        "of clean.out only the newest 1 of 5 events were searched: earlier ones may have such a record"
+    ]
+    assert "only the newest 1 of 5 events searched" in next(why_not_lines(newest))
+    whole = limited("hourly.out", SearchLimits(found=9), shop="left_out")
+    assert [one.is_cut for one in whole.searches] == [False, False] and not whole.notes
+    assert whole.searches[1].output == HOURLY and whole.searches[1].met[0].made == (1,)
+    some = limited("hourly.out", SearchLimits(size=1), shop="left_out")
+    assert len(some.searches) == 1
+    assert some.notes == ["clean.out was not searched: the limits of this search are reached"]
+    with pytest.raises(LineageUnknown, match="as far as was searched, the events of clean"):
+        limited("clean.out", SearchLimits(seconds=0), x="1")
 
 
 def test_the_end_of_a_stream_has_no_columns() -> None:

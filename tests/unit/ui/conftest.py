@@ -33,11 +33,12 @@ def flow(store: LogStore) -> TwoGroups:
 
 @pytest.fixture
 def readers() -> Readers:
-    """`owner` reads DAG ``dag``, `quiet` without logs of its tasks and without data, `stranger` another one. `boss` changes
-    what runs."""
+    """`owner` reads DAG ``dag``, `quiet` without logs of its tasks and without data, `silent` without the logs, `stranger`
+    another one. `boss` changes what runs."""
     return Readers(
         owner=Reader(frozenset({"dag"})),
         quiet=Reader(frozenset({"dag"}), output=False, data=False),
+        silent=Reader(frozenset({"dag"}), output=False),
         stranger=Reader(frozenset({"other"}), change=True),
         boss=Reader(frozenset({"dag"}), change=True, name="Grace"),
     )
@@ -56,4 +57,5 @@ def client(store: LogStore, readers: Readers, retries: Retries) -> TestClient:
 OWNER = {"x-reader": "owner"}
 STRANGER = {"x-reader": "stranger"}
 QUIET = {"x-reader": "quiet"}
+SILENT = {"x-reader": "silent"}
 BOSS = {"x-reader": "boss"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from airflow_logio.runtime.figures import record_lineage
 from airflow_logio.runtime.figures.event_search import SearchLimits, search_newest
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape
-from airflow_logio.ui import found_events, lineage_documents, lineage_routes
+from airflow_logio.store.records import OperatorShape, Run
+from airflow_logio.ui import found_events, lineage_documents, lineage_routes, why_not_document
+from airflow_logio.ui.error_texts import HIDDEN
 from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
@@ -23,7 +25,8 @@ from tests.support.statements import counted_statements
 from tests.unit.lineage.test_record_lineage import logged, shop
 from tests.unit.lineage.test_records import EVENTS, Sales, filled, slots_with_events
 from tests.unit.lineage.test_steps import parted_flow
-from tests.unit.ui.conftest import OWNER, QUIET, STRANGER
+from tests.unit.lineage.test_why_not import logged as written
+from tests.unit.ui.conftest import OWNER, QUIET, SILENT, STRANGER
 
 QUERIES = {
     "lineage": "",
@@ -61,7 +64,7 @@ def find(client: TestClient, sales: Sales, reader: dict[str, str] = OWNER, **wan
 def test_these_are_all_the_routes_of_lineage(client: TestClient) -> None:
     every = routes(client.app, uid="u", group="g", name="n")
     found = {(method, one.partition("u/")[2]) for method, one in every if "/lineage" in one}
-    assert found == {*(("GET", name) for name in QUERIES), ("POST", "lineage/find")}
+    assert found == {*(("GET", name) for name in QUERIES), ("POST", "lineage/find"), ("POST", "lineage/why_not")}
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -435,3 +438,72 @@ def test_what_was_read_for_a_record(client: TestClient, sales: Sales) -> None:
     }
     (read,) = found["reads"]
     assert read["by_key"] and sorted(row[0] for row in read["rows"]) == ["3", "4"]
+
+
+# --- records that are not there ------------------------------------------------------------------------------------------
+
+
+def why_not(client: TestClient, run: Run, reader: dict[str, str] = OWNER, **wanted: Any) -> Any:
+    return client.post(f"/api/runs/{run.uid}/lineage/why_not", json={"port": "hourly.out", **wanted}, headers=reader)
+
+
+@pytest.fixture
+def missing(store: LogStore) -> Run:
+    """source → clean → hourly, in which records got lost in every way."""
+    return written(store).run
+
+
+def test_why_a_record_is_not_there_is_data_and_its_error_what_a_task_logs(client: TestClient, missing: Run) -> None:
+    aside = {"shop": "aside"}
+    assert why_not(client, missing, {}, where=aside).status_code == 401
+    assert why_not(client, missing, STRANGER, where=aside).status_code == 403
+    assert why_not(client, missing, QUIET, where=aside).status_code == 403
+    assert "it is quarantined: ValueError: no price" in why_not(client, missing, where=aside).text
+    silent = why_not(client, missing, SILENT, where=aside)
+    assert silent.status_code == 200 and "no price" not in silent.text and HIDDEN in silent.text
+
+
+def test_why_a_record_is_not_there_in_the_sentences_of_the_terminal(client: TestClient, missing: Run) -> None:
+    found = why_not(client, missing, where={"shop": "left_out", "hour": "2024-01-01T10:00"}).json()
+    asked_for, before = found["searches"]
+    assert (found["is_there"], found["notes"]) == (False, [])
+    assert asked_for["said"] == "hourly.out: no record has shop=left_out and hour=2024-01-01T10:00 (1 event searched)"
+    assert before["events"] == [{"port": "clean.out", "event": 1}]
+    assert before["met"] == [
+        {
+            "port": "clean.out",
+            "event": 1,
+            "said": ", Input Set 2024-01-01T10:00 of hourly: it was generated and made event 1, without such a record: "
+            "hourly has left it out",
+            "made": [{"port": "hourly.out", "event": 1}],
+        }
+    ]
+    there = why_not(client, missing, where={"shop": "x"}).json()
+    assert there["is_there"] and there["searches"][0]["events"] == [{"port": "hourly.out", "event": 1}]
+
+
+def test_a_search_for_what_is_missing_ends_and_says_where(
+    client: TestClient, missing: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(why_not_document, "MOST_MET", 0)
+    none = why_not(client, missing, where={"shop": "waiting"}).json()["searches"][1]
+    assert (none["met"], none["met_in_all"]) == ([], 1)
+    late = SearchLimits(seconds=0)
+    document = partial(why_not_document.why_not_document, limits=late)
+    monkeypatch.setattr("airflow_logio.ui.lineage_routes.why_not_document", document)
+    found = why_not(client, missing, where={"shop": "waiting"}).json()
+    assert len(found["searches"]) == 1
+    assert found["notes"] == ["clean.out was not searched: the limits of this search are reached"]
+    cut = why_not(client, missing, port="clean.out", where={"shop_id": "left_out"}).json()
+    assert not cut["is_there"] and "only the newest 1 of 5 events searched" in cut["searches"][0]["said"]
+    assert cut["notes"] == [
+        "of clean.out only the newest 1 of 5 events were searched: earlier ones may have such a record"
+    ]
+
+
+def test_what_is_missing_is_asked_for_by_values(client: TestClient, missing: Run) -> None:
+    wrong: list[dict[str, Any]] = [{}, {"where": {}}, {"where": {"shop": 1}}, {"where": {"shop": "x"}, "before": [1]}]
+    for wanted in wrong:
+        assert why_not(client, missing, **wanted).status_code == 422, wanted
+    answer = why_not(client, missing, where={"order": "1"})
+    assert (answer.status_code, "have no column 'order'" in answer.json()["detail"]) == (404, True)

@@ -6,21 +6,24 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from airflow_logio.errors import UnknownRun
+from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.report import Reporter
 from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
-from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView
+from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, Observer
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records import BacklogBound, GroupRef
 from airflow_logio.ui import run_list
 from airflow_logio.ui import shared_lists as lists_module
+from airflow_logio.ui.fullness import Fullness
 from airflow_logio.ui.lag_ages import MOST_LOOKS, LagAge, LagAges
 from airflow_logio.ui.looks import FRESH_SECONDS, MOST_RUNS, Looks
 from airflow_logio.ui.run_list import listed_runs
-from airflow_logio.ui.shared_lists import SharedLists
+from airflow_logio.ui.shared_lists import ListAsked, SharedLists
 from tests.support.large_runs import large_run
 from tests.support.logs import spec
 from tests.support.statements import counted_statements
@@ -146,6 +149,22 @@ def test_a_connection_of_a_replicated_group_has_those_of_its_slots(store: LogSto
     assert max(len(parts) for _, parts in drawn) > 1
 
 
+def test_how_full_a_connection_is(store: LogStore, flow: TwoGroups) -> None:
+    """By events, or by bytes where they are large; of slots the fullest; and nothing is held up inside a group."""
+    run = replace(flow.run, spec=replace(flow.run.spec, backlog=BacklogBound(events=20, bytes=1_000)))
+
+    def fullness(*connections: ConnectionView) -> float | None:
+        return Fullness(Observer(store, run).take()).of(connections)
+
+    one = connection(10, 5)
+    assert fullness(one) == 0.25
+    assert fullness(one, connection(9, 0)) == 0.45
+    assert fullness(structs.replace(one, to_group="a")) is None
+    flow.drivers["ingest"].session.commit([fx.CountEvents(Port("read", "out"), "out", 0, 0, 2_000)])
+    (between,) = [view for view in Observer(store, run).take().connections if not view.inside_group]
+    assert (between.lag.events, fullness(between)) == (3, 0.6), "its ten events have 200 bytes each"
+
+
 def test_a_run_is_looked_at_by_its_uid_alone(store: LogStore, flow: TwoGroups) -> None:
     """A DAG run may be named by anyone who may trigger its DAG, as the uid of another run too."""
     looks, watched = Looks(store, None), Reporter(store, flow.run)
@@ -168,16 +187,16 @@ def test_a_run_is_looked_at_by_its_uid_alone(store: LogStore, flow: TwoGroups) -
 def test_readers_of_the_same_dags_share_a_list(store: LogStore, flow: TwoGroups) -> None:
     clock = [0.0]
     lists = SharedLists(store, None, lambda: clock[0])
-    first = lists.of({"dag", "other"}, None)
+    first = lists.of(ListAsked(frozenset({"dag", "other"})))
     with counted_statements() as asked:
-        assert lists.of(["other", "dag"], None) is first
+        assert lists.of(ListAsked(frozenset(["other", "dag"]))) is first
     assert asked == []
     assert [one["uid"] for one in first.runs] == [flow.run.uid]
-    assert lists.of({"other"}, None).runs == [] == lists.of(set(), None).runs
+    assert lists.of(ListAsked(frozenset({"other"}))).runs == [] == lists.of(ListAsked(frozenset())).runs
     clock[0] += lists_module.FRESH_SECONDS
-    assert lists.of({"dag", "other"}, None) is not first
+    assert lists.of(ListAsked(frozenset({"dag", "other"}))) is not first
     for number in range(2 * lists_module.MOST_LISTS):
-        lists.of({f"dag-{number}"}, None)
+        lists.of(ListAsked(frozenset({f"dag-{number}"})))
     assert len(lists._lists) == lists_module.MOST_LISTS
 
 

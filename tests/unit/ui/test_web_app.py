@@ -17,7 +17,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.load_records import Load, SparkApplication, Standby
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef
-from airflow_logio.ui import log_source, shared_value
+from airflow_logio.ui import log_source, run_list, shared_value
 from airflow_logio.ui import looks as looks_module
 from airflow_logio.ui import shared_lists as lists_module
 from airflow_logio.ui.alone import alone_app
@@ -87,6 +87,30 @@ def test_the_reader_of_another_dag_gets_nothing(client: TestClient, flow: TwoGro
         assert unknown.status_code == 404 and "totals" not in unknown.text, path
     for path in ("/api/runs", f"/api/runs?dag_run_id={flow.run.spec.key.dag_run_id}"):
         assert client.get(path, headers=STRANGER).json() == NONE
+
+
+def test_runs_are_found_by_a_part_of_their_names_among_those_that_one_may_read(
+    client: TestClient, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, not only those that a list has."""
+    monkeypatch.setattr(run_list, "MOST_RUNS", 2)
+    oldest = store.start_run(spec("g", dag_run="the one"))
+    for number in range(3):
+        run = store.start_run(spec("g", dag_run=f"run-{number}"))
+        assert store.request(run.run_id, "g", GroupState.HALTED) and store.supersede(run.run_id)
+    assert store.request(oldest.run_id, "g", GroupState.HALTED) and store.supersede(oldest.run_id)
+
+    def found(named: str, reader: dict[str, str] = OWNER) -> list[str]:
+        return [
+            one["run_id"] for one in client.get("/api/runs", params={"named": named}, headers=reader).json()["runs"]
+        ]
+
+    assert found("run") == ["run-2", "run-1"]
+    assert found("The O") == ["the one"]
+    assert found("the o", STRANGER) == []
+    assert client.get("/api/runs?named=x&dag_id=dag", headers=STRANGER).status_code == 403
+    for wrong in ("", "x" * 251):
+        assert client.get("/api/runs", params={"named": wrong}, headers=OWNER).status_code == 422
 
 
 def test_a_reader_sees_the_runs_of_the_dag(client: TestClient, flow: TwoGroups) -> None:

@@ -1,11 +1,11 @@
-"""The answer of `logio lineage --why-not`, in sentences and as JSON."""
+"""Why a record is not among the output, in sentences and as JSON: of `logio lineage --why-not` and of the page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_logio.cli.common import counted
+from airflow_logio.run_report.counted import counted
 from airflow_logio.runtime.figures.record_values import Sought, Stretch
 from airflow_logio.runtime.figures.why_not import Fate, Met, PortSearch, WhyNot
 
@@ -16,9 +16,10 @@ MOST_EVENTS = 20
 def why_not_lines(answer: WhyNot) -> Iterator[str]:
     """From the port that was asked for towards the sources."""
     for one in answer.searches:
-        yield _searched(one)
+        events = ", ".join(map(str, list(one.found)[:MOST_EVENTS])) + (", ..." if len(one.found) > MOST_EVENTS else "")
+        yield search_said(one, f": {events}")
         for met in one.met[:MOST_EVENTS]:
-            yield f"  event {met.event_id}{_inset(met)}: {_fate(met, one)}"
+            yield f"  event {met.event_id}{met_said(met, one)}"
         if len(one.met) > MOST_EVENTS:
             yield f"  ... and {len(one.met) - MOST_EVENTS:,} more"
     yield from answer.notes
@@ -50,21 +51,29 @@ def told(values: Sought) -> str:
     )
 
 
-def _searched(one: PortSearch) -> str:
-    gone = f", the records of {one.sent - one.searched:,} are not in the log" if one.sent > one.searched else ""
-    without = "".join(
+def search_said(one: PortSearch, events: str = "") -> str:
+    """What was found on a port; `events` names those that hold such records."""
+    searched = _searched(one) + "".join(
         f"; {operator} does not say what {name} depends on" for name, operator in one.not_followed.items()
     )
-    searched = f"{counted(one.searched, 'event')} searched{gone}{without}"
     if not one.found:
         return f"{one.port}: no record has {told(one.values)} ({searched})"
-    events = ", ".join(map(str, list(one.found)[:MOST_EVENTS])) + (", ..." if len(one.found) > MOST_EVENTS else "")
     many = counted(sum(one.found.values()), "record")
-    return f"{one.port}: {many} with {told(one.values)}, in {counted(len(one.found), 'event')}: {events} ({searched})"
+    return f"{one.port}: {many} with {told(one.values)}, in {counted(len(one.found), 'event')}{events} ({searched})"
 
 
-def _inset(met: Met) -> str:
-    return "" if met.inset_id is None else f", Input Set {met.inset_id} of {met.operator}"
+def _searched(one: PortSearch) -> str:
+    if one.is_cut:
+        return f"only the newest {one.searched:,} of {counted(one.sent, 'event')} searched"
+    gone = f", the records of {one.sent - one.searched:,} are not in the log" if one.sent > one.searched else ""
+    large = ", of large ones only the first records" if one.is_partly else ""
+    return f"{counted(one.searched, 'event')} searched{gone}{large}"
+
+
+def met_said(met: Met, search: PortSearch) -> str:
+    """What has become of an event of a search, after its name."""
+    inset = "" if met.inset_id is None else f", Input Set {met.inset_id} of {met.operator}"
+    return f"{inset}: {_fate(met, search)}"
 
 
 def _fate(met: Met, search: PortSearch) -> str:
@@ -79,6 +88,11 @@ def _fate(met: Met, search: PortSearch) -> str:
             return f"no Input Set of {met.operator} uses it"
         case Fate.LEFT_OUT:
             return _left_out(met, search)
+        case Fate.MADE_SINCE:
+            made = ", ".join(map(str, met.made))
+            return (
+                f"it was generated after the search had begun, and made event {made}, which was not searched: ask again"
+            )
 
 
 def _left_out(met: Met, search: PortSearch) -> str:

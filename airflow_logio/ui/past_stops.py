@@ -1,0 +1,48 @@
+"""Stops of a group that runs again, from the records of its drivers: the log keeps the state of a group only as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.runtime.figures.budget_left import is_budget_spent
+from airflow_logio.store.records import DriverRecord
+
+
+class PastStop(NamedTuple):
+    """A driver has ended with an error, and the next one was no recovery."""
+
+    is_parked: bool
+    """By the rule by which the log parks a group whose recovery budget is spent. Others have parked themselves, or were dead
+    and not recovered: the log does not say which."""
+    seconds: float
+    """So long the group stood still."""
+
+    def told(self, error: str) -> str:
+        """Why it stood still, and how that ended."""
+        which = "recovery budget spent" if self.is_parked else "parked, or dead and not recovered"
+        return f"{error.rstrip('. ')} ({which}; launched again on request after {_lasting(self.seconds)})"
+
+
+def past_stops(drivers: Iterable[DriverRecord], budget: RecoveryBudget) -> Mapping[tuple[str, int], PastStop]:
+    """(group, incarnation that has ended) → the stop. `drivers` are those of a run, in the order of their claims."""
+    of_group: dict[str, list[DriverRecord]] = {}
+    found: dict[tuple[str, int], PastStop] = {}
+    for driver in drivers:
+        before = of_group.setdefault(driver.group, [])
+        if before and not driver.is_recovery and (stop := _stop(before, driver, budget)) is not None:
+            found[driver.group, before[-1].incarnation] = stop
+        before.append(driver)
+    return found
+
+
+def _stop(before: Sequence[DriverRecord], driver: DriverRecord, budget: RecoveryBudget) -> PastStop | None:
+    last = before[-1]
+    if last.ended_at is None or not last.error:
+        return None  # it was halted, had finished, or had given its slots away
+    return PastStop(is_budget_spent(budget, before, last.ended_at), max(0.0, driver.claimed_at - last.ended_at))
+
+
+def _lasting(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"

@@ -1,0 +1,107 @@
+"""Lineage on the page in a real browser: why a record is not there, and links that show the same again."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from airflow_logio.store import open_store
+from tests.support.chromium import browsed
+from tests.support.page_server import page_of
+from tests.unit.lineage.test_records import filled
+from tests.unit.lineage.test_why_not import logged as with_losses
+
+pytestmark = pytest.mark.acceptance
+
+
+def test_why_a_record_is_not_there_is_asked_and_leads_to_the_events_that_are(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    run = with_losses(store).run
+    with page_of(sqlite_url, run.uid[:8]) as address, browsed() as browser:
+        page = browser.page
+        page.goto(address)
+        lineage = page.get_by_label("Lineage", exact=True)
+        why = lineage.get_by_role("button", name="Why is it not there?")
+        lineage.get_by_label("Port").select_option("hourly.out")
+        expect(why).to_have_count(0)
+        lineage.get_by_label("by", exact=False).select_option("where")
+        sought, answer = lineage.get_by_label("What to look for"), lineage.get_by_label("Why it is not there")
+        why.click()
+        expect(lineage.get_by_role("alert")).to_contain_text("Write column=value")
+        sought.fill("shop=left_out, hour=2024-01-01T10:00")
+        why.focus()
+        page.keyboard.press("Enter")
+        expect(answer).to_contain_text("hourly.out: no record has shop=left_out and hour=2024-01-01T10:00")
+        expect(answer).to_contain_text("without such a record: hourly has left it out")
+        assert browser.faults() == []
+        sought.fill("shop=aside")
+        why.click()
+        expect(answer).to_contain_text("it is quarantined: ValueError: no price")
+        sought.fill("shop=x")
+        why.click()
+        expect(answer).to_contain_text("It is there.")
+        sought.fill("shop=dropped")
+        why.click()
+        expect(answer.get_by_role("button", name="source.out 6")).to_have_count(2)
+        assert "dropped" not in page.url
+        answer.get_by_role("button", name="source.out 6").first.click()
+        graph = page.get_by_label("Lineage graph")
+        expect(graph.get_by_role("button", name="What it was made from: source.out 6")).to_be_disabled()
+        assert re.search("port=source.out&event=6", page.url)
+        assert browser.faults() == browser.complaints == []
+    store.dispose()
+
+
+def test_a_link_shows_what_was_unfolded_and_followed_again_or_says_what_is_missing(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    run = filled(store).run
+    with page_of(sqlite_url, run.uid[:8]) as address, browsed() as browser:
+        page = browser.page
+        page.goto(f"{address}&port=hourly.out&event=2")
+        lineage, graph = page.get_by_label("Lineage", exact=True), page.get_by_label("Lineage graph")
+        box = "ingest.out 2 events from 3 to 4"
+        graph.get_by_role("button", name="What it was made from: ingest.out").click()
+        read = graph.get_by_role("button", name="read ingest.")
+        expect(read.first).to_be_visible()
+        details = lineage.locator("aside")
+        details.get_by_role("button", name="Show records").click()
+        details.get_by_role("button", name="What record 1 was made from").click()
+        behind = details.get_by_label("What the record was made from")
+        behind.get_by_role("button", name="What record 1 was made from").first.click()
+        expect(behind.get_by_role("button", name="← perhaps ingest.out 3, record 0")).to_be_visible()
+        link, reads = page.url, read.count()
+        assert "record=hourly.out+2+0" in link and "unfolded=backward+ingest.out+2+" in link
+        assert browser.faults() == []
+
+        def is_shown() -> None:
+            expect(read).to_have_count(reads)
+            expect(graph.get_by_role("button", name=box)).to_be_visible()
+            expect(details.get_by_role("region", name="Records").first).to_be_visible()
+            expect(behind.get_by_role("button", name="hourly.out 2, record 0")).to_be_visible()
+            expect(behind.get_by_role("button", name="← perhaps ingest.out 3, record 0")).to_have_attribute(
+                "aria-current", "step"
+            )
+            assert page.url == link
+
+        page.reload()
+        is_shown()
+        # Another group beside it changes nothing of that, and neither does a way back.
+        page.get_by_label("Groups", exact=True).get_by_role("button", name="g", exact=True).click()
+        assert page.url.replace("group=g&", "") == link
+        page.go_back()
+        is_shown()
+        # A box that is not there any more is said to be missing, and the rest is shown.
+        page.goto(re.sub(r"(unfolded=backward\+ingest.out\+2\+)\w+", r"\1gone", link))
+        page.reload()
+        expect(lineage.get_by_text("1 step of this address cannot be shown")).to_be_visible()
+        expect(graph.get_by_role("button", name=box)).to_be_visible()
+        expect(behind.get_by_role("button", name="hourly.out 2, record 0")).to_be_visible()
+        assert browser.faults() == browser.complaints == []
+        # What was begun anew has no trail.
+        graph.get_by_role("button", name=box).click()
+        details.get_by_role("button", name="ingest.out 4").click()
+        expect(graph.get_by_role("button", name="What it was made from: ingest.out 4")).to_be_disabled()
+        assert "record=" not in page.url and "unfolded=" not in page.url
+    store.dispose()
