@@ -98,7 +98,8 @@ class LogStore(ABC):
         limit: int = 50,
     ) -> Sequence[Run]:
         """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, in one state, where that is given; and
-        those whose pipeline, DAG or DAG run has `named` in its name, ASCII letters in either case."""
+        those whose pipeline, DAG or DAG run has `named` in its name: ASCII letters in either case, others as the database
+        compares them."""
 
     @abstractmethod
     def change_types(self, run_id: int, change: TypeChange) -> Run:

@@ -13,15 +13,15 @@ from airflow_logio.store.records import DriverRecord
 class PastStop(NamedTuple):
     """A driver has ended with an error, and the next one was no recovery."""
 
-    is_parked: bool
-    """By the rule by which the log parks a group whose recovery budget is spent. Others have parked themselves, or were dead
-    and not recovered: the log does not say which."""
+    is_budget_spent: bool
+    """So that it was parked, or would have been when it was to be recovered. Others have parked themselves, or were dead and
+    not recovered: the log does not say which."""
     seconds: float
     """So long the group stood still."""
 
     def told(self, error: str) -> str:
         """Why it stood still, and how that ended."""
-        which = "recovery budget spent" if self.is_parked else "parked, or dead and not recovered"
+        which = "its recovery budget was spent" if self.is_budget_spent else "parked, or dead and not recovered"
         return f"{error.rstrip('. ')} ({which}; launched again on request after {_lasting(self.seconds)})"
 
 

@@ -78,7 +78,7 @@ def _end(why: str, stop: PastStop | None) -> tuple[str, str]:
     """Kind and text of a driver's end with an error. The error is cut, not what came of it."""
     if stop is None:
         return "death", why
-    return "parked" if stop.is_parked else "stopped", stop.told(_cut(why, LONGEST_CAUSE - ROOM_FOR_STOP))
+    return "stopped", stop.told(_cut(why, LONGEST_CAUSE - ROOM_FOR_STOP))
 
 
 def _cause(driver: DriverRecord, *, shown: bool) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from airflow_logio.store import open_store
 from tests.support.chromium import browsed
@@ -94,7 +95,6 @@ def test_a_link_shows_what_was_unfolded_and_followed_again_or_says_what_is_missi
         is_shown()
         # A box that is not there any more is said to be missing, and the rest is shown.
         page.goto(re.sub(r"(unfolded=backward\+ingest.out\+2\+)\w+", r"\1gone", link))
-        page.reload()
         expect(lineage.get_by_text("1 step of this address cannot be shown")).to_be_visible()
         expect(graph.get_by_role("button", name=box)).to_be_visible()
         expect(behind.get_by_role("button", name="hourly.out 2, record 0")).to_be_visible()
@@ -104,4 +104,38 @@ def test_a_link_shows_what_was_unfolded_and_followed_again_or_says_what_is_missi
         details.get_by_role("button", name="ingest.out 4").click()
         expect(graph.get_by_role("button", name="What it was made from: ingest.out 4")).to_be_disabled()
         assert "record=" not in page.url and "unfolded=" not in page.url
+    store.dispose()
+
+
+def test_a_search_by_values_shows_how_far_it_is_and_can_be_stopped(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    sales = filled(store, events=240)
+
+    def one_at_a_time(route: Route) -> None:
+        route.continue_(post_data=json.dumps({**(route.request.post_data_json or {}), "most": 1}))
+
+    with page_of(sqlite_url, sales.run.uid[:8]) as address, browsed() as browser:
+        page = browser.page
+        page.route("**/lineage/find", one_at_a_time)
+        page.goto(address)
+        lineage = page.get_by_label("Lineage", exact=True)
+        lineage.get_by_label("by", exact=False).select_option("where")
+        lineage.get_by_label("What to look for").fill('quantity = "1"')
+        page.keyboard.press("Enter")
+        expect(
+            lineage.get_by_text(re.compile(r"\b[2-9] found; searched the newest [2-9] of 240 events"))
+        ).to_be_visible()
+        expect(lineage.get_by_role("status")).to_have_text("Searching ...")
+        lineage.get_by_role("button", name="Stop").click()
+        said = lineage.get_by_role("status").inner_text()
+        found = int(said.split(" ", 1)[0])
+        assert 1 < found < 100 and f"searched the newest {found} of 240 events" in said
+        further = lineage.get_by_role("button", name="Search further")
+        expect(further).to_be_focused()
+        page.unroute("**/lineage/find")
+        further.click()
+        expect(lineage.get_by_role("status")).to_contain_text(
+            f"{found + 100} found; searched the newest {found + 100} of"
+        )
+        assert browser.faults() == browser.complaints == []
     store.dispose()

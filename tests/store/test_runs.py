@@ -87,6 +87,8 @@ def test_runs_are_found_by_parts_of_their_names(log_store: LogStore) -> None:
     }
     assert named["MANUAL"] == named["sal"] == named["dag"] == [second.uid, first.uid]
     assert named["al_"] == named["%"] == [first.uid], "signs of SQL are only signs"
+    third = log_store.start_run(spec(dag_run="ÜBUNG_3"))
+    assert [run.uid for run in log_store.list_runs(named="ÜBUNG")] == [third.uid]
     assert log_store.list_runs(named="x'; --\x00") == []
     assert log_store.list_runs(named="manual", dag_ids=["another"]) == []
 

@@ -69,7 +69,7 @@ export function Graph({ run, selected, select }: { run: Run; selected: string | 
     .map((one) => {
       const holds = one.lag.events > 0 && holdsUp(one, byName.get(one.from_group)!);
       const pressure = pressureOf(one, holds, byName.get(one.to_group)!);
-      const said = `from ${one.from} to ${one.to}: ${lagText(one) || "no lag"}${pressure === "stopped" ? ", its receiver has stopped" : holds ? ", it holds its sender up" : ""}`;
+      const said = `from ${one.from} to ${one.to}: ${lagText(one) || "no lag"}${pressure === "stopped" ? ", its receiver has stopped" : holds ? ", it may hold its sender up" : ""}`;
       return {
         id: `${one.from} ${one.to}`,
         type: "lag",

@@ -5,8 +5,8 @@ import { type LineageStep, Refused, type Rights, type Server } from "./data";
 import { Finder } from "./Finder";
 import { Flow } from "./Graph";
 import { ItemDetails } from "./ItemDetails";
-import { MOST_KEPT, type Named, type RecordPlace, type Trail } from "./place";
-import { followed, grown, type Item, NOTHING, rootOf, stepNamed, stepsOf, type Unfolded, type Way } from "./unfolded";
+import { MOST_KEPT, type Named, type RecordPlace, spelled, type Trail } from "./place";
+import { followed as followedOf, grown, type Item, NOTHING, rootOf, stepNamed, stepsOf, type Unfolded, type Way } from "./unfolded";
 import { counted } from "./words";
 
 interface Props {
@@ -33,72 +33,88 @@ export function Lineage({ server, uid, rights, named, open, trail, keep }: Props
   const [lost, setLost] = useState(0);
   const [problem, setProblem] = useState<string | null>(null);
   const latest = useRef(graph);
-  const busy = useRef(0);
+  const followed = useRef(way);
+  /** Counts what is shown: an answer to what was shown before comes too late. */
+  const shown = useRef(0);
+  /** What this view has written into the address; anything else there is a link that is to be shown. */
+  const written = useRef("");
+  const restoring = useRef(false);
   const show = (next: Unfolded) => setGraph((latest.current = next));
-  const guarded = async (work: () => Promise<void>) => {
-    setProblem(null);
-    const mine = busy.current;
-    try {
-      await work();
-    } catch (error) {
-      if (mine === busy.current) setProblem(error instanceof Refused ? error.message : String(error));
-    }
+  const walkTo = (records: RecordPlace[]) => setWay((followed.current = records));
+  const write = () => {
+    if (restoring.current) return;
+    const next = { unfolded: stepsOf(latest.current), records: followed.current };
+    written.current = `${uid} ${port} ${event} ${spelled(next)}`;
+    keep(next);
   };
-  const unfold = (item: Item, way: Way) =>
-    guarded(async () => {
-      const mine = busy.current;
+  /** Whether that has succeeded, for what is still shown. */
+  const unfold = async (item: Item, way: Way): Promise<boolean> => {
+    const mine = shown.current;
+    setProblem(null);
+    try {
       const query = new URLSearchParams({ port: item.events[0]!.port, direction: way });
       for (const one of item.events) query.append("event", String(one.event));
       const step = await server.get<LineageStep>(`${api}/step?${query}`);
-      if (mine === busy.current) show(grown(latest.current, item.id, way, step));
-    });
-  const unfoldAndKeep = async (item: Item, way: Way) => {
-    await unfold(item, way);
-    keep({ unfolded: stepsOf(latest.current) });
+      if (mine === shown.current) show(grown(latest.current, item.id, way, step));
+    } catch (error) {
+      if (mine === shown.current) setProblem(error instanceof Refused ? error.message : String(error));
+      return false;
+    }
+    return mine === shown.current;
   };
+  const unfoldAndKeep = async (item: Item, way: Way) => (await unfold(item, way)) && write();
   const walk = (records: RecordPlace[]) => {
-    setWay(records);
-    keep({ records });
+    walkTo(records);
+    write();
   };
   const chooseBox = (id: string | null) => {
+    if (id === chosen) return;
     choose(id);
     walk([]);
   };
-  /** Unfolds what the address says, as far as it is still there. */
+  /** Unfolds what the address says, as far as it is still there, up to the first refusal. */
   const restore = async (root: Item) => {
-    const mine = busy.current;
-    await unfold(root, "backward");
+    if (!(await unfold(root, "backward"))) return;
     let missing = 0;
     for (const step of trail.unfolded ?? []) {
       const [id, way] = stepNamed(step);
       const item = latest.current.items.get(id);
-      if (mine === busy.current && item !== undefined && !(way in item.done)) await unfold(item, way);
-      missing += way in (latest.current.items.get(id)?.done ?? {}) ? 0 : 1;
+      if (item === undefined) missing += 1;
+      else if (!(way in item.done) && !(await unfold(item, way))) return;
     }
-    if (mine !== busy.current) return;
     const records = trail.records ?? [];
     const box = records[0] && latest.current.items.get(rootOf(records[0].port, records[0].event).id);
     if (box) {
       choose(box.id);
-      setWay(records);
+      walkTo(records);
     } else missing += records.length > 0 ? 1 : 0;
     setLost(missing);
   };
   const port = named?.port;
   const event = named?.event;
+  const address = `${uid} ${port} ${event} ${spelled(trail)}`;
   useEffect(() => {
-    busy.current += 1;
+    if (address !== written.current) begin();
+  }, [address]);
+  useEffect(() => () => void (shown.current += 1), []);
+  const begin = () => {
+    written.current = address;
+    restoring.current = false;
+    const mine = (shown.current += 1);
     show(NOTHING);
     choose(null);
-    setWay([]);
+    walkTo([]);
     setLost(0);
     setProblem(null);
     if (port === undefined || event === undefined) return;
     const root = rootOf(port, event);
     show({ items: new Map([[root.id, root]]), edges: new Map() });
     choose(root.id);
-    void restore(root);
-  }, [uid, port, event]);
+    restoring.current = true;
+    void restore(root).finally(() => {
+      if (mine === shown.current) restoring.current = false;
+    });
+  };
   const item = chosen === null ? undefined : graph.items.get(chosen);
   return (
     <section aria-label="Lineage">
@@ -165,7 +181,7 @@ function Picture({ graph, chosen, choose, unfold }: { graph: Unfolded; chosen: s
 function ItemBox({ data: { item, chosen, choose, unfold } }: NodeProps<ItemNode>) {
   const arrow = (way: Way, sign: string, said: string) =>
     item.read === null && (
-      <button type="button" className="arrow nodrag nopan" disabled={way in item.done} aria-label={`${said}${followed(item) && ` (${followed(item)})`}: ${item.title}`} title={followed(item) || undefined} onClick={() => unfold(item, way)}>
+      <button type="button" className="arrow nodrag nopan" disabled={way in item.done} aria-label={`${said}${followedOf(item) && ` (${followedOf(item)})`}: ${item.title}`} title={followedOf(item) || undefined} onClick={() => unfold(item, way)}>
         {sign}
       </button>
     );
@@ -176,9 +192,9 @@ function ItemBox({ data: { item, chosen, choose, unfold } }: NodeProps<ItemNode>
       <button type="button" className="nodrag nopan" aria-pressed={chosen} onClick={() => choose(item.id)}>
         <span className="box-name">{item.title}</span>
         <span className="small">{item.figures}</span>
-        {followed(item) && (
+        {followedOf(item) && (
           <span className="small" aria-hidden="true">
-            ← → {followed(item)}
+            ← → {followedOf(item)}
           </span>
         )}
       </button>

@@ -104,8 +104,8 @@ export function RunList({ server, path, seconds, listed: { runs, older }, open }
         <p className="small" role="status">
           {wanted === ""
             ? `These are ${count(runs.length)} runs, unfinished ones first, then the newest: older ones are not shown. Look for a part of their names.`
-            : further.length === 0 && byName.value === null
-              ? "Looking at older ones ..."
+            : wanted !== named || byName.value === null
+              ? byName.problem === null && "Looking at older ones ..."
               : `By name, all runs were searched${byName.value?.older ? `, and these are ${count(further.length)} of more` : ""}; by state, the ${count(runs.length)} of the list.`}
         </p>
       )}

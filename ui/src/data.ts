@@ -85,7 +85,7 @@ export interface Connection {
   acknowledged: Amount;
   lag: Amount;
   records_per_second: number;
-  /** Its lag as a share of what it may be, at which its sender waits; null inside a group, where no sender waits for it. */
+  /** Its lag as a share of the run's backlog, at which senders wait; null inside a group, where none waits. */
   fullness: number | null;
   lag_age_seconds: number | null;
   lag_age_is_least: boolean;

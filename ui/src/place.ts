@@ -49,6 +49,12 @@ function recordOf(text: string): RecordPlace[] {
   return port === undefined ? [] : [{ port, event: Number(event), place: Number(place), perhaps: perhaps !== undefined }];
 }
 
+const recordText = (one: RecordPlace): string => `${one.port} ${one.event} ${one.place}${one.perhaps ? " ~" : ""}`;
+
+/** As much of it as an address keeps, as text. */
+export const spelled = ({ unfolded = [], records = [] }: Trail): string =>
+  JSON.stringify([unfolded.slice(0, MOST_KEPT), records.slice(0, MOST_KEPT).map(recordText)]);
+
 /** The place, and what goes to another one; `replaces`: without a step back to the last one. */
 export function usePlace(): [Place, (next: Place, replaces?: boolean) => void] {
   const [place, setPlace] = useState(placeNow);
@@ -70,7 +76,7 @@ export function usePlace(): [Place, (next: Place, replaces?: boolean) => void] {
       named.set("event", String(next.named.event));
       for (const one of next.unfolded?.slice(0, MOST_KEPT) ?? []) named.append("unfolded", one);
       for (const one of next.records?.slice(0, MOST_KEPT) ?? [])
-        named.append("record", `${one.port} ${one.event} ${one.place}${one.perhaps ? " ~" : ""}`);
+        named.append("record", recordText(one));
     }
     const hash = named.size ? `#${named.toString()}` : "";
     const { pathname, search } = window.location;

@@ -84,8 +84,8 @@ def newest(
         query = query.where(among(connection, table.c.dag_id, list(dag_ids)))
     if named is not None:
         names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id)
-        part = storable(named.lower()) or ""
-        query = query.where(sa.or_(*(sa.func.lower(name).contains(part, autoescape=True) for name in names)))
+        part = storable(named) or ""
+        query = query.where(sa.or_(*(name.icontains(part, autoescape=True) for name in names)))
     return [to_run(row) for row in connection.execute(query)]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,9 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.run_report.why_not_text import why_not_lines
-from airflow_logio.runtime.figures.event_search import SearchLimits
+from airflow_logio.runtime.figures import event_search
+from airflow_logio.runtime.figures import why_not as why_not_module
+from airflow_logio.runtime.figures.event_search import Holding, SearchLimits
 from airflow_logio.runtime.figures.record_values import Stretch
 from airflow_logio.runtime.figures.why_not import Fate, Met, WhyNot, why_not
 from airflow_logio.runtime.systems.arrow import encode
@@ -229,6 +232,42 @@ def test_limits_end_the_search_and_are_said() -> None:
     assert some.notes == ["clean.out was not searched: the limits of this search are reached"]
     with pytest.raises(LineageUnknown, match="as far as was searched, the events of clean"):
         limited("clean.out", SearchLimits(seconds=0), x="1")
+
+
+def test_what_is_made_while_it_is_searched_is_not_said_to_leave_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output is searched before its input: what it sends between the two was not looked at."""
+    run, search = logged(MemoryLogStore()), event_search.events_holding
+
+    def before_the_output_was_sent(store: LogStore, of: Run, port: Port, *rest: Any) -> Sequence[Holding]:
+        (one,) = search(store, of, port, *rest)
+        return [replace(one, sent=0, searched=0)] if port == HOURLY else [one]
+
+    monkeypatch.setattr(why_not_module, "events_holding", before_the_output_was_sent)
+    answer = run.asked(shop="left_out")
+    (met,) = answer.searches[1].met
+    assert (met.fate, met.made) == (Fate.MADE_SINCE, (1,))
+    told = " ".join(why_not_lines(answer))
+    assert "made event 1, which was not searched: ask again" in told and "left it out" not in told
+
+
+def test_it_is_said_if_there_was_no_time_for_all_that_has_become_of_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_hour = RecordRules({"out": Dependence(Uses.SOME, {}, ("hour",), HOURS)}, BY_HOUR.parts)
+    run, search, late = logged(MemoryLogStore(), only_hour), event_search.events_holding, []
+
+    def then_late(store: LogStore, of: Run, port: Port, *rest: Any) -> Sequence[Holding]:
+        found = search(store, of, port, *rest)
+        late.extend([port] if port == CLEAN else [])
+        return found
+
+    monkeypatch.setattr(why_not_module, "events_holding", then_late)
+    monkeypatch.setattr(event_search.Spent, "is_late", lambda _: bool(late))
+    asked = {"shop": "waiting", "hour": "2024-01-01T11:00"}
+    whole = run.asked(**asked).searches[1]
+    assert len(whole.met) == 3 and not whole.is_met_cut, "so few are always looked at"
+    late.clear()
+    monkeypatch.setattr(why_not_module, "LEAST_FATES", 1)
+    some = run.asked(**asked).searches[1]
+    assert len(some.met) == 1 and some.is_met_cut
 
 
 def test_the_end_of_a_stream_has_no_columns() -> None:

@@ -55,8 +55,8 @@ def test_what_was_parked_for_its_budget_is_known_by_the_rule_of_the_log(store: L
     assert [one[:2] for one in ends(store, run)] == [(1, "death"), (2, "death"), (2, "parked")]
     store.declare_dead(launched(store, run, 2, "logio retry", by_user=True), "killed anew")
     launched(store, run, 3, "killed anew")
-    spent = "killed again (recovery budget spent; launched again on request after 0 s)"
-    assert ends(store, run) == [(1, "death", "killed"), (2, "parked", spent), (3, "death", "killed anew")]
+    spent = "killed again (its recovery budget was spent; launched again on request after 0 s)"
+    assert ends(store, run) == [(1, "death", "killed"), (2, "stopped", spent), (3, "death", "killed anew")]
 
 
 def test_what_was_halted_or_recovered_is_no_parking(store: LogStore) -> None:
