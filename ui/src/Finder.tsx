@@ -1,8 +1,8 @@
 import { type FormEvent, useEffect, useRef, useState } from "react";
-import { EventLink } from "./EventLink";
-import { Missing } from "./Missing";
 import { type By, KINDS, Mistyped, type Wanted, wanted } from "./criteria";
 import { type Found, type FoundByValues, type LineagePorts, Refused, type Server, type WhyNot } from "./data";
+import { EventLink } from "./EventLink";
+import { Missing } from "./Missing";
 import type { Named } from "./place";
 import { count, counted, part, seconds } from "./words";
 
@@ -151,7 +151,7 @@ export function Finder({ server, api, data, open }: Props) {
         </p>
       )}
       <p className="small">
-        <span role="status">{busy ? (ports === null ? "Looking at the log ..." : "Searching ...") : result !== null && said(result.found)}</span>{" "}
+        <span role="status">{busy ? (ports === null ? "Looking at the log ..." : "Searching ...") : result !== null ? said(result.found) : missing !== null && `Answered in ${seconds(missing.seconds)}:`}</span>{" "}
         {result !== null && "searched" in result.found && result.found.before !== null && (
           <button type="button" className="choice" aria-disabled={busy} onClick={() => busy || void look(result.asked, result)}>
             Search further
