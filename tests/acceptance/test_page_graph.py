@@ -69,11 +69,11 @@ def test_connections_inside_a_group_are_drawn_and_only_the_full_one_is_held_up(s
         def line(said: str, exact: bool = False) -> Locator:
             return graph.get_by_role("img", name=said, exact=exact)
 
+        expect(line("from feed.out to quick.in: 3 behind").locator(".line.some")).to_have_count(1)
+        expect(line("from feed.out to step0.in: 20 behind").locator(".line.some")).to_have_count(1)
         slow = line("from feed.out to slow.in: 96 behind")
         expect(slow.locator(".line.held")).to_have_count(1)
         expect(slow).to_have_accessible_name(re.compile("it may hold its sender up"))
-        expect(line("from feed.out to quick.in: 3 behind").locator(".line.some")).to_have_count(1)
-        expect(line("from feed.out to step0.in: 20 behind").locator(".line.some")).to_have_count(1)
         # Inside the group: without figures, and with them.
         expect(line("from step0.out to step1.in: no lag", exact=True).locator(".line.none")).to_have_count(1)
         expect(line("from step1.out to join.early: no lag", exact=True)).to_have_count(1)

@@ -1,8 +1,8 @@
 import { type FormEvent, useEffect, useRef, useState } from "react";
-import { EventLink } from "./EventLink";
-import { Missing } from "./Missing";
 import { type By, KINDS, Mistyped, type Wanted, wanted } from "./criteria";
 import { type Found, type FoundByValues, type LineagePorts, Refused, type Server, type WhyNot } from "./data";
+import { EventLink } from "./EventLink";
+import { Missing } from "./Missing";
 import type { Named } from "./place";
 import { count, counted, part, seconds } from "./words";
 
@@ -169,7 +169,7 @@ export function Finder({ server, api, data, open }: Props) {
         </p>
       )}
       <p className="small">
-        <span role="status">{busy ? (ports === null ? "Looking at the log ..." : "Searching ...") : result !== null && said(result.found)}</span>{" "}
+        <span role="status">{busy ? (ports === null ? "Looking at the log ..." : "Searching ...") : result !== null ? said(result.found) : missing !== null && `Answered in ${seconds(missing.seconds)}:`}</span>{" "}
         {/* Not part of the status, which would be read out at each step. */}
         {busy && values !== null && said(values)}{" "}
         {values !== null && (busy || values.before !== null) && (

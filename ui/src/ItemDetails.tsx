@@ -72,7 +72,7 @@ export function ItemDetails({ server, api, item, data, open, way, walk, close }:
         <ul className="plain" aria-label="Events">
           {item.events.map((event) => (
             <li key={event.event}>
-              <EventLink event={event} open={open} />
+              <EventLink event={event} open={open} />{" "}
               <span className="small">{event.records === null ? "let go by retention" : counted(event.records, "record")}</span>
             </li>
           ))}
