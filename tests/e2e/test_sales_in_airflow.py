@@ -302,6 +302,13 @@ def leads_from_a_number_to_its_rows(standalone: Standalone, places: Places) -> N
         assert sum(int(text[-1]) for text in texts) == cents, "the rows that are shown add up to the number"
         picture(browser, "lineage")
         assert browser.faults(OURS) == []
+        # Its link shows the same to someone else, once they have logged in. It names the record by its place.
+        assert "record=hourly.out" in page.url and str(cents) not in page.url
+        link = page.url
+        page.goto(standalone.url)
+        page.goto(link)
+        expect(rows).to_have_count(len(texts) + 1)
+        assert page.url == link
 
 
 def login_of(standalone: Standalone) -> tuple[str, str]:
