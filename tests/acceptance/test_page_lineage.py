@@ -124,9 +124,7 @@ def test_a_search_by_values_shows_how_far_it_is_and_can_be_stopped(sqlite_url: s
         lineage.get_by_label("by", exact=False).select_option("where")
         lineage.get_by_label("What to look for").fill('quantity = "1"')
         page.keyboard.press("Enter")
-        expect(
-            lineage.get_by_text(re.compile(r"\b\d+ found; searched the newest \d+ of 240 events"))
-        ).to_be_visible()
+        expect(lineage.get_by_text(re.compile(r"\b\d+ found; searched the newest \d+ of 240 events"))).to_be_visible()
         expect(lineage.get_by_role("status")).to_have_text("Searching ...")
         lineage.get_by_role("button", name="Stop").click()
         said = lineage.get_by_role("status").inner_text()
