@@ -82,7 +82,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """The session's PostgreSQL server, started when the first test asks for it."""
-    server = PostgresServer()
+    server = PostgresServer(in_memory=True)
     try:
         server.create()
         server.start()
