@@ -65,9 +65,11 @@ def pytest_collectstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """No later search for garbage has to look at these 800,000 objects."""
+    """No later search for garbage has to look at these 800,000 objects, and there are fewer searches: they took a tenth of
+    the tests' time that is no server's, no driver's and no JVM's."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 20)
     gc.enable()
 
 
