@@ -255,12 +255,12 @@ class GroupProtocol:
     def is_finished(self) -> bool:
         """Every operator has ended and sent what it held, every stored effect is discarded, and sources were told what they
         may forget."""
-        return all(
-            operator.context.finished
-            and not operator.context.outbox
-            and not (isinstance(operator, SourceProtocol) and (operator.to_drop() or operator.to_forget()))
-            for operator in self.operators.values()
-        )
+        for operator in self.operators.values():  # no generator: this is asked after every observation
+            if not operator.context.finished or operator.context.outbox:
+                return False
+            if isinstance(operator, SourceProtocol) and (operator.to_drop() or operator.to_forget()):
+                return False
+        return True
 
     def start_job(self, operator: str, inset_ids: Sequence[str]) -> list[tuple[str, Any]]:
         """Hand triggered Input Sets to a job; returns their event states. They are not offered again in this epoch."""

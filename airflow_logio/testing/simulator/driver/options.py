@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from typing import TYPE_CHECKING
 
 from airflow_logio.protocol.commit_queue import CommitStep
@@ -31,6 +33,12 @@ _BEGINNING_SITES = {
     LifeStep.STOP: Site.EPOCH_VOID,
     LifeStep.HALT: Site.HALTING,
 }
+
+
+@cache
+def method_of(verb: str) -> str:
+    """The name of a driver's method for a step, as one object: Python remembers by that where it has found a method."""
+    return sys.intern(f"_{verb}")
 
 
 def options_of(driver: SimulatedDriver) -> list[Option]:

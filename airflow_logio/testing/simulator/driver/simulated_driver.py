@@ -26,7 +26,7 @@ from airflow_logio.runtime.systems.connections import WriterIdentity
 from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow
 from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from airflow_logio.testing.simulator.driver.held_up import HeldUp
-from airflow_logio.testing.simulator.driver.options import Option, options_of, sites_of
+from airflow_logio.testing.simulator.driver.options import Option, method_of, options_of, sites_of
 from airflow_logio.testing.simulator.driver.simulated_generation import SimulatedGeneration
 from airflow_logio.testing.simulator.driver.source_readers import Reading
 from airflow_logio.testing.simulator.driver.threads import SimulatedWriters, serialized
@@ -139,8 +139,7 @@ class SimulatedDriver:
         if verb in PARTS:
             part = getattr(self, PARTS[verb], None)  # none before its memory is built
             return part is not None and bool(getattr(part, verb)(about, many, outcome))
-        step = getattr(self, f"_{verb}")
-        done: bool = step(about, many, outcome)
+        done: bool = getattr(self, method_of(verb))(about, many, outcome)
         return done
 
     # --- an epoch begins: fence, slots, log, memory -------------------------------------------------------------------
@@ -375,7 +374,8 @@ class SimulatedDriver:
         steps = self.committer.steps
         if not self.is_running or self.committer.wants is not None or not steps:
             return False
-        expires = [any(type(effect) is fx.ExpireLineage for effect in step) for step in steps][:many]
+        sweeps = bool(self.world.sweeps)
+        expires = [sweeps and any(type(effect) is fx.ExpireLineage for effect in step) for step in steps][:many]
         if True in expires:  # the clock ticks for every row: what this transaction logs would already be old in it
             many = max(1, expires.index(True))
         self.committer.take(lambda _: 0, most_steps=many)
@@ -424,7 +424,7 @@ class SimulatedDriver:
         self.committer.committed()
         self.fence = FenceRow(self.fence.incarnation, self.fence.epoch, self.fence.commit_no + 1)
         self.fresh = False
-        self.collection.committed(effects, [replace(one, refs=()) for one in collected])
+        self.collection.committed(effects, [replace(one, refs=()) if one.refs else one for one in collected])
         if self.evaluating is not None:
             self.evaluating.collected(collected)
         if self.reading.dropped:
