@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support import tiers
 from tests.support.logs import assert_counted
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import RUNNING, PostgresServer
 
 SQL = [pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres)]
 STORES = [pytest.param("memory"), *SQL]
@@ -71,6 +71,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 10, 20)
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails says what the PostgreSQL of its session has last said: whether it has crashed, for example."""
+    report = yield
+    if report.failed and item.get_closest_marker("postgres") is not None:
+        report.sections += [("PostgreSQL", one.last_words()) for one in RUNNING]
+    return report
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

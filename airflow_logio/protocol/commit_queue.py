@@ -117,25 +117,10 @@ class HandOver:
     """The log says that the group drains."""
 
 
-_RELEASING = frozenset(
-    {
-        fx.LogEvent,
-        fx.LogWrite,
-        fx.Release,
-        fx.StartReadAction,
-        fx.ReadDone,
-        fx.MarkCompared,
-        fx.MayForget,
-        fx.DrainGroup,
-    }
-)
-"""Effects that `hand_over` knows."""
-
-
 def hand_over(effects: fx.Effects) -> HandOver:
     """What a committed transaction releases."""
     found = HandOver()
-    for effect in [one for one in effects if type(one) in _RELEASING]:  # few: patterns are tried one after the other
+    for effect in effects:
         match effect:
             case fx.LogEvent(deliveries=deliveries, held=False):
                 found.sent += [delivery.receiver for delivery in deliveries if not delivery.fused]

@@ -58,6 +58,10 @@ _SETTINGS = {
 }
 
 
+RUNNING: list[PostgresServer] = []
+"""Of this process."""
+
+
 class PostgresServer:
     """Start it once; `stop`, `start` and `restart` are for tests of outages, which leave it running."""
 
@@ -109,6 +113,7 @@ class PostgresServer:
                 start_new_session=True,
                 **self._as_user,
             )
+        RUNNING.append(self)
         try:
             eventually(self._answers, what="PostgreSQL answers", timeout=60)
         except AssertionError as error:
@@ -141,6 +146,11 @@ class PostgresServer:
         if self._guardian is not None:
             self._guardian.communicate(b"keep\n", timeout=60)
             self._guardian = None
+            RUNNING.remove(self)
+
+    def last_words(self, lines: int = 30) -> str:
+        """The end of the server's own log."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
     def _answers(self) -> bool:
         assert self._guardian is not None
