@@ -128,7 +128,7 @@ def _arguments() -> argparse.Namespace:
         help="of events in the log, up to which commits and lineage are measured",
     )
     parser.add_argument(
-        "--factor", type=float, default=0.2, help="of the paper's numbers of events; 0.2 takes two hours, 1 seven"
+        "--factor", type=float, default=0.2, help="of the paper's numbers of events; 0.2 takes three hours, 1 twelve"
     )
     parser.add_argument("--series", action="append", choices=list(BY_NAME), help="of the paper, only this one")
     parser.add_argument("--paper-runs", type=int, default=1, help="runs per figure of the paper's evaluation (medians)")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.bench.paper import evaluation, flink_settings, flink_setup
 from tests.bench.paper.answer import flaw
 from tests.bench.paper.experiments import Experiment, experiments
 from tests.bench.paper.results import Result, ResultFile, medians
@@ -27,6 +29,7 @@ def test_at_factor_one_a_series_is_the_paper_s(series: Series) -> None:
     whole = scaled(series, 1.0)
     assert (whole.events, whole.trigger, whole.op2_trigger) == (series.events, series.trigger, series.op2_trigger)
     assert whole.points == series.points
+    assert whole.snapshot_seconds == (30 if series.name == "1b-OP3" else 15)
     ends = {"1a": 5, "1b": 5, "1b-OP3": 5, "1c": 10, "2": 5, "2-free": 15, "3a": 10, "3b": 25}
     assert whole.end == ends[series.name]
     assert whole.seconds == 250  # of the five to six minutes that the paper's runs take
@@ -92,13 +95,74 @@ def test_the_tables_say_percent_of_the_baseline_beside_the_paper_s() -> None:
         result(Experiment("1b", plain=True), 50.0),
         result(Experiment("1b"), 50.5),
         result(Experiment("1b", lineage=True), 50.6),
+        result(Experiment("1b", flink=True), 52.0),
         result(Experiment("1b-OP3", failures=1), 55.0),
+        result(Experiment("1b-OP3", flink=True, failures=2), 60.0),
         result(Experiment("1a", plain=True, event_bytes=10**6), 40.0),
         result(Experiment("1a", event_bytes=10**6), 41.0),
         result(Experiment("1b", plain=True), 1.0, factor=1.0),
     ]
     text = tables(found, 0.2)
-    assert "| 1b: use case 1, 1,000 events | 50.0 | 1.0 | 0.2 | - | 6 | 1.2 | 2.8 |" in text
-    assert "| 1b-OP3: use case 1, 1,000 events, OP3 fails | 10.0 | - | - | - | 32 | 47 | 50 | 21 | 39 | 56 |" in text
+    assert "| 1b: use case 1, 1,000 events | 50.0 | 1.0 | 0.2 | - | 4.0 | 6 | 1.2 | 2.8 |" in text
+    ours, paper = "10.0 | - | - | - | - | 20.0 | -", "32 | 47 | 50 | 21 | 39 | 56"
+    assert f"| 1b-OP3: use case 1, 1,000 events, OP3 fails | {ours} | {paper} |" in text
     assert "| 1 MB | 40.0 | 2.5 | 1.5 |" in text
-    assert "| 1c: use case 1, 5,000 events | - | - | - | - | 42.5 | 0.4 | 3 |" in text
+    assert "| 1c: use case 1, 5,000 events | - | - | - | - | - | 42.5 | 0.4 | 3 |" in text
+
+
+def test_flink_does_what_the_divided_series_says_with_as_many_failures_as_are_wanted() -> None:
+    part = scaled(BY_NAME["1a"], 0.2)
+    job = flink_settings.job(part, 2, Path("/marks"), "postgresql://postgres@127.0.0.1:5/of_this_run").splitlines()
+    said = {
+        "shape = linear",
+        "events = 20",
+        "every = 0.5",
+        "op3_seconds = 5.0",
+        "end = 5",
+        "fails = op4",
+        "points = 1,5",
+    }
+    assert said <= set(job)
+    assert "warehouse = jdbc:postgresql://127.0.0.1:5/of_this_run?user=postgres" in job
+    cluster = flink_settings.cluster(part, Path("/run"), 7).splitlines()
+    assert {"execution.checkpointing.interval: 3000 ms", "jobmanager.rpc.port: 7"} <= set(cluster)
+    settings = Path(flink_setup.SOURCES, "paper", "Settings.java").read_text()
+    assert {line.partition(" = ")[0] for line in job if f'"{line.partition(" = ")[0]}"' not in settings} == {
+        "snapshot_seconds"  # the cluster is told
+    }
+
+
+def test_each_operator_on_flink_has_a_process_of_its_own() -> None:
+    assert len(flink_settings.operators("linear")) == len(flink_settings.operators("synchronized")) == 5
+    assert {"op3.0", "op3.1", "op5.0"} < set(flink_settings.operators("replicas"))
+
+
+def test_where_flink_cannot_be_had_a_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    flink_setup.class_path.cache_clear()
+    file = tmp_path / "results.jsonl"
+    for one in experiments():
+        if not one.flink:
+            ResultFile(file).add(result(one, 50.0))
+    assert list(evaluation.evaluate(None, 0.2, file, 1, None)) == []  # type: ignore[arg-type]  # nothing is measured
+    said = capsys.readouterr().out
+    assert "ABS on Flink is not measured: there is no javac; install it (Debian: apt-get install openjdk-17" in said
+
+
+def test_what_pip_says_is_in_the_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip = tmp_path / "pip"
+    pip.write_text("#!/bin/sh\necho no such wheel >&2\nexit 1\n")
+    pip.chmod(0o700)
+    monkeypatch.setattr(flink_setup, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(sys, "executable", str(pip))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "javac").symlink_to(pip)
+    flink_setup.class_path.cache_clear()
+    with pytest.raises(
+        flink_setup.NoFlink, match=r"apache-flink-libraries 2\.3\.0 cannot be had .*: no such wheel; let pip"
+    ):
+        flink_setup.class_path()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.databases import Postgres
+from tests.bench.paper import flink_setup
 from tests.bench.paper.experiments import Experiment, experiments
 from tests.bench.paper.measured_run import measure
 from tests.bench.paper.results import Result, ResultFile
@@ -19,11 +20,22 @@ def evaluate(databases: Postgres, factor: float, results: Path, runs: int, only:
     """`only`: names of series. One that fails is said, and the others follow; at the end the tables are printed."""
     file = ResultFile(results)
     wanted = [one for one in experiments(runs) if not only or one.series in only]
-    for experiment in file.left(wanted, factor):
+    for experiment in _possible(file.left(wanted, factor)):
         result = _measured(databases, experiment, factor)
         file.add(result)
         yield result
     print(f"\n{tables(file.read(), factor)}", flush=True)
+
+
+def _possible(wanted: list[Experiment]) -> list[Experiment]:
+    """Without ABS on Flink where Flink cannot be had; a sentence says so."""
+    if any(one.flink for one in wanted):
+        try:
+            flink_setup.class_path()
+        except flink_setup.NoFlink as missing:
+            print(f"ABS on Flink is not measured: {missing}", flush=True)
+            return [one for one in wanted if not one.flink]
+    return wanted
 
 
 def _measured(databases: Postgres, experiment: Experiment, factor: float) -> Result:

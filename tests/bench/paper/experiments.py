@@ -23,6 +23,8 @@ class Experiment:
     series: str
     plain: bool = False
     """The baseline."""
+    flink: bool = False
+    """Asynchronous barrier snapshots on Apache Flink, as the paper's ABS."""
     lineage: bool = False
     replay: bool = False
     failures: int = 0
@@ -35,7 +37,7 @@ class Experiment:
     @property
     def kind(self) -> str:
         """In words; with series, factor and run it names what was measured."""
-        words = ["baseline" if self.plain else "LOG.io"]
+        words = ["baseline" if self.plain else "ABS on Flink" if self.flink else "LOG.io"]
         words += ["lineage"] if self.lineage and not self.replay else []
         words += ["replay"] if self.replay else []
         words += [f"{self.failures} failed"] if self.failures else []
@@ -59,6 +61,8 @@ def experiments(runs: int = 1) -> Iterator[Experiment]:
     for run in range(1, runs + 1):
         for series in SERIES:
             yield from _first(series.name, run)
+        for series in SERIES:
+            yield from _flink(series.name, run)
         for size in SIZES:
             yield Experiment(SIZED, plain=True, event_bytes=size, run=run)
             yield Experiment(SIZED, event_bytes=size, run=run)
@@ -69,6 +73,7 @@ def experiments(runs: int = 1) -> Iterator[Experiment]:
         for failures in (2, 3):
             for series in SERIES:
                 yield Experiment(series.name, failures=failures, run=run)
+                yield Experiment(series.name, flink=True, failures=failures, run=run)
         for series in SERIES:
             yield Experiment(series.name, failures=1, standby=True, run=run)
         yield from _slow_commits((1, 5), run)
@@ -80,6 +85,12 @@ def _first(name: str, run: int) -> Iterator[Experiment]:
         yield Experiment(name, run=run)
         yield Experiment(name, lineage=True, run=run)
     yield Experiment(name, failures=1, run=run)
+
+
+def _flink(name: str, run: int) -> Iterator[Experiment]:
+    if name not in SAME_AS:
+        yield Experiment(name, flink=True, run=run)
+    yield Experiment(name, flink=True, failures=1, run=run)
 
 
 def _slow_commits(delays: tuple[int, ...], run: int) -> Iterator[Experiment]:

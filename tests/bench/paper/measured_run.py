@@ -16,6 +16,7 @@ from airflow_logio.runtime.figures.run_summary import RunSummary
 from tests.bench.databases import Postgres
 from tests.bench.paper.answer import Row, flaw
 from tests.bench.paper.experiments import Experiment
+from tests.bench.paper.flink_run import run_flink
 from tests.bench.paper.logged_run import run_logged
 from tests.bench.paper.plain_run import run_plain
 from tests.bench.paper.scaled import Scaled
@@ -54,15 +55,23 @@ def measured(databases: Postgres, experiment: Experiment, wanted: Scaled) -> Tak
             _create_table(warehouse)
             run_plain(marks, warehouse, limit)
             return Taken(_checked(wanted, marks, warehouse))
+        if experiment.flink:
+            _create_table(warehouse)
+            found = run_flink(folder, marks, wanted, experiment.failures, warehouse, limit)
+            return Taken(_checked(wanted, marks, warehouse), _all_of(found, experiment))
         databases.configure(commit_delay=str(1_000 * experiment.commit_ms), commit_siblings="0")
         try:
             summary = run_logged(folder, marks, log_url, warehouse, limit)
         finally:
             databases.configure(commit_delay="0")
-        recoveries = tuple(_recoveries(summary, marks))
-        if len(recoveries) != experiment.failures:
-            raise WrongResult(f"{experiment.failures} failures were wanted, not {len(recoveries)}")
+        recoveries = _all_of(_recoveries(summary, marks), experiment)
         return Taken(_checked(wanted, marks, warehouse), recoveries)
+
+
+def _all_of(recoveries: list[dict[str, float]], experiment: Experiment) -> tuple[dict[str, float], ...]:
+    if len(recoveries) != experiment.failures:
+        raise WrongResult(f"{experiment.failures} failures were wanted, not {len(recoveries)}")
+    return tuple(recoveries)
 
 
 def _setup(experiment: Experiment, wanted: Scaled, marks: Path) -> dict[str, Any]:

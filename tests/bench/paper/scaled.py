@@ -1,4 +1,4 @@
-"""A series divided: counts, triggers and failure points by the factor; rates and processing times are kept.
+"""A series divided: counts, triggers, failure points and epochs of ABS by the factor; rates and processing times are kept.
 
 The end count follows from them: OP5 ends with the last event that OP4 makes, and there are at least five.
 """
@@ -32,6 +32,8 @@ class Scaled:
     fails: str
     points: tuple[int, ...]
     """Increasing."""
+    snapshot_seconds: float = 15.0
+    """Between two snapshots of ABS. Divided, too: so a failure is where it is within its epoch in the paper."""
 
     @property
     def seconds(self) -> float:
@@ -61,6 +63,7 @@ def scaled(series: Series, factor: float, *, event_bytes: int | None = None) -> 
         end=_accumulated(series.shape, events) // trigger,
         fails=series.fails,
         points=_points(series.points, factor),
+        snapshot_seconds=series.snapshot_seconds * factor,
     )
 
 

@@ -57,6 +57,8 @@ class Series:
     published: Published
     op2_trigger: int = 0
     op2_ms: int = 50
+    snapshot_seconds: float = 15.0
+    """The interval of ABS for which the paper's text gives percentages."""
     event_bytes: int = 10 * KB
 
 
@@ -98,6 +100,7 @@ SERIES = (
         trigger=100,
         fails="op3",
         points=(10, 295, 745),
+        snapshot_seconds=30.0,
         published=Published(5.12, "6.4", ("32", "47", "50"), "3", ("21", "39", "56"), "1.2"),
     ),
     Series(

@@ -36,12 +36,13 @@ def _normal(found: Medians) -> str:
                 _more(found, series, Experiment(series.name)),
                 _points(found, series, Experiment(series.name, lineage=True)),
                 _more(found, series, Experiment(series.name, lineage=True, replay=True)),
+                _more(found, series, Experiment(series.name, flink=True)),
                 published.normal,
                 published.lineage,
                 published.abs_normal,
             )
         )
-    head = ("series", "baseline, s", "LOG.io, %", "lineage, more %", "replay, %")
+    head = ("series", "baseline, s", "LOG.io, %", "lineage, more %", "replay, %", "ABS on Flink, %")
     return _table((*head, "paper: LOG.io, %", "lineage, more %", "ABS, %"), rows)
 
 
@@ -50,9 +51,10 @@ def _failures(found: Medians) -> str:
     for series in SERIES:
         ours = [_more(found, series, Experiment(series.name, failures=number)) for number in (1, 2, 3)]
         standby = _more(found, series, Experiment(series.name, failures=1, standby=True))
+        flink = [_more(found, series, Experiment(series.name, flink=True, failures=number)) for number in (1, 2, 3)]
         paper = series.published
-        rows.append((f"{series.name}: {series.title}", *ours, standby, *paper.failures, *paper.abs_failures))
-    head = ("series", "1 failure, %", "2", "3", "1, with a standby")
+        rows.append((f"{series.name}: {series.title}", *ours, standby, *flink, *paper.failures, *paper.abs_failures))
+    head = ("series", "1 failure, %", "2", "3", "1, with a standby", "ABS on Flink, 1", "2", "3")
     return _table((*head, "paper: LOG.io, 1", "2", "3", "ABS, 1", "2", "3"), rows)
 
 
