@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -209,6 +210,28 @@ def page_conn_id() -> str:
 def page_action_conn_id() -> str:
     """Option ``[logio] page_action_conn_id``: the connection of the log with which the page changes runs."""
     return str(conf.get("logio", "page_action_conn_id", fallback="") or page_conn_id())
+
+
+PAGE_NEEDS: Mapping[str, Collection[str]] = {
+    "airflow.api_fastapi.core_api.security": ("get_user",),
+    "airflow.api_fastapi.app": ("get_auth_manager",),
+    "airflow.api_fastapi.auth.managers.models.resource_details": ("DagAccessEntity", "DagDetails"),
+    "airflow.models": ("DagRun", "Log"),
+    "airflow.models.dag": ("DagModel",),
+    "airflow.models.dagbag": ("DBDagBag",),
+    "airflow.models.taskinstance": ("clear_task_instances", "find_relevant_relatives"),
+    "airflow.utils.session": ("create_session",),
+    "airflow.utils.state": ("State", "TaskInstanceState"),
+}
+"""What the functions below import when they are called."""
+
+
+def check_page() -> None:
+    """Raises ImportError if Airflow has moved what the page needs: then there is none, rather than one that fails."""
+    for module, names in PAGE_NEEDS.items():
+        found = importlib.import_module(module)
+        if missing := [name for name in names if not hasattr(found, name)]:
+            raise ImportError(f"{module} of this Airflow has no {' and no '.join(missing)}")
 
 
 def user_dependency() -> Any:

@@ -18,6 +18,7 @@ from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.preparation import Wanted, prepare
 from airflow_logio.cli.spark_options import ConfOption, ConnectOption, MasterOption, MemoryOption, SparkOptions
+from airflow_logio.commands import with_log
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.supervision.local_run import LocalRun
@@ -81,7 +82,9 @@ def supervise(context: LaunchContext, groups: Sequence[str] | None, json_path: P
     """Supervise groups of a run in the foreground; returns the exit code."""
     local = LocalRun(context, groups)
     key = context.run.spec.key
-    out.print(f"run {key.dag_run_id} of {key.pipeline}, uid {context.run.uid[:8]}", markup=False)
+    uid = context.run.uid[:8]
+    page = with_log(f"`logio ui {uid}` shows it in a browser", options.log)
+    out.print(f"run {key.dag_run_id} of {key.pipeline}, uid {uid}; {page}", markup=False)
     with halting(local.halt) as signals, Progress(out) as progress:
         summary = local.run(progress.show)
     reports.report(out, summary, debug=options.debug)

@@ -51,6 +51,7 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from airflow_logio.ui.page_files import PLUGIN, address
     from airflow_logio.ui.web_app import create_app
 
+    _compat.check_page()
     conn_id = _compat.page_conn_id()
     # Commands name no log: this connection may be one that only reads, and a retry would fail with it.
     source = LogSource(lambda: LogioHook(conn_id).get_store(connections=MOST_ASKING), None)

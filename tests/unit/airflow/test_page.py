@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import logging
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -288,6 +291,32 @@ def test_airflow_runs_on_without_it(monkeypatch: pytest.MonkeyPatch, caplog: pyt
         plugin = LogioPlugin()
         assert (plugin.fastapi_apps, plugin.react_apps, plugin.fastapi_apps) == ([], [], [])
     assert len([one for one in caplog.records if "page of LOG.io" in one.getMessage()]) == 1
+
+
+def imported_by_the_page() -> set[tuple[str, str]]:
+    """(module, name) of Airflow, as functions of `_compat` import them in the API server."""
+    source = Path(_compat.__file__).read_text()
+    of_the_server = source[source.index("# --- the API server") :]
+    nodes = [node for node in ast.walk(ast.parse(of_the_server)) if isinstance(node, ast.ImportFrom)]
+    return {(str(node.module), one.name) for node in nodes for one in node.names if str(node.module)[:8] == "airflow."}
+
+
+def test_what_the_page_needs_of_airflow_is_looked_for_before_there_is_one() -> None:
+    assert imported_by_the_page() == {(module, name) for module, names in _compat.PAGE_NEEDS.items() for name in names}
+
+
+@pytest.mark.parametrize("needed", sorted(imported_by_the_page()))
+def test_there_is_no_page_where_airflow_has_moved_something(
+    needed: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module, name = needed
+    without = ModuleType(module)
+    had = vars(importlib.import_module(module))
+    vars(without).update({one: value for one, value in had.items() if one not in (name, "__getattr__")})
+    monkeypatch.setitem(sys.modules, module, without)
+    with caplog.at_level(logging.ERROR):
+        assert (LogioPlugin().fastapi_apps, LogioPlugin().react_apps) == ([], [])
+    assert name in caplog.text
 
 
 def test_other_processes_of_airflow_load_no_web_application() -> None:
