@@ -27,6 +27,7 @@ from airflow_logio.protocol.states import ALIVE, GroupState, RunState, ScalingSt
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
+from airflow_logio.ui.airflow_places import ROUTES
 from tests.support.airflow_browser import group_of, in_airflow, page_of_task, picture
 from tests.support.chromium import Browsed
 from tests.support.grocery import assert_exact, expected, load_products, write_slice
@@ -238,6 +239,7 @@ def test_killed_halted_and_cleared_it_is_exact(
     assert incarnations == {"ingest": 1, "totals": 1, "hourly": 3, "publish": 1}
     assert_exact(places.warehouse_url, transactions, RECORDS_PER_BATCH)
     leads_from_a_number_to_its_rows(standalone, places)
+    is_found_in_all_its_places(standalone)
 
     assert person.result(DAG_ID, RUN_ID, "sales.start_run") == run.uid
     summary = person.result(DAG_ID, RUN_ID, "sales.ingest")
@@ -309,6 +311,25 @@ def leads_from_a_number_to_its_rows(standalone: Standalone, places: Places) -> N
         page.goto(link)
         expect(rows).to_have_count(len(texts) + 1)
         assert page.url == link
+
+
+def is_found_in_all_its_places(standalone: Standalone) -> None:
+    """The list of all runs and that of the DAG's runs lead to the run; and so does the tab of the DAG run."""
+    url = standalone.url.rstrip("/")
+    with in_airflow(standalone.url, login_of(standalone), DAG_ID, RUN_ID) as browser:
+        page = browser.page
+        graph = page.get_by_label("Graph", exact=True)
+        lists = {f"plugin/{ROUTES['nav']}": "Runs", f"dags/{DAG_ID}/plugin/{ROUTES['dag']}": f"Runs of {DAG_ID}"}
+        for where, heading in lists.items():
+            page.goto(f"{url}/{where}")
+            expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+            assert browser.faults(OURS) == []
+            page.get_by_role("region", name="Table of the runs of sales").get_by_role("button", name=RUN_ID).click()
+            expect(graph).to_be_visible()
+        page.goto(f"{url}/dags/{DAG_ID}/runs/{RUN_ID}")
+        page.get_by_role("link", name="LOG.io", exact=True).last.click()
+        expect(graph).to_be_visible()
+        assert page.url.split("#")[0].endswith(ROUTES["dag_run"])
 
 
 def login_of(standalone: Standalone) -> tuple[str, str]:
