@@ -6,10 +6,12 @@ A folder in which a process of a driver works stays, whatever the log says. A dr
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from airflow_logio.runtime.launch.driver_folders import incarnation_of
@@ -85,9 +87,8 @@ def _folders(folder: Path) -> list[Path]:
 def _age(folder: Path) -> float:
     """Seconds since anything in it was written."""
     times = []
-    for one in (folder, *folder.rglob("*")):
-        try:
-            times.append(one.lstat().st_mtime)
-        except OSError:
-            continue
+    for inside, folders, files in os.walk(folder):
+        for one in (inside, *(f"{inside}/{name}" for name in (*folders, *files))):
+            with suppress(OSError):
+                times.append(os.lstat(one).st_mtime)
     return time.time() - max(times, default=time.time())

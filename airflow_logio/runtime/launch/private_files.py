@@ -20,6 +20,7 @@ def create(path: Path, content: bytes) -> None:
 
 def discard_under(folder: Path) -> None:
     """Remove those of drivers below `folder` that have ended, or never read their configuration."""
-    for name in (CONFIG_NAME, KEYTAB_NAME):
-        for stale in folder.rglob(name):
-            stale.unlink(missing_ok=True)
+    for inside, _, files in os.walk(folder):  # which passes over what a JVM that ends removes meanwhile
+        for name in (CONFIG_NAME, KEYTAB_NAME):
+            if name in files:
+                (Path(inside) / name).unlink(missing_ok=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from airflow_logio.runtime.driver.log_rotation import KEPT_BYTES, LogRotation
-from airflow_logio.runtime.launch import driver_files
+from airflow_logio.runtime.launch import driver_files, private_files
 from airflow_logio.runtime.launch.driver_log import LogReader, older, tail
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.store.records import DriverRecord
@@ -47,6 +49,26 @@ def test_a_launch_removes_the_files_of_earlier_incarnations(tmp_path: Path) -> N
     driver_files.discard_earlier(group, 7)
     assert left(group) == ["4", "5", "6", "7", "notes"]
     driver_files.discard_earlier(tmp_path / "nothing", 1)
+
+
+def test_what_ends_meanwhile_stops_no_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM of a killed driver removes its files while the next driver is launched."""
+    group, scan = incarnations(tmp_path / "group", 1, 2), os.scandir
+    spilled = group / "1" / driver_files.SCRATCH / "blockmgr-1"
+    (spilled / "0f").mkdir(parents=True)
+    private_files.create(group / "1" / private_files.CONFIG_NAME, b"secret")
+    private_files.create(group / "2" / private_files.KEYTAB_NAME, b"secret")
+
+    def removing(path: Any) -> Any:
+        if not isinstance(path, int) and Path(path).name == spilled.name:  # a number is that of an open folder
+            shutil.rmtree(path)
+        return scan(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", removing)
+        private_files.discard_under(group)
+    assert not spilled.exists(), "it was in the middle of it"
+    assert left(group / "1") == ["driver.log", driver_files.SCRATCH] and left(group / "2") == ["driver.log"]
 
 
 def test_a_launch_removes_what_a_killed_driver_could_not(tmp_path: Path) -> None:
