@@ -20,7 +20,7 @@ from tests.bench.paper.measured_run import measured
 from tests.bench.paper.scaled import Scaled
 from tests.bench.paper.series import Shape
 
-EVENTS, TRIGGER = 6_000, 100
+EVENTS, TRIGGER = 24_000, 100
 EVENT_BYTES = 10_000
 PACED, FACTOR = "1c", 0.1
 """The series with the most events: one every 30 ms."""
