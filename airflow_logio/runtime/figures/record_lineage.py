@@ -223,13 +223,13 @@ class _Tracing:
         is_whole = set(shape.inputs) == set(shape.lineage_in) and (self._is_whole or len(shape.inputs) == 1)
         for output, wanted in by_output.items():
             made = Made(inset, shape.rules, output, wanted, taken, is_whole)
-            used = {}
+            used: dict[EventNode, _Selected] = {}  # an event may come on two ports
             for event, places, doubts in made_from(made, self._columns):
                 if places is None or len(places):
-                    self._selected.setdefault(event, _Selected(np.array([], np.int64))).add(places, doubts)
-                    used[event] = places
+                    for one in (self._selected, used):
+                        one.setdefault(event, _Selected(np.array([], np.int64))).add(places, doubts)
             for read in reads:
-                self._keys[read] += self._keys_of(read, used)
+                self._keys[read] += self._keys_of(read, {event: sel.places for event, sel in used.items()})
 
     def _taken(
         self, inset: InputSetNode, shape: OperatorShape, ends: Iterable[Node]

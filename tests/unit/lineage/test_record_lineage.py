@@ -217,6 +217,39 @@ def test_one_sender_at_two_ports() -> None:
     assert run.behind().is_exact and places(run.behind()) == {1: [0], 2: [0]}
 
 
+def test_the_keys_of_a_read_are_those_of_an_event_at_all_its_ports() -> None:
+    """One event on two ports, of which each takes another record: a row was read for both."""
+    dependence = Dependence(Uses.EVERY, {"a": {"shop": "shop"}, "b": {"shop": "other"}})
+    inputs = {"a": "source.out", "b": "source.out"}
+    shapes = {
+        "source": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
+        "op": OperatorShape(
+            "g", inputs, ("out",), ("a", "b"), ("out",), (), RecordRules({"out": dependence}, {"": WHOLE})
+        ),
+    }
+    store = MemoryLogStore()
+    named = replace(spec("g"), operators=shapes, scopes=(ScopeShape("source.out", "op.out"),))
+    driver = start_driver(store, run=store.start_run(named))
+    came = pa.table({"shop": ["x", "y", "z"], "other": ["z", "x", "z"]})
+    read = pa.table({"shop": ["x", "y", "z"], "rate": [1, 2, 3]})
+    at_both = tuple(fx.Delivery(Port("op", port), (("1", Status.DONE),), fused=True, kept=True) for port in "ab")
+    driver.session.commit(
+        [
+            fx.LogEvent(Event(SOURCE, 1, Kind.DATA, 3, None, encode(came)), at_both, kept=True),
+            fx.CountEvents(SOURCE, "out", 1, 3),
+            fx.LogRead("op", "db", 1, {"key": "shop"}, ("1",), 3, None, encode(read)),
+            fx.LogEvent(Event(OP, 1, Kind.DATA, 1, None, encode(pa.table({"shop": ["x"]}))), (), kept=True),
+            fx.RecordLineage(OP, 1, "1"),
+            fx.CountEvents(OP, "out", 1, 1),
+        ]
+    )
+    answer = Logged(store, driver.run).behind()
+    assert places(answer) == {1: [0, 1]}
+    (traced,) = answer.reads
+    rows, is_by_key = traced.rows(read)
+    assert is_by_key and rows["shop"].to_pylist() == ["x", "y"]
+
+
 def test_values_that_no_port_has_leave_nothing_out() -> None:
     columns = {"a": {"k": "k"}, "b": {"k": "k"}}
     x, y, z = (pa.table({"k": list(keys)}) for keys in ("xy", "xz", "X"))
