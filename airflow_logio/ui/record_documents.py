@@ -43,7 +43,7 @@ def _port(store: LogStore, run: Run, name: str, group: Sequence[TracedEvent], lo
     return {
         "port": name,
         "events": len(group),
-        "records": sum(len(_known(one)) for one in group),
+        "records": sum(map(_many, group)),
         "unknown": sum(one.places is None for one in group),
         "doubts": list(dict.fromkeys(doubt for one in group for doubt in one.doubts)),
         "columns": columns,
@@ -56,7 +56,7 @@ def _rows(
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The columns and the first records; what a replay operator made has none, also where a writer hands it on."""
     named = {EventNode(port_in_log(run, one.event), one.event.event_id): one for one in group}
-    having = iter([(node, one) for node, one in named.items() if len(_known(one))])
+    having = iter([(node, one) for node, one in named.items() if _many(one)])
     columns: list[str] = []
     rows: list[dict[str, Any]] = []
     with store.lineage(run) as log:
@@ -64,15 +64,16 @@ def _rows(
         while len(rows) < MOST_RECORDS and (some := dict(islice(having, MOST_RECORDS))):
             for event, records in events.each_kept(some, None):
                 one = some[event]
-                places = _known(one)[: MOST_RECORDS - len(rows)]
+                places = [] if one.places is None else one.places[: MOST_RECORDS - len(rows)].tolist()
                 table = distinct_names(rows_at(records, places))
                 columns = columns or table.column_names[:MOST_COLUMNS]
                 rows += [_row(one, *pair, columns) for pair in zip(places, table.to_pylist(), strict=True)]
     return columns, rows
 
 
-def _known(one: TracedEvent) -> list[int]:
-    return [] if one.places is None else one.places.tolist()
+def _many(one: TracedEvent) -> int:
+    """Its records, as far as they are known."""
+    return 0 if one.places is None else len(one.places)
 
 
 def _row(one: TracedEvent, place: int, value: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
