@@ -570,6 +570,9 @@ def drained_by_click(browser: Browsed, log: LogStore, run: Run) -> None:
     picture(browser, "drain")
     dialog.get_by_role("button", name="Close").click()
     assert log.group(run.run_id, "ingest").desired is GroupState.DRAINING
+    # Its source waits for the test. Told before the driver has heard of the wish, it would read all that there is.
+    has_heard = lambda: log.group(run.run_id, "ingest").state in (GroupState.DRAINING, GroupState.FINISHED)  # noqa: E731
+    eventually(has_heard, what="the driver of the source drains", timeout=LONG)
 
 
 def end_of(person: Person, run_id: str) -> str:
