@@ -22,6 +22,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ _SETTINGS = {
 }
 
 
+_IN_TRANSACTION = """
+    SELECT 'session ' || pid, datname, application_name, state, wait_event_type, 'waits for ' || pg_blocking_pids(pid)::text,
+           now() - xact_start AS age, left(query, 200)
+    FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start
+"""
 RUNNING: list[PostgresServer] = []
 """Of this process."""
 
@@ -149,8 +155,11 @@ class PostgresServer:
             RUNNING.remove(self)
 
     def last_words(self, lines: int = 30) -> str:
-        """The end of the server's own log."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+        """The end of the server's own log, and the sessions that are in a transaction: who waits, and for whom."""
+        said = self._log.read_text(errors="replace").splitlines()[-lines:]
+        with suppress(psycopg2.Error):
+            said += [" | ".join(map(str, row)) for row in self._execute(_IN_TRANSACTION)]
+        return "\n".join(said)
 
     def _answers(self) -> bool:
         assert self._guardian is not None
@@ -197,12 +206,13 @@ class PostgresServer:
     def drop_database(self, url: str) -> None:
         self._execute(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} WITH (FORCE)")
 
-    def _execute(self, statement: str) -> None:
+    def _execute(self, statement: str) -> list[tuple[Any, ...]]:
         connection = psycopg2.connect(self.url("postgres"), connect_timeout=5)
         try:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute(statement)
+                return cursor.fetchall() if cursor.description else []
         finally:
             connection.close()
 
