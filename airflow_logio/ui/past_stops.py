@@ -11,7 +11,7 @@ from airflow_logio.store.records import DriverRecord
 
 
 class PastStop(NamedTuple):
-    """A driver has ended with an error, and the next one was no recovery."""
+    """A driver has ended, and the next one was no recovery."""
 
     is_budget_spent: bool
     """So that it was parked, or would have been when it was to be recovered. Others have parked themselves, or were dead and
@@ -19,10 +19,13 @@ class PastStop(NamedTuple):
     seconds: float
     """So long the group stood still."""
 
-    def told(self, error: str) -> str:
-        """Why it stood still, and how that ended."""
+    def told(self, error: str | None) -> str:
+        """Why it stood still, and how that ended. Without an error, it had ended by itself."""
+        after = f"launched again on request after {_lasting(self.seconds)}"
+        if not error:
+            return f"halted, or had finished, or was not needed as a replica; {after}"
         which = "its recovery budget was spent" if self.is_budget_spent else "parked, or dead and not recovered"
-        return f"{error.rstrip('. ')} ({which}; launched again on request after {_lasting(self.seconds)})"
+        return f"{error.rstrip('. ')} ({which}; {after})"
 
 
 def past_stops(drivers: Iterable[DriverRecord], budget: RecoveryBudget) -> Mapping[tuple[str, int], PastStop]:
@@ -39,9 +42,10 @@ def past_stops(drivers: Iterable[DriverRecord], budget: RecoveryBudget) -> Mappi
 
 def _stop(before: Sequence[DriverRecord], driver: DriverRecord, budget: RecoveryBudget) -> PastStop | None:
     last = before[-1]
-    if last.ended_at is None or not last.error:
-        return None  # it was halted, had finished, or had given its slots away
-    return PastStop(is_budget_spent(budget, before, last.ended_at), max(0.0, driver.claimed_at - last.ended_at))
+    if last.ended_at is None:
+        return None
+    is_spent = bool(last.error) and is_budget_spent(budget, before, last.ended_at)
+    return PastStop(is_spent, max(0.0, driver.claimed_at - last.ended_at))
 
 
 def _lasting(seconds: float) -> str:

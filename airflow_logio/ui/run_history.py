@@ -65,8 +65,9 @@ def _of_drivers(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
         cause = _cause(driver, shown=shown)
         yield _happening(driver.claimed_at, "launch", cause, driver.group, driver.incarnation)
         is_said = (driver.group, driver.incarnation, driver.error) in stopped  # as what has parked the group
-        if driver.ended_at is not None and driver.error and not is_said:
-            kind, why = _end(driver.error if shown else HIDDEN, stops.get((driver.group, driver.incarnation)))
+        stop = stops.get((driver.group, driver.incarnation))
+        if driver.ended_at is not None and (driver.error or stop) and not is_said:
+            kind, why = _end(error_text(driver.error, shown=shown), stop)
             yield _happening(driver.ended_at, kind, why, driver.group, driver.incarnation)
     for one in report.recoveries:
         if one.first_commit_at is not None:
@@ -74,11 +75,11 @@ def _of_drivers(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
             yield _happening(one.first_commit_at, "recovery", text, one.group, one.incarnation)
 
 
-def _end(why: str, stop: PastStop | None) -> tuple[str, str]:
-    """Kind and text of a driver's end with an error. The error is cut, not what came of it."""
+def _end(why: str | None, stop: PastStop | None) -> tuple[str, str]:
+    """Kind and text of a driver's end. The error is cut, not what came of it."""
     if stop is None:
-        return "death", why
-    return "stopped", stop.told(_cut(why, LONGEST_CAUSE - ROOM_FOR_STOP))
+        return "death", why or ""
+    return "stopped", stop.told(why and _cut(why, LONGEST_CAUSE - ROOM_FOR_STOP))
 
 
 def _cause(driver: DriverRecord, *, shown: bool) -> str:

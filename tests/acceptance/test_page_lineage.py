@@ -138,3 +138,41 @@ def test_a_search_by_values_shows_how_far_it_is_and_can_be_stopped(sqlite_url: s
         expect(lineage.get_by_role("status")).to_contain_text("102 found; searched the newest 102 of")
         assert browser.faults() == browser.complaints == []
     store.dispose()
+
+
+def test_an_event_is_found_by_input_set_by_time_and_by_a_value_that_is_only_text(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    hostile = "<img src=x onerror=alert(1)>"
+    sales = filled(store, hour=hostile)
+    with page_of(sqlite_url, sales.run.uid[:8]) as address, browsed() as browser:
+        page = browser.page
+        page.goto(address)
+        lineage = page.get_by_label("Lineage", exact=True)
+        sought, said = lineage.get_by_label("What to look for"), lineage.get_by_role("status")
+        found = lineage.get_by_label("Found events").get_by_role("button")
+
+        def look(port: str, by: str, text: str) -> None:
+            lineage.get_by_label("Port").select_option(port)
+            lineage.get_by_label("by", exact=False).select_option(by)
+            sought.fill(text)
+            page.keyboard.press("Enter")
+
+        look("hourly.out", "input_set", "small")
+        expect(found).to_have_text(["hourly.out 2"])
+        look("hourly.out", "input_set", "unknown")
+        expect(said).to_have_text("0 found")
+        look("ingest.out", "at", "2020-01-01T00:00")
+        expect(said).to_have_text("20 found: the first of more")
+        expect(found.first).to_have_text("ingest.out 1")
+        look("ingest.out", "at", "2120-01-01T00:00")
+        expect(said).to_have_text("0 found")
+        look("hourly.out", "where", f'hour="{hostile}"')
+        expect(found).to_have_count(2)
+        found.first.click()
+        details = lineage.locator("aside")
+        details.get_by_role("button", name="Show records").click()
+        expect(details.get_by_role("cell", name=hostile)).to_be_visible()
+        assert page.locator("img").count() == 0
+        assert "onerror" not in page.url
+        assert browser.faults() == browser.complaints == []
+    store.dispose()

@@ -20,7 +20,7 @@ import type { Connection, Group, Operator, Run, Whole } from "./data";
 import { kindOf, State } from "./State";
 import { count, percent, rate, seconds } from "./words";
 
-const WIDTH = 250;
+const WIDTH = 224;
 const FIT = { maxZoom: 1, padding: 0.05 };
 const HEAD = 62;
 const ROW = 24;
@@ -135,7 +135,7 @@ export function Flow<N extends Node, E extends Edge>({ label, nodes, edges, node
 
 function layout(run: Run): Map<string, { x: number; y: number; height: number }> {
   const graph = new dagre.graphlib.Graph();
-  graph.setGraph({ rankdir: "LR", ranksep: 150, nodesep: 28, marginx: 10, marginy: 10 });
+  graph.setGraph({ rankdir: "LR", ranksep: 120, nodesep: 28, marginx: 10, marginy: 10 });
   graph.setDefaultEdgeLabel(() => ({}));
   const sizes = new Map<string, number>();
   for (const one of run.operators) sizes.set(one.group, (sizes.get(one.group) ?? HEAD + 10) + ROW);
@@ -154,6 +154,15 @@ function layout(run: Run): Map<string, { x: number; y: number; height: number }>
 
 function GroupBox({ data }: NodeProps<GroupNode>) {
   const { group, operators, replicas, selected, select } = data;
+  const figures =
+    [
+      group.records_per_second > 0 ? `${rate(group.records_per_second)} records/s` : "",
+      group.busy === null ? "" : `busy ${percent(group.busy)}`,
+      group.recoveries > 0 ? `${group.recoveries} recovered` : "",
+      "replicas_in_use" in group ? `${group.replicas_in_use} replicas` : "",
+    ]
+      .filter(Boolean)
+      .join(", ") || (group.done === null ? "" : `done ${percent(group.done)}`);
   return (
     <div className={`box ${kindOf(group.state)}${selected ? " selected" : ""}`}>
       <button type="button" className="box-head nodrag nopan" onClick={() => select(group.name)} aria-pressed={selected}>
@@ -162,15 +171,8 @@ function GroupBox({ data }: NodeProps<GroupNode>) {
           {group.incarnation > 1 ? <span className="small"> #{group.incarnation}</span> : null}
         </span>
         <State state={group.state} />
-        <span className="small box-figures">
-          {[
-            group.records_per_second > 0 ? `${rate(group.records_per_second)} records/s` : "",
-            group.busy === null ? "" : `busy ${percent(group.busy)}`,
-            group.recoveries > 0 ? `${group.recoveries} recovered` : "",
-            "replicas_in_use" in group ? `${group.replicas_in_use} replicas` : "",
-          ]
-            .filter(Boolean)
-            .join(", ") || (group.done === null ? "" : `done ${percent(group.done)}`)}
+        <span className="small box-figures" title={figures}>
+          {figures}
         </span>
       </button>
       {replicas.length > 0 && (

@@ -57,8 +57,8 @@ class Sales:
         return backward(self.store, self.run, "hourly.out", event_id)
 
 
-def filled(store: LogStore, *, replay: bool = False, events: int = EVENTS) -> Sales:
-    """With `replay`, `hourly` is a replay operator."""
+def filled(store: LogStore, *, replay: bool = False, events: int = EVENTS, hour: str = "") -> Sales:
+    """With `replay`, `hourly` is a replay operator. `hour`: what its records hold, instead of their Input Set."""
     shapes = {
         "ingest": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
         "hourly": OperatorShape("g", {"in": "ingest.out"}, ("out",), ("in",), ("out",), ()),
@@ -75,7 +75,7 @@ def filled(store: LogStore, *, replay: bool = False, events: int = EVENTS) -> Sa
         commit += [fx.LogEvent(event, (delivery,), kept=True), fx.CountEvents(INGEST, "out", 1, 2)]
     for n, inset in enumerate(("wide", "small"), start=1):
         made_of = MadeOf(inset, 0, b"digest", 9) if replay else None
-        event = Event(HOURLY, n, Kind.DATA, 1, None, encode(pa.table({"hour": [inset]})), made_of=made_of)
+        event = Event(HOURLY, n, Kind.DATA, 1, None, encode(pa.table({"hour": [hour or inset]})), made_of=made_of)
         commit += [
             fx.LogEvent(event, (), kept=True),
             fx.RecordLineage(HOURLY, n, inset),

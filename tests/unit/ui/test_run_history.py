@@ -59,14 +59,17 @@ def test_what_was_parked_for_its_budget_is_known_by_the_rule_of_the_log(store: L
     assert ends(store, run) == [(1, "death", "killed"), (2, "stopped", spent), (3, "death", "killed anew")]
 
 
-def test_what_was_halted_or_recovered_is_no_parking(store: LogStore) -> None:
+def test_a_halt_stays_in_the_history_and_a_recovery_is_no_stop(store: LogStore) -> None:
     run = store.start_run(spec("g"))
     ref = launched(store, run, 0, "first launch")
     store.request(run.run_id, "g", GroupState.HALTED)
     assert store.halted(ref)
+    assert ends(store, run) == [(1, "halted", "it is halted")]
     store.declare_dead(launched(store, run, 1, "resumed", by_user=True), "killed")
     launched(store, run, 2, "killed")
-    assert [one[:2] for one in ends(store, run)] == [(2, "death")]
+    halted = "halted, or had finished, or was not needed as a replica; launched again on request after 0 s"
+    for shown in (True, False):  # it has no error that may be hidden
+        assert ends(store, run, shown=shown) == [(1, "stopped", halted), (2, "death", "killed" if shown else HIDDEN)]
 
 
 def test_a_long_error_leaves_room_for_what_came_of_it(store: LogStore) -> None:
