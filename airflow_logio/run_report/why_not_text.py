@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.counted import counted
+from airflow_logio.runtime.figures.record_fates import Fate, Met
 from airflow_logio.runtime.figures.record_values import Sought, Stretch
-from airflow_logio.runtime.figures.why_not import Fate, Met, PortSearch, WhyNot
+from airflow_logio.runtime.figures.why_not import PortSearch, WhyNot
+from airflow_logio.store.lineage.result import EventNode
+from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
 MOST_EVENTS = 20
 """Events of one port that are told of one by one."""
@@ -15,14 +19,32 @@ MOST_EVENTS = 20
 
 def why_not_lines(answer: WhyNot) -> Iterator[str]:
     """From the port that was asked for towards the sources."""
+    ports = answer.ports
     for one in answer.searches:
-        events = ", ".join(map(str, list(one.found)[:MOST_EVENTS])) + (", ..." if len(one.found) > MOST_EVENTS else "")
-        yield search_said(one, f": {events}")
+        port = ports.seen(one.port)
+        numbers = list(dict.fromkeys(_number(event, port) for event in found_events(one)))
+        events = ", ".join(numbers[:MOST_EVENTS]) + (", ..." if len(numbers) > MOST_EVENTS else "")
+        yield search_said(one, ports, f": {events}")
         for met in one.met[:MOST_EVENTS]:
-            yield f"  event {met.event_id}{met_said(met, one)}"
+            yield f"  event {_number(named(met, one), port)}{met_said(met, one, ports)}"
         if len(one.met) > MOST_EVENTS:
             yield f"  ... and {len(one.met) - MOST_EVENTS:,} more"
     yield from answer.notes
+
+
+def named(met: Met, search: PortSearch) -> EventNode:
+    """The event as its author numbers it; as the log does, if retention has removed it meanwhile."""
+    return search.named.get(met.event_id) or EventNode(search.port, met.event_id)
+
+
+def found_events(search: PortSearch) -> list[EventNode]:
+    """The events that hold such records, as their author numbers them: parts of one event are one."""
+    return list(dict.fromkeys(search.named[number] for number in search.found if number in search.named))
+
+
+def _number(event: EventNode, port: Port) -> str:
+    """The number alone, where the line names its port."""
+    return str(event.event_id) if event.port == port and event.slot is None else str(event)
 
 
 def why_not_json(answer: WhyNot) -> dict[str, Any]:
@@ -31,8 +53,10 @@ def why_not_json(answer: WhyNot) -> dict[str, Any]:
         "searches": [
             {
                 "port": str(one.port),
+                "slots": one.slots,
                 "values": {name: str(value) for name, value in one.values.items()},
                 "events": {str(number): records for number, records in one.found.items()},
+                "named": {str(number): str(event) for number, event in one.named.items()},
                 "searched": one.searched,
                 "sent": one.sent,
                 "not_followed": dict(one.not_followed),
@@ -51,15 +75,16 @@ def told(values: Sought) -> str:
     )
 
 
-def search_said(one: PortSearch, events: str = "") -> str:
+def search_said(one: PortSearch, ports: AuthoredPorts, events: str = "") -> str:
     """What was found on a port; `events` names those that hold such records."""
     searched = _searched(one) + "".join(
         f"; {operator} does not say what {name} depends on" for name, operator in one.not_followed.items()
     )
+    port = ports.told(one.port, one.slots)
     if not one.found:
-        return f"{one.port}: no record has {told(one.values)} ({searched})"
+        return f"{port}: no record has {told(one.values)} ({searched})"
     many = counted(sum(one.found.values()), "record")
-    return f"{one.port}: {many} with {told(one.values)}, in {counted(len(one.found), 'event')}{events} ({searched})"
+    return f"{port}: {many} with {told(one.values)}, in {counted(len(one.found), 'event')}{events} ({searched})"
 
 
 def _searched(one: PortSearch) -> str:
@@ -70,40 +95,45 @@ def _searched(one: PortSearch) -> str:
     return f"{counted(one.searched, 'event')} searched{gone}{large}"
 
 
-def met_said(met: Met, search: PortSearch) -> str:
+def met_said(met: Met, search: PortSearch, ports: AuthoredPorts) -> str:
     """What has become of an event of a search, after its name."""
-    inset = "" if met.inset_id is None else f", Input Set {met.inset_id} of {met.operator}"
-    return f"{inset}: {_fate(met, search)}"
+    operator = ports.told_operator(met.operator)
+    inset = "" if met.inset_id is None else f", Input Set {met.inset_id} of {operator}"
+    return f"{inset}: {_fate(met, search, operator)}"
 
 
-def _fate(met: Met, search: PortSearch) -> str:
+def _fate(met: Met, search: PortSearch, operator: str) -> str:
     match met.fate:
         case Fate.UNUSED_YET:
-            return f"{met.operator} has not processed it yet"
+            return f"{operator} has not processed it yet"
         case Fate.WAITING:
             return "it is not complete, or not generated yet"
         case Fate.ASIDE:
             return f"it is quarantined: {met.error} (`logio status` shows it, `logio retry` puts it back)"
         case Fate.IGNORED:
-            return f"no Input Set of {met.operator} uses it"
+            return f"no Input Set of {operator} uses it"
         case Fate.LEFT_OUT:
-            return _left_out(met, search)
+            return _left_out(met, search, operator)
         case Fate.MADE_SINCE:
-            made = ", ".join(map(str, met.made))
-            return (
-                f"it was generated after the search had begun, and made event {made}, which was not searched: ask again"
-            )
+            made = _made(met)
+            return f"it was generated after the search had begun, and made {made}, which was not searched: ask again"
 
 
-def _left_out(met: Met, search: PortSearch) -> str:
+def _left_out(met: Met, search: PortSearch, operator: str) -> str:
     if not met.made:
-        return f"it was generated, and made no event: {met.operator} has left it out"
-    made = f"it was generated and made event {', '.join(map(str, met.made))}"
+        return f"it was generated, and made no event: {operator} has left it out"
+    made = f"it was generated and made {_made(met)}"
     if search.not_followed:  # these records may be of other values
         return f"{made}, without a record of all the values"
-    if not search.is_output_known:
-        return f"{made}; not all records behind it are in the log, and none of those that are is the one"
-    return f"{made}, without such a record: {met.operator} has left it out"
+    if not met.is_output_known:
+        return f"{made}; not all records behind it were searched, and none of those that were is the one"
+    return f"{made}, without such a record: {operator} has left it out"
+
+
+def _made(met: Met) -> str:
+    """The events that were made; with their ports, where there are several."""
+    several = len({(event.port, event.slot) for event in met.made}) > 1
+    return "event " + ", ".join(str(event) if several else str(event.event_id) for event in met.made)
 
 
 def _met_json(met: Met) -> dict[str, Any]:
@@ -112,6 +142,6 @@ def _met_json(met: Met) -> dict[str, Any]:
         "operator": met.operator,
         "inset_id": met.inset_id,
         "fate": met.fate.value,
-        "made": list(met.made),
+        "made": [str(event) for event in met.made],
         "error": met.error,
     }

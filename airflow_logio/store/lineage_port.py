@@ -10,6 +10,9 @@ from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.header import Header
 
+LARGEST = 2**53 - 1
+"""Larger than the number of any event, and a number that every reader of JSON reads alike."""
+
 
 class StoredBody(NamedTuple):
     """A row of EVENT_DATA: `ref` refers to the payload store, if the body is there."""
@@ -101,7 +104,10 @@ class LineageLog(ABC):
 
     @abstractmethod
     def sent_by(self, senders: Collection[Port]) -> Mapping[Port, int]:
-        """How many events each of these ports has sent so far: their ids are 1 to this number. One statement for all."""
+        """How many events each of these ports has sent so far. One statement for all.
+
+        Their numbers may be larger: an end of the stream that a retry took back had a number, too.
+        """
 
     def sent(self, sender: Port) -> int:
         """`sent_by` for one port."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.protocol.replicas import base_operator, slot_of
+from airflow_logio.errors import LineageUnknown
+from airflow_logio.protocol.replicas import base_operator, is_dispatcher, slot_of
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, first_records
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import step
@@ -50,6 +51,7 @@ def step_document(
 ) -> dict[str, Any]:
     """What the next operator has used, or made, of these events. `with_data`: also what sources say about events, and what
     was read. Raises `LineageUnknown`, `LogUnavailable`."""
+    refuse_parts(port)
     result, is_cut = step(store, run, direction, port, events, most_rows=MOST_ROWS)
     insets, ports = result.input_sets(), _by_port(result)
     return {
@@ -139,8 +141,17 @@ def records_document(store: LogStore, run: Run, node: EventNode | ReadNode, load
     }
 
 
+def refuse_parts(port: str) -> None:
+    """Raises `LineageUnknown` for a port of a Dispatcher: the page shows its parts of events as these events."""
+    if is_dispatcher(port):
+        raise LineageUnknown(
+            f"{port} has parts of events, with numbers of their own: ask for the port before the Dispatcher"
+        )
+
+
 def event_node(run: Run, port: str, event: int) -> EventNode:
     """The event of a port as the page names it. Raises `LineageUnknown`."""
+    refuse_parts(port)
     ports = CapturedPorts(run)
     place = ports.checked(port)
     return EventNode(ports.authored.seen(place), event, slot=slot_of(place.operator))

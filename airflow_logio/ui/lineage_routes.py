@@ -16,6 +16,7 @@ from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.replicas import MAX_SLOTS
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.store.lineage.result import Direction
+from airflow_logio.store.lineage_port import LARGEST
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui import lineage_documents as documents
@@ -33,7 +34,6 @@ MOST_SEARCHING = 2
 MOST_WAITING = 2
 WAIT_SECONDS = 1.0
 """So many more wait for one of those, so long: a step of a search takes less. Each of them has a thread of the server."""
-LARGEST = 2**62
 Number = Annotated[int, Query(ge=1, le=LARGEST)]
 Place = Annotated[int, Query(ge=0, le=LARGEST)]
 Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(max_length=documents.MOST_EVENTS)]

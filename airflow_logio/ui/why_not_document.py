@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from airflow_logio.commands import with_log
-from airflow_logio.protocol.values import Port
-from airflow_logio.run_report.why_not_text import met_said, search_said
+from airflow_logio.run_report.why_not_text import found_events, met_said, named, search_said
 from airflow_logio.runtime.figures.event_search import SearchLimits
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
-from airflow_logio.runtime.figures.why_not import Met, PortSearch, WhyNot, why_not
+from airflow_logio.runtime.figures.record_fates import Met
+from airflow_logio.runtime.figures.why_not import PortSearch, why_not
+from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.ui.error_texts import error_text
-from airflow_logio.ui.found_events import MOST_FOUND, MOST_SECONDS, port_names
+from airflow_logio.ui.found_events import MOST_FOUND, MOST_SECONDS
+from airflow_logio.ui.lineage_documents import page_port
 
 LIMITS = SearchLimits(seconds=MOST_SECONDS, size=256 * 2**20, found=MOST_FOUND)
 """Of all searches for one answer: it is not continued."""
@@ -41,10 +45,10 @@ def why_not_document(
     """`log` is the connection id of the log, for commands in sentences. Raises as `why_not`."""
     begun = time.monotonic()
     answer = why_not(store, run, port, where, load, limits)
-    names = _Names(run, answer)
+    ports = answer.ports
     return {
         "is_there": answer.is_there,
-        "searches": [_search(one, names, log, errors_shown) for one in answer.searches[:MOST_SEARCHES]],
+        "searches": [_search(one, ports, log, errors_shown) for one in answer.searches[:MOST_SEARCHES]],
         "searches_in_all": len(answer.searches),
         "notes": [with_log(note, log) for note in answer.notes[:MOST_SEARCHES]],
         "notes_in_all": len(answer.notes),
@@ -52,32 +56,27 @@ def why_not_document(
     }
 
 
-class _Names:
-    """Ports of the log as the page names them."""
-
-    def __init__(self, run: Run, answer: WhyNot) -> None:
-        places = {place for one in answer.searches for place in (one.port, one.output) if place is not None}
-        self._names = dict(zip(places, port_names(run, places), strict=True))
-
-    def events(self, place: Port, ids: Iterable[int]) -> list[dict[str, Any]]:
-        return [{"port": self._names[place], "event": number} for number in list(ids)[:MOST_NAMED]]
-
-
-def _search(one: PortSearch, names: _Names, log: str | None, errors_shown: bool) -> dict[str, Any]:
+def _search(one: PortSearch, ports: AuthoredPorts, log: str | None, errors_shown: bool) -> dict[str, Any]:
+    found = found_events(one)
     return {
-        "said": with_log(search_said(one), log),
-        "events": names.events(one.port, one.found),
-        "events_in_all": len(one.found),
-        "met": [_met(met, one, names, log, errors_shown) for met in one.met[:MOST_MET]],
+        "said": with_log(search_said(one, ports), log),
+        "events": _links(found),
+        "events_in_all": len(found),
+        "met": [_met(met, one, ports, log, errors_shown) for met in one.met[:MOST_MET]],
         "met_in_all": len(one.met),
         "is_met_cut": one.is_met_cut,
     }
 
 
-def _met(met: Met, search: PortSearch, names: _Names, log: str | None, errors_shown: bool) -> dict[str, Any]:
+def _met(met: Met, search: PortSearch, ports: AuthoredPorts, log: str | None, errors_shown: bool) -> dict[str, Any]:
     shown = replace(met, error=error_text(met.error, shown=errors_shown) or "", made=met.made[:MOST_NAMED])
     return {
-        **names.events(search.port, [met.event_id])[0],
-        "said": with_log(met_said(shown, search), log),
-        "made": [] if search.output is None else names.events(search.output, met.made),
+        **_links([named(met, search)])[0],
+        "said": with_log(met_said(shown, search, ports), log),
+        "made": _links(met.made),
     }
+
+
+def _links(events: Iterable[EventNode]) -> list[dict[str, Any]]:
+    """Events as the page names and opens them."""
+    return [{"port": page_port(one), "event": one.event_id} for one in islice(events, MOST_NAMED)]

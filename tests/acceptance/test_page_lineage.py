@@ -8,10 +8,15 @@ import re
 import pytest
 from playwright.sync_api import Route, expect
 
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Event, Kind
+from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
+from airflow_logio.store.records import GroupRef
 from tests.support.chromium import browsed
+from tests.support.logs import start_driver
 from tests.support.page_server import page_of
-from tests.unit.lineage.test_records import filled
+from tests.unit.lineage.test_records import INGEST, filled, sold
 from tests.unit.lineage.test_why_not import logged as with_losses
 
 pytestmark = pytest.mark.acceptance
@@ -134,8 +139,18 @@ def test_a_search_by_values_shows_how_far_it_is_and_can_be_stopped(sqlite_url: s
         further = lineage.get_by_role("button", name="Search further")
         expect(further).to_be_focused()
         page.unroute("**/lineage/find")
+        later = Event(INGEST, 241, Kind.DATA, 2, None, encode(sold(241)))
+        assert store.declare_dead(GroupRef(sales.run.run_id, "g", 1), "killed")
+        start_driver(store, run=sales.run, expected=1).session.commit(
+            [fx.LogEvent(later, (), kept=True), fx.CountEvents(INGEST, "out", 1, 2)]
+        )
         further.click()
-        expect(lineage.get_by_role("status")).to_contain_text("102 found; searched the newest 102 of")
+        expect(lineage.get_by_role("status")).to_contain_text("102 found; searched the newest 102 of 240 events")
+        further.click()
+        further.click()
+        expect(lineage.get_by_role("status")).to_contain_text(
+            re.compile("240 found; searched all 240 events of the port in .*; 1 more were sent since it began")
+        )
         assert browser.faults() == browser.complaints == []
     store.dispose()
 

@@ -199,6 +199,9 @@ function messageOf(error: unknown): string {
 function together(first: FoundByValues, next: FoundByValues): FoundByValues {
   return {
     ...next,
+    // Later events have larger numbers, and are not searched.
+    sent: first.sent,
+    newer: next.sent - first.sent,
     events: [...first.events, ...next.events],
     searched: first.searched + next.searched,
     seconds: first.seconds + next.seconds,
@@ -222,5 +225,6 @@ function said(found: Found): string {
         : `all ${counted(searched, "event")} that are kept, of ${count(sent)} that the port has sent`;
   const partly = found.partly > 0 ? `; of ${counted(found.partly, "large event")} only the first records` : "";
   const lacking = found.lacking === "" ? "" : `; ${found.lacking}`;
-  return `${many}; searched ${extent} in ${seconds(found.seconds)}${partly}${lacking}`;
+  const newer = (found.newer ?? 0) > 0 ? `; ${count(found.newer!)} more were sent since it began` : "";
+  return `${many}; searched ${extent} in ${seconds(found.seconds)}${newer}${partly}${lacking}`;
 }

@@ -235,8 +235,10 @@ export interface FoundByValues {
   partly: number;
   /** That no event has a column; empty otherwise. */
   lacking: string;
-  /** Where a search goes on, to be posted as it is; null if all is searched. */
+  /** Where a search continues, to be posted as it is; null if all is searched. */
   before: number[] | null;
+  /** Of steps together: events that the port has sent since the first of them. */
+  newer?: number;
 }
 
 export type Found = FoundByName | FoundByValues;

@@ -17,7 +17,7 @@ from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, not_kept
 from airflow_logio.runtime.figures.record_values import Sought, column_names, looked_at
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage_port import LineageLog, StoredBody
+from airflow_logio.store.lineage_port import LARGEST, LineageLog, StoredBody
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.header import decode_header
@@ -66,6 +66,9 @@ class Holding:
     """The events below this number were not searched."""
     partly: Sequence[int] = ()
     """Events so large that one search has not got through them: only their first records were looked at."""
+    newest: int = 0
+    """The largest number that was looked at: of an event, or of an end. Those above it were logged after the search began.
+    0 if nothing was looked at."""
 
     @property
     def gone(self) -> int:
@@ -115,7 +118,7 @@ def events_holding(
     places = ports.places(port)
     with store.lineage(run) as log:
         sent = log.sent_by(places)
-        searches = [_PlaceSearch(log, ports, place, values, load, sent[place], inf) for place in places]
+        searches = [_PlaceSearch(log, ports, place, values, load, sent[place], LARGEST) for place in places]
         for one in searches:
             _search([one], spent or Spent(NO_LIMITS))
             if lacking := one.lacking():
@@ -141,7 +144,7 @@ def search_newest(
     ports = CapturedPorts(run)
     places = ports.places(port)
     begun = time.monotonic()
-    starts: Sequence[float] = [inf] * len(places) if before is None else before
+    starts: Sequence[int] = [LARGEST] * len(places) if before is None else before
     if len(starts) != len(places):
         raise LineageUnknown(f"the search to continue was one of other ports than those of {port}: start it again")
     with store.lineage(run) as log:
@@ -212,13 +215,15 @@ class _PlaceSearch:
         values: Sought,
         load: Elsewhere | None,
         sent: int,
-        start: float,
+        start: int,
     ) -> None:
         self._log, self._place, self._values, self._load, self._sent = log, place, values, load, sent
         self._port = ports.authored.seen(place)
         slot = slot_of(place.operator)
         self._told = str(self._port) if slot is None else f"{self._port} in slot {slot}"
-        self.before = int(min(start, sent + 1))
+        # Not from `sent` on: ends of the stream that a retry took back have numbers, too.
+        self.before = min(start, LARGEST) if sent else 1
+        self._newest = 0
         self.has_columns = False
         self._records: dict[int, int] = {}
         self._partly: list[int] = []
@@ -226,12 +231,13 @@ class _PlaceSearch:
         self._without: tuple[str, StoredBody] | None = None
 
     def part_left(self) -> float:
-        return self.before / (self._sent + 1)
+        return min(1.0, self.before / (self._sent + 1))
 
     def look_at_some(self, spent: Spent) -> None:
         many = spent.at_once()
         some = list(self._log.bodies_before(self._place.operator, self._place.name, self.before, many))
         for event_id, stored in some:
+            self._newest = max(self._newest, event_id)
             spent.fetched(stored.body)
             if not self._look_at(event_id, stored, spent):
                 return
@@ -284,4 +290,5 @@ class _PlaceSearch:
 
     def holding(self) -> Holding:
         records = dict(sorted(self._records.items()))
-        return Holding(self._port, self._place, records, self._searched, self._sent, self.before, tuple(self._partly))
+        partly = tuple(self._partly)
+        return Holding(self._port, self._place, records, self._searched, self._sent, self.before, partly, self._newest)

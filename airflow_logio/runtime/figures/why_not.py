@@ -2,67 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import StrEnum
-
-import pyarrow as pa
+from enum import Enum
 
 from airflow_logio.dataflow.timeline import Grid
 from airflow_logio.errors import LineageUnknown, NotKept
 from airflow_logio.protocol.record_rules import Dependence, Part
-from airflow_logio.protocol.values import Kind, Port, Status
-from airflow_logio.runtime.figures.event_columns import EventColumns
+from airflow_logio.protocol.replicas import base_operator, is_dispatcher, slot_of
+from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.figures.event_search import NO_LIMITS, Holding, SearchLimits, Spent, events_holding
-from airflow_logio.runtime.figures.input_set_parts import InputSetPart
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
-from airflow_logio.runtime.figures.record_values import AllOf, Condition, Sought, Stretch, column_names, holding
+from airflow_logio.runtime.figures.record_fates import Met, RecordFates, Way
+from airflow_logio.runtime.figures.record_values import AllOf, Condition, Sought, Stretch, column_names
+from airflow_logio.store.lineage.authored_events import authored_events
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort
-from airflow_logio.store.lineage.result import EventNode
-from airflow_logio.store.lineage_port import Delivered, LineageLog
+from airflow_logio.store.lineage.result import Direction, EventNode
+from airflow_logio.store.lineage_port import LARGEST
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run
+from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.store.rules.header import decode_header
-
-LEAST_FATES = 20
-"""Events of which it is said what became of them, even if the time is over."""
-LARGEST = 2**62
-"""Larger than the number of any event."""
-
-
-class Fate(StrEnum):
-    """What an operator has done with a record that reached it."""
-
-    UNUSED_YET = "unused_yet"
-    """It has not processed the event."""
-    WAITING = "waiting"
-    """The Input Set is not complete, or not generated."""
-    ASIDE = "aside"
-    """The Input Set is quarantined."""
-    IGNORED = "ignored"
-    """No Input Set uses the event."""
-    LEFT_OUT = "left_out"
-    """The Input Set was generated, without the record that is sought."""
-    MADE_SINCE = "made_since"
-    """The Input Set was generated after its output was searched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Met:
-    """An event with such records, and what an operator behind it has done with it."""
-
-    event_id: int
-    operator: str
-    """As the log names it."""
-    inset_id: str | None
-    fate: Fate
-    made: tuple[int, ...] = ()
-    """The events on the operator's port that were made from the Input Set."""
-    error: str = ""
-    """Of a quarantined Input Set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +42,16 @@ class PortSearch:
     not_followed: Mapping[str, str] = field(default_factory=dict)
     """Column that was asked for → the operator that does not say what it depends on: records were sought without it."""
     met: tuple[Met, ...] = ()
-    is_output_known: bool = True
-    """All records of the port behind it were searched, and none of them is what was sought."""
-    output: Port | None = None
-    """The port behind it, that `Met.made` numbers the events of; None for the port that was asked for."""
+    named: Mapping[int, EventNode] = field(default_factory=dict)
+    """Event that was found → as its author numbers it: without Dispatchers, Mergers and, if there is a Merger, slots."""
     is_cut: bool = False
     """Limits were reached: only the newest events were searched."""
     is_partly: bool = False
     """Of large events only the first records were searched."""
     is_met_cut: bool = False
     """Limits were reached: more may have become of the events than `met` says."""
+    slots: int = 1
+    """So many ports of slots are summed up here, if none has such records; `port` is the first of them."""
 
     @property
     def is_whole(self) -> bool:
@@ -100,6 +62,8 @@ class PortSearch:
 class WhyNot:
     """The answer: the searches, from the port that was asked for towards the sources."""
 
+    ports: AuthoredPorts
+    """The ports of the run, for their names."""
     searches: list[PortSearch] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Sentences: where the search ends without having found such records, and why."""
@@ -129,63 +93,109 @@ def why_not(
     return _Search(store, found, load, Spent(limits)).all(CapturedPorts(found).checked(port), values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class _Ask:
+    """Records to be sought on a port, for the ways from there on which none was found."""
+
     port: Port
     values: Sought
-    not_followed: Mapping[str, str] = field(default_factory=dict)
-    receiver: Port | None = None
-    """The input port towards the output that was asked for, and that output."""
-    output: str = ""
-    is_output_known: bool = True
-    output_sent: int = LARGEST
-    """Events that the output had sent when it was searched: later ones may have the record."""
+    not_followed: dict[str, str] = field(default_factory=dict)
+    ways: list[Way] = field(default_factory=list)
+    is_behind: bool = False
+    """Such records were found further on, where they have come by here."""
+
+
+class _State(Enum):
+    NONE = "none"
+    """No record that is in the log is the one: it is sought before the operator."""
+    FOUND = "found"
+    """Here, or further on."""
+    UNKNOWN = "unknown"
+    """Not all was searched, and a note says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    state: _State
+    is_whole: bool = False
+    newest: int = LARGEST
+
+
+@dataclass
+class _Before:
+    """What is asked for before an operator, for those of its outputs where the same values would come from there."""
+
+    values: Sought
+    not_followed: dict[str, str] = field(default_factory=dict)
+    outputs: dict[Port, _Searched] = field(default_factory=dict)
+
+    def has(self, state: _State) -> bool:
+        return any(one.state is state for one in self.outputs.values())
+
+    @property
+    def is_known(self) -> bool:
+        return all(one.state is _State.NONE and one.is_whole for one in self.outputs.values())
 
 
 class _Search:
+    """Operator by operator from the port that was asked for to the sources, each after all operators behind it: what one
+    of its outputs has, another one need not have."""
+
     def __init__(self, store: LogStore, run: Run, load: Elsewhere | None, spent: Spent) -> None:
         self._store = store
         self._run = run
+        self._ports = CapturedPorts(run)
         self._load = load
         self._spent = spent
-        self._answer = WhyNot()
+        self._fates = RecordFates(store, run, load, spent)
+        self._answer = WhyNot(self._ports.authored)
+        self._asks: dict[Port, dict[tuple[tuple[str, str], ...], _Ask]] = {}
 
     def all(self, port: Port, values: Mapping[str, str]) -> WhyNot:
-        todo, asked = deque([_Ask(port, values)]), set()
-        while todo:
-            ask = todo.popleft()
-            place = ask.port, ask.receiver, tuple(sorted((name, str(value)) for name, value in ask.values.items()))
-            if place in asked:
-                continue
-            asked.add(place)
-            if self._answer.searches and self._spent.is_over():
-                self._answer.notes.append(f"{ask.port} was not searched: the limits of this search are reached")
-            elif not self._is_found(ask):
-                todo += self._before(ask)
+        self._asks = {port: {_key(values): _Ask(port, values)}}
+        leading = self._ports.between(port, None, Direction.BACKWARD)
+        for operator in reversed(self._ports.operators):
+            outputs = [output for output in self._ports.outputs(operator) if output in leading]
+            asks = [ask for output in outputs for ask in self._asks.pop(output, {}).values()]
+            if asks:
+                self._ask_before(operator, outputs, [(ask, self._known(ask)) for ask in asks])
+            if self._answer.searches and self._answer.is_there:
+                break
+        self._answer.searches = summed_up(self._answer.searches, self._ports)
+        self._answer.notes = list(dict.fromkeys(self._answer.notes))
         return self._answer
 
-    def _is_found(self, ask: _Ask) -> bool:
-        """Whether the way back ends here: such records are found, or it is not known whether there are any."""
+    def _known(self, ask: _Ask) -> _Searched:
+        return _Searched(_State.FOUND) if ask.is_behind and not ask.ways else self._searched(ask)
+
+    def _searched(self, ask: _Ask) -> _Searched:
+        if self._answer.searches and self._spent.is_over():
+            told = self._ports.authored.told(ask.port)
+            self._answer.notes.append(f"{told} was not searched: the limits of this search are reached")
+            return _Searched(_State.UNKNOWN)
         try:
             (one,) = events_holding(self._store, self._run, ask.port, ask.values, self._load, self._spent)
         except NotKept as error:
             self._answer.notes.append(str(error))
             self._note(ask, Holding(ask.port, ask.port, {}, 0, self._sent(ask.port)))
-            return False
+            return _Searched(_State.NONE)
         except LineageUnknown as error:
-            if ask.receiver is None:
+            if not self._answer.searches:
                 raise
             self._answer.notes.append(str(error))
-            return True
-        self._note(ask, one)
+            return _Searched(_State.UNKNOWN)
+        search = self._note(ask, one)
         if one.records:
-            return True
+            return _Searched(_State.FOUND)
         if left_out := _left_out(one):
-            self._answer.notes.append(f"of {ask.port} {left_out} may have such a record")
-        return bool(left_out)
+            self._answer.notes.append(f"of {self._ports.authored.told(ask.port)} {left_out} may have such a record")
+            return _Searched(_State.UNKNOWN)
+        return _Searched(_State.NONE, search.is_whole, one.newest)
 
-    def _note(self, ask: _Ask, held: Holding) -> None:
-        met, is_met_cut = self._fates(ask, held) if ask.receiver is not None and held.records else ([], False)
+    def _note(self, ask: _Ask, held: Holding) -> PortSearch:
+        met, is_met_cut = self._fates.of(ask.port, ask.values, held.records, ask.ways) if held.records else ([], False)
+        with self._store.lineage(self._run) as log:
+            named = authored_events(log, self._ports, ask.port, held.records) if held.records else {}
         search = PortSearch(
             ask.port,
             ask.values,
@@ -194,78 +204,66 @@ class _Search:
             held.sent,
             ask.not_followed,
             tuple(met),
-            ask.is_output_known,
-            output=None if ask.receiver is None else Port(ask.receiver.operator, ask.output),
+            named,
             is_cut=held.before > 1,
             is_partly=bool(held.partly),
             is_met_cut=is_met_cut,
         )
         self._answer.searches.append(search)
+        return search
 
     def _sent(self, port: Port) -> int:
         with self._store.lineage(self._run) as log:
             return log.sent(port)
 
-    # --- what has become of it ------------------------------------------------------------------------------------------
-
-    def _fates(self, ask: _Ask, held: Holding) -> tuple[list[Met], bool]:
-        """What has become of the events that hold such records, in their order; and whether some may be missing."""
-        assert ask.receiver is not None
-        aside = {
-            one.inset_id: one.error
-            for one in self._store.quarantined(self._run.run_id)
-            if one.operator == ask.receiver.operator
-        }
-        with self._store.lineage(self._run) as log:
-            rows: dict[int, list[Delivered]] = defaultdict(list)
-            for row in log.deliveries_of(ask.port, held.records):
-                if row.receiver == ask.receiver:
-                    rows[row.event_id].append(row)
-            met: list[Met] = []
-            known = 0
-            for with_such in self._delivered(ask, ask.receiver.operator, rows, log):
-                met += [_fate(row, ask, log, aside) for row in with_such]
-                known += 1
-                if known >= LEAST_FATES and self._spent.is_late():
-                    break
-        return sorted(met, key=lambda one: one.event_id), known < len(rows)
-
-    def _delivered(
-        self, ask: _Ask, receiver: str, rows: Mapping[int, Sequence[Delivered]], log: LineageLog
-    ) -> Iterator[Sequence[Delivered]]:
-        """Of each event the rows whose Input Set has such a record of it, or that have none. Without the events that
-        retention has removed meanwhile."""
-        rules = self._shape(receiver).rules
-        insets = {row.inset_id for some in rows.values() for row in some if row.inset_id is not None}
-        parts = {inset: InputSetPart.of(rules, inset) for inset in insets}
-        assigned = {number for number, some in rows.items() if any(row.inset_id is not None for row in some)}
-        yield from (some for number, some in rows.items() if number not in assigned)
-        columns = dict.fromkeys([*ask.values, *(name for part in parts.values() for name in part.columns)])
-        events = [EventNode(ask.port, number) for number in sorted(assigned)]
-        for event, table in EventColumns(log, self._load).each_kept(events, tuple(columns)):
-            some = rows[event.event_id]
-            yield [one for one in some if one.inset_id is None or _has(one, ask.values, parts[one.inset_id], table)]
-
     # --- what it would have been made from ------------------------------------------------------------------------------
 
-    def _before(self, ask: _Ask) -> Iterator[_Ask]:
-        operator, shape = ask.port.operator, self._shape(ask.port.operator)
-        searched = self._answer.searches[-1]
-        is_known = searched.is_whole
-        if not shape.inputs:
+    def _ask_before(self, operator: str, outputs: Sequence[Port], searched: Sequence[tuple[_Ask, _Searched]]) -> None:
+        shape = self._shape(operator)
+        is_none = any(one.state is _State.NONE for _, one in searched)
+        if is_none and not shape.inputs:
+            is_known = all(one.is_whole for _, one in searched)
             which = "none of its events so far has" if is_known else "none of its events in the log has"
             self._answer.notes.append(f"{operator} is a source, and {which} such a record")
         for name in shape.inputs:
-            sender = CapturedPorts(self._run).checked(shape.inputs[name])
-            if name not in shape.lineage_in:
-                self._answer.notes.append(f"no lineage is captured on {operator}.{name}")
+            if name in shape.lineage_in:
+                sender = self._ports.checked(shape.inputs[name])
+                for before in self._translations(name, sender, searched):
+                    self._add(sender, Port(operator, name), outputs, before)
+            elif is_none:
+                self._answer.notes.append(f"no lineage is captured on {base_operator(operator)}.{name}")
+
+    def _translations(self, name: str, sender: Port, searched: Sequence[tuple[_Ask, _Searched]]) -> Iterable[_Before]:
+        found: dict[tuple[tuple[str, str], ...], _Before] = {}
+        for ask, one in searched:
+            operator = base_operator(ask.port.operator)
+            try:
+                values, lost = self._translated(ask, name, sender)
+            except LineageUnknown:
+                if one.state is _State.NONE:
+                    raise
                 continue
-            values, lost = self._translated(ask, name, sender)
             if values:
-                not_followed = {**ask.not_followed, **dict.fromkeys(lost, operator)}
-                yield _Ask(sender, values, not_followed, Port(operator, name), ask.port.name, is_known, searched.sent)
-            elif lost:
+                before = found.setdefault(_key(values), _Before(values))
+                before.not_followed |= {**ask.not_followed, **dict.fromkeys(lost, operator)}
+                before.outputs[ask.port] = one
+            elif lost and one.state is _State.NONE:
                 self._answer.notes.append(f"{operator} does not say what {' and '.join(lost)} depends on (depends=...)")
+        return found.values()
+
+    def _add(self, sender: Port, receiver: Port, outputs: Sequence[Port], before: _Before) -> None:
+        """Seek the records before an operator that has none of them behind it; where it has some, it has not left them
+        out, and the way on from there tells the rest."""
+        if not before.has(_State.FOUND) and not before.has(_State.NONE):
+            return
+        ask = self._asks.setdefault(sender, {}).setdefault(_key(before.values), _Ask(sender, before.values))
+        if before.has(_State.FOUND):
+            ask.is_behind = True
+            return
+        newest = {output: one.newest for output, one in before.outputs.items()}
+        is_known = before.is_known and newest.keys() == set(outputs)
+        ask.not_followed |= before.not_followed
+        ask.ways.append(Way(receiver, newest, outputs, is_known))
 
     def _translated(self, ask: _Ask, name: str, sender: Port) -> tuple[Sought, list[str]]:
         """What records of the sender would have, and the columns that nothing is known of."""
@@ -328,22 +326,28 @@ def _stretch(window: Part, operator: str, value: str) -> Stretch:
     return Stretch(begin, end)
 
 
-def _has(row: Delivered, values: Sought, part: InputSetPart, table: pa.Table) -> bool:
-    """Whether the Input Set has such a record of the event."""
-    inside = part.mask(row.receiver.name, row.event_id, table, table.num_rows)
-    has = holding(table, values).to_numpy()
-    return bool((has if inside is None else has & inside).any())
+def _key(values: Sought) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(value)) for name, value in values.items()))
 
 
-def _fate(row: Delivered, ask: _Ask, log: LineageLog, aside: Mapping[str, str]) -> Met:
-    operator = row.receiver.operator
-    if row.inset_id is None:
-        fate = Fate.IGNORED if row.status is Status.DONE else Fate.UNUSED_YET
-        return Met(row.event_id, operator, None, fate)
-    if row.status is Status.ASIDE:
-        return Met(row.event_id, operator, row.inset_id, Fate.ASIDE, error=aside.get(row.inset_id, ""))
-    if row.status is not Status.DONE:
-        return Met(row.event_id, operator, row.inset_id, Fate.WAITING)
-    made = tuple(number for _, _, number in log.outputs_of(operator, [row.inset_id], [ask.output]))
-    fate = Fate.MADE_SINCE if max(made, default=0) > ask.output_sent else Fate.LEFT_OUT
-    return Met(row.event_id, operator, row.inset_id, fate, made)
+def summed_up(searches: Iterable[PortSearch], ports: CapturedPorts) -> list[PortSearch]:
+    """Ports of slots where nothing was found are told of as one: there may be a thousand."""
+    found: dict[object, PortSearch] = {}
+    for number, one in enumerate(searches):
+        is_slot = is_dispatcher(one.port.operator) or slot_of(one.port.operator) is not None
+        key: object = number
+        if is_slot and not one.found:
+            key = ports.authored.told(one.port, slots=2), _key(one.values), tuple(one.not_followed.items())
+        found[key] = one if key not in found else _together(found[key], one)
+    return list(found.values())
+
+
+def _together(first: PortSearch, other: PortSearch) -> PortSearch:
+    return replace(
+        first,
+        searched=first.searched + other.searched,
+        sent=first.sent + other.sent,
+        is_cut=first.is_cut or other.is_cut,
+        is_partly=first.is_partly or other.is_partly,
+        slots=first.slots + other.slots,
+    )

@@ -41,7 +41,7 @@ from airflow_logio.store.lineage.result import (
     ReadNode,
 )
 from airflow_logio.store.lineage.walk import Edges, walk
-from airflow_logio.store.lineage_port import LineageLog
+from airflow_logio.store.lineage_port import LARGEST, LineageLog
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
@@ -128,19 +128,21 @@ def _query(
 
 
 def _check_events(log: LineageLog, port: Port, ids: Collection[int]) -> None:
-    headers = log.headers(port.operator, port.name, ids)
-    present = {number for number, header in headers if header.kind is Kind.DATA}  # the end of a stream is no event
-    missing = next((number for number in ids if number not in present), None)
+    kinds = {number: header.kind for number, header in log.headers(port.operator, port.name, ids)}
+    missing = next((number for number in ids if kinds.get(number) is not Kind.DATA), None)
     if missing is None:
         return
-    sent, key = log.sent(port), log.run.spec.key
+    newest = next((number for number, _ in log.bodies_before(port.operator, port.name, LARGEST, 1)), 0)
+    sent, key = max(log.sent(port), newest), log.run.spec.key
     port = AuthoredPorts(log.run.spec.operators).seen(port)
+    if missing in kinds:
+        raise LineageUnknown(f"number {missing} of {port} in run {key} is the end of its stream, and no event")
     if 1 <= missing <= sent:
         raise LineageUnknown(
             f"event {missing} of {port} in run {key} is not in the log any more: retention has removed it, with its "
             "lineage. A scope's declaration says how long it keeps events"
         )
-    extent = f"its events so far are 1 to {sent:,}" if sent else "the port has sent none so far"
+    extent = f"its events so far have numbers up to {sent:,}" if sent else "the port has sent none so far"
     raise LineageUnknown(f"run {key} has no event {missing} of {port}; {extent}")
 
 

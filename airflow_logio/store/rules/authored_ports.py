@@ -34,6 +34,28 @@ class AuthoredPorts:
             return self.seen(_port(sender))
         return Port(base_operator(port.operator), port.name)
 
+    def told(self, port: Port, slots: int = 1) -> str:
+        """An output port of the log in words; with `slots`, that port of so many slots."""
+        seen, slot = self.seen(port), slot_of(port.operator)
+        if is_dispatcher(port.operator):
+            (receiver,) = self._to(port, port.name)
+            parts = f"{slots} slots" if slots > 1 else f"slot {slot_of(receiver.operator)}"
+            return f"{seen}, the parts for {parts} of {base_operator(receiver.operator)}"
+        if slot is None:
+            return str(seen)
+        return f"{seen} in {slots} slots" if slots > 1 else f"{seen} in slot {slot}"
+
+    def told_operator(self, operator: str) -> str:
+        """An operator of the log in words."""
+        shape = self._shapes[operator]
+        if is_dispatcher(operator):
+            (receiver,) = self._to(Port(operator, ""), shape.outputs[0])
+            return f"the Dispatcher of {base_operator(receiver.operator)}"
+        if is_merger(operator):
+            return f"the Merger of {self._behind[operator].operator}"
+        slot = slot_of(operator)
+        return operator if slot is None else f"{base_operator(operator)} in slot {slot}"
+
     def seen_receivers(self, port: Port) -> list[Port]:
         """The input ports that an input port of the log stands for. A Merger's input stands for those that the Merger
         sends to."""

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from airflow_logio.api import Logio
-from airflow_logio.dataflow import Count, ManualOperator, Pipeline, stateless
+from airflow_logio.dataflow import Count, ManualOperator, Pipeline, from_one, stateless
+from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.driver.committer import serialize
 from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
+from airflow_logio.runtime.figures.event_search import events_holding
+from airflow_logio.runtime.figures.record_fates import Fate
+from airflow_logio.runtime.figures.why_not import why_not
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.port import LogStore
+from airflow_logio.ui.found_events import held_document
 from tests.support.logs import SOMEBODY
 from tests.unit.api.support import Bench, Feed, received, values
 
@@ -88,3 +95,30 @@ def test_it_waits_for_what_is_retried(store: LogStore) -> None:
         got += values(later)
         last.assign_in_sets((), later.info)
     assert last.has_ended() and got == [1, 2, UNLUCKY]
+
+
+def test_what_is_made_after_an_end_that_was_taken_back_is_searched(store: LogStore) -> None:
+    """The end had a number, too, so that the events of the port are fewer than their numbers."""
+    checked = Checked()
+    made = Pipeline("p")
+    made.operator("feed", Feed())
+    made.operator("checked", stateless(on_error="quarantine", depends=from_one())(checked.check), "feed")
+    made.sink("done", Count(), "checked")
+    made.lineage("feed.out", "checked.out")
+    bench = Bench(store, pipeline=made.freeze(), urls={})
+    bench.feed([1], [UNLUCKY], [2], end=True)
+    launch_and_pump(bench)
+    unlucky = {"value": str(UNLUCKY)}
+    aside = why_not(store, bench.run, "checked.out", unlucky)
+    assert [met.fate for met in aside.searches[1].met] == [Fate.ASIDE]
+    checked.mended = True
+    store.retry_quarantined(bench.run.run_id)
+    launch_and_pump(bench)
+    (found,) = events_holding(store, bench.run, "checked.out", unlucky)
+    assert (found.records, found.searched, found.sent) == ({4: 1}, 3, 3)
+    assert held_document(store, bench.run, "checked.out", unlucky, None, None)["before"] is None
+    assert why_not(store, bench.run, "checked.out", unlucky).is_there
+    never = why_not(store, bench.run, "checked.out", {"value": "99"})
+    assert not any(one.found for one in never.searches) and all(one.is_whole for one in never.searches)
+    with pytest.raises(LineageUnknown, match=r"number 3 of checked\.out .* is the end of its stream, and no event"):
+        backward(store, bench.run, "checked.out", 3)

@@ -30,8 +30,9 @@ from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.figures.lineage_records import effect, records
+from airflow_logio.runtime.figures.record_fates import Fate
 from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
-from airflow_logio.runtime.figures.why_not import Fate, why_not
+from airflow_logio.runtime.figures.why_not import why_not
 from airflow_logio.runtime.launch.start_run import operator_shapes
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity

@@ -17,13 +17,15 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.run_report.why_not_text import why_not_lines
-from airflow_logio.runtime.figures import event_search
+from airflow_logio.runtime.figures import event_search, record_fates
 from airflow_logio.runtime.figures import why_not as why_not_module
 from airflow_logio.runtime.figures.event_search import Holding, SearchLimits
+from airflow_logio.runtime.figures.record_fates import Fate, Met
 from airflow_logio.runtime.figures.record_values import Stretch
-from airflow_logio.runtime.figures.why_not import Fate, Met, WhyNot, why_not
+from airflow_logio.runtime.figures.why_not import WhyNot, why_not
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
+from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.lineage_port import Delivered
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
@@ -126,7 +128,8 @@ def test_what_has_become_of_a_record(
 ) -> None:
     run = logged(log_store)
     error = "ValueError: no price" if fate is Fate.ASIDE else ""
-    assert run.fates(shop=shop) == [Met(event, "hourly", inset, fate, made, error)]
+    events = tuple(EventNode(HOURLY, number) for number in made)
+    assert run.fates(shop=shop) == [Met(event, "hourly", inset, fate, events, error)]
     with log_store.lineage(run.run) as log:
         (row,) = log.deliveries_of(CLEAN, [event])
         status = {Fate.ASIDE: Status.ASIDE, Fate.LEFT_OUT: Status.DONE, Fate.IGNORED: Status.DONE}.get(
@@ -206,9 +209,9 @@ def test_what_a_replay_operator_has_made_is_not_known() -> None:
     assert not answer.is_there and "replay operator" in answer.notes[0]
     assert (answer.searches[0].searched, answer.searches[0].sent) == (0, 1)
     (left_out, *_) = answer.searches[1].met
-    assert left_out.fate is Fate.LEFT_OUT and not answer.searches[1].is_output_known
+    assert left_out.fate is Fate.LEFT_OUT and not left_out.is_output_known
     told = " ".join(why_not_lines(answer))
-    assert "not all records behind it are in the log" in told and "has left it out" not in told
+    assert "not all records behind it were searched" in told and "has left it out" not in told
 
 
 def test_limits_end_the_search_and_are_said() -> None:
@@ -226,7 +229,7 @@ def test_limits_end_the_search_and_are_said() -> None:
     assert "only the newest 1 of 5 events searched" in next(why_not_lines(newest))
     whole = limited("hourly.out", SearchLimits(found=9), shop="left_out")
     assert [one.is_cut for one in whole.searches] == [False, False] and not whole.notes
-    assert whole.searches[1].output == HOURLY and whole.searches[1].met[0].made == (1,)
+    assert whole.searches[1].met[0].made == (EventNode(HOURLY, 1),)
     some = limited("hourly.out", SearchLimits(size=1), shop="left_out")
     assert len(some.searches) == 1
     assert some.notes == ["clean.out was not searched: the limits of this search are reached"]
@@ -240,12 +243,12 @@ def test_what_is_made_while_it_is_searched_is_not_said_to_leave_it_out(monkeypat
 
     def before_the_output_was_sent(store: LogStore, of: Run, port: Port, *rest: Any) -> Sequence[Holding]:
         (one,) = search(store, of, port, *rest)
-        return [replace(one, sent=0, searched=0)] if port == HOURLY else [one]
+        return [replace(one, sent=0, searched=0, newest=0)] if port == HOURLY else [one]
 
     monkeypatch.setattr(why_not_module, "events_holding", before_the_output_was_sent)
     answer = run.asked(shop="left_out")
     (met,) = answer.searches[1].met
-    assert (met.fate, met.made) == (Fate.MADE_SINCE, (1,))
+    assert (met.fate, met.made) == (Fate.MADE_SINCE, (EventNode(HOURLY, 1),))
     told = " ".join(why_not_lines(answer))
     assert "made event 1, which was not searched: ask again" in told and "left it out" not in told
 
@@ -265,7 +268,7 @@ def test_it_is_said_if_there_was_no_time_for_all_that_has_become_of_a_record(mon
     whole = run.asked(**asked).searches[1]
     assert len(whole.met) == 3 and not whole.is_met_cut, "so few are always looked at"
     late.clear()
-    monkeypatch.setattr(why_not_module, "LEAST_FATES", 1)
+    monkeypatch.setattr(record_fates, "LEAST_FATES", 1)
     some = run.asked(**asked).searches[1]
     assert len(some.met) == 1 and some.is_met_cut
 

@@ -1,0 +1,162 @@
+"""What operators have done with the records that reached them, when such a record is missing further on (Section 7.3)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+from airflow_logio.protocol.values import Port, Status
+from airflow_logio.runtime.figures.event_columns import EventColumns
+from airflow_logio.runtime.figures.event_search import Spent
+from airflow_logio.runtime.figures.input_set_parts import InputSetPart
+from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.runtime.figures.record_values import Sought, holding
+from airflow_logio.store.lineage.authored_events import authored_events
+from airflow_logio.store.lineage.captured_ports import CapturedPorts
+from airflow_logio.store.lineage.result import EventNode
+from airflow_logio.store.lineage_port import Delivered, LineageLog
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+
+LEAST_FATES = 20
+"""Events of which it is said what became of them, even if the time is over."""
+
+
+class Fate(StrEnum):
+    """What an operator has done with a record that reached it."""
+
+    UNUSED_YET = "unused_yet"
+    """It has not processed the event."""
+    WAITING = "waiting"
+    """The Input Set is not complete, or not generated."""
+    ASIDE = "aside"
+    """The Input Set is quarantined."""
+    IGNORED = "ignored"
+    """No Input Set uses the event."""
+    LEFT_OUT = "left_out"
+    """The Input Set was generated, without the record that is sought."""
+    MADE_SINCE = "made_since"
+    """The Input Set was generated after its output was searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way from a port towards the one that was asked for: through one operator, that did not have the record behind it."""
+
+    receiver: Port
+    outputs: Mapping[Port, int]
+    """Its output ports on the way, that were searched → the largest number that was looked at there."""
+    every: Sequence[Port]
+    """All its output ports from which the port that was asked for can be reached."""
+    is_known: bool
+    """All records of all these ports were searched, and none of them is what is sought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """An event with such records, and what an operator behind it has done with it."""
+
+    event_id: int
+    """On the port of the search."""
+    operator: str
+    """As the log names it."""
+    inset_id: str | None
+    fate: Fate
+    made: tuple[EventNode, ...] = ()
+    """What was made from the Input Set on the way to the port that was asked for, as its author numbers events."""
+    error: str = ""
+    """Of a quarantined Input Set."""
+    is_output_known: bool = True
+    """All records behind the operator were searched, and none of them is what was sought."""
+
+
+class RecordFates:
+    """What has become of the events of one port that hold such records."""
+
+    def __init__(self, store: LogStore, run: Run, load: Elsewhere | None, spent: Spent) -> None:
+        self._store = store
+        self._run = run
+        self._ports = CapturedPorts(run)
+        self._load = load
+        self._spent = spent
+
+    def of(self, port: Port, values: Sought, found: Mapping[int, int], ways: Sequence[Way]) -> tuple[list[Met], bool]:
+        """In the order of the events; and whether some may be missing, for want of time."""
+        met: list[Met] = []
+        is_cut = False
+        with self._store.lineage(self._run) as log:
+            rows = list(log.deliveries_of(port, found))
+            for way in ways:
+                some, is_less = self._on(way, port, values, [row for row in rows if row.receiver == way.receiver], log)
+                met += some
+                is_cut = is_cut or is_less
+        return sorted(met, key=lambda one: one.event_id), is_cut
+
+    def _on(
+        self, way: Way, port: Port, values: Sought, rows: Sequence[Delivered], log: LineageLog
+    ) -> tuple[list[Met], bool]:
+        of_event: dict[int, list[Delivered]] = defaultdict(list)
+        for row in rows:
+            of_event[row.event_id].append(row)
+        aside = {
+            one.inset_id: one.error
+            for one in self._store.quarantined(self._run.run_id)
+            if one.operator == way.receiver.operator
+        }
+        met: list[Met] = []
+        known = 0
+        for with_such in self._delivered(way, port, values, of_event, log):
+            met += [self._fate(row, way, log, aside) for row in with_such]
+            known += 1
+            if known >= LEAST_FATES and self._spent.is_late():
+                break
+        return met, known < len(of_event)
+
+    def _delivered(
+        self, way: Way, port: Port, values: Sought, rows: Mapping[int, Sequence[Delivered]], log: LineageLog
+    ) -> Iterator[Sequence[Delivered]]:
+        """Of each event the rows whose Input Set has such a record of it, or that have none. Without the events that
+        retention has removed meanwhile."""
+        rules = self._run.spec.operators[way.receiver.operator].rules
+        insets = {row.inset_id for some in rows.values() for row in some if row.inset_id is not None}
+        parts = {inset: InputSetPart.of(rules, inset) for inset in insets}
+        assigned = {number for number, some in rows.items() if any(row.inset_id is not None for row in some)}
+        yield from (some for number, some in rows.items() if number not in assigned)
+        columns = dict.fromkeys([*values, *(name for part in parts.values() for name in part.columns)])
+        events = [EventNode(port, number) for number in sorted(assigned)]
+        for event, table in EventColumns(log, self._load).each_kept(events, tuple(columns)):
+            some = rows[event.event_id]
+            yield [one for one in some if one.inset_id is None or _has(one, values, parts[one.inset_id], table)]
+
+    def _fate(self, row: Delivered, way: Way, log: LineageLog, aside: Mapping[str, str]) -> Met:
+        operator = row.receiver.operator
+        if row.inset_id is None:
+            fate = Fate.IGNORED if row.status is Status.DONE else Fate.UNUSED_YET
+            return Met(row.event_id, operator, None, fate)
+        if row.status is Status.ASIDE:
+            return Met(row.event_id, operator, row.inset_id, Fate.ASIDE, error=aside.get(row.inset_id, ""))
+        if row.status is not Status.DONE:
+            return Met(row.event_id, operator, row.inset_id, Fate.WAITING)
+        names = [output.name for output in way.every]
+        made = [(sender, number) for _, sender, number in log.outputs_of(operator, [row.inset_id], names)]
+        is_new = any(number > way.outputs[sender] for sender, number in made if sender in way.outputs)
+        fate = Fate.MADE_SINCE if is_new else Fate.LEFT_OUT
+        named = tuple(self._named(made, log))
+        return Met(row.event_id, operator, row.inset_id, fate, named, is_output_known=way.is_known)
+
+    def _named(self, made: Sequence[tuple[Port, int]], log: LineageLog) -> Iterator[EventNode]:
+        for sender in dict.fromkeys(sender for sender, _ in made):
+            ids = [number for at, number in made if at == sender]
+            events = authored_events(log, self._ports, sender, ids)
+            yield from dict.fromkeys(events[number] for number in ids if number in events)
+
+
+def _has(row: Delivered, values: Sought, part: InputSetPart, table: pa.Table) -> bool:
+    """Whether the Input Set has such a record of the event."""
+    inside = part.mask(row.receiver.name, row.event_id, table, table.num_rows)
+    has = holding(table, values).to_numpy()
+    return bool((has if inside is None else has & inside).any())
