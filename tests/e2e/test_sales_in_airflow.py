@@ -225,8 +225,8 @@ def test_killed_halted_and_cleared_it_is_exact(
     eventually(lambda: group(log, "hourly").state is GroupState.HALTED, what="hourly halts", timeout=LONG)
     assert task_state(person, "sales.hourly") == "failed"
 
-    # Somebody clears it: it goes on where it stopped.
-    person.clear(DAG_ID, RUN_ID, "sales.hourly")
+    # Somebody retries it on the page, which clears the task: it resumes where it stopped.
+    is_retried_by_click(standalone)
     (places.folder / "go_on").touch()
     eventually(
         lambda: task_state(person, "sales.finish_run") == "success", what="the run ends", timeout=LONG, every=0.5
@@ -274,6 +274,18 @@ def comes_back_before_ones_eyes(standalone: Standalone, log: LogStore) -> None:
         # The tab of a group's task is about its group.
         browser.page.goto(page_of_task(standalone.url, DAG_ID, RUN_ID, "sales.totals"))
         expect(browser.page.get_by_label("Group totals", exact=True)).to_be_visible()
+
+
+def is_retried_by_click(standalone: Standalone) -> None:
+    with in_airflow(standalone.url, login_of(standalone), DAG_ID, RUN_ID) as browser:
+        panel = group_of(browser, "hourly")
+        panel.get_by_role("button", name="Retry ...").click()
+        dialog = browser.page.get_by_role("dialog", name="Retry group hourly?")
+        dialog.get_by_role("button", name="Retry", exact=True).click()
+        expect(dialog.locator(".said")).to_contain_text("cleared", timeout=LONG * 1000)
+        assert browser.faults(OURS) == []
+        dialog.get_by_role("button", name="Close").click()
+        expect(panel.get_by_text("hourly/3", exact=True)).to_be_visible(timeout=LONG * 1000)
 
 
 def leads_from_a_number_to_its_rows(standalone: Standalone, places: Places) -> None:
