@@ -73,6 +73,14 @@ def start_driver(store: LogStore, *, group: str = "g", expected: int = 0, run: R
     return Driver(store, run, claim, ref, session)
 
 
+def finish(log: LogStore, ref: GroupRef) -> None:
+    """What a driver does last."""
+    session = log.session(ref)
+    session.open()
+    session.commit([fx.FinishGroup()])
+    session.close()
+
+
 def driver_name(store: SqlLogStore, run_id: int, group: str) -> str:
     """What the sessions of the group's first driver are called, if its launcher names them."""
     with reading(store.engine) as connection:

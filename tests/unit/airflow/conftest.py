@@ -22,7 +22,8 @@ import pytest  # noqa: E402
 from airflow_logio.store import open_store  # noqa: E402
 from airflow_logio.store.port import LogStore  # noqa: E402
 from airflow_logio.triggers import log_poller  # noqa: E402
-from tests.unit.airflow.support import FakeLauncher, connection  # noqa: E402
+from tests.support.airflow_connections import connection  # noqa: E402
+from tests.unit.airflow.support import FakeLauncher  # noqa: E402
 
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 

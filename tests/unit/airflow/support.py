@@ -18,7 +18,6 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
 from airflow_logio.operators.start_run import LogioStartRunOperator
-from airflow_logio.protocol.effects import FinishGroup
 from airflow_logio.runtime.launch import processes
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
@@ -29,11 +28,6 @@ from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run
 
 HOUR = 3_600_000_000
 DAG_ID, RUN_ID = "logio_sales", "manual__2026-11-21"
-
-
-def connection(conn_type: str, *, extra: Mapping[str, Any] | None = None, **fields: Any) -> str:
-    """A connection as Airflow reads it from an environment variable."""
-    return json.dumps({"conn_type": conn_type, "extra": extra or {}, **fields})
 
 
 def context(*, params: Mapping[str, Any] | None = None, attempt: int = 1, max_tries: int = 3) -> dict[str, Any]:
@@ -117,14 +111,6 @@ class FakeLauncher(Launcher):
 def register(log: LogStore, launcher: FakeLauncher) -> GroupRef:
     """What a driver does first."""
     return log.register(launcher.claims[-1], launcher.identity())
-
-
-def finish(log: LogStore, ref: GroupRef) -> None:
-    """What a driver does last."""
-    session = log.session(ref)
-    session.open()
-    session.commit([FinishGroup()])
-    session.close()
 
 
 def deferred(action: Callable[[], object]) -> TaskDeferred:

@@ -22,17 +22,9 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.triggers import log_poller
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+from tests.support.logs import finish
 from tests.support.waiting import eventually
-from tests.unit.airflow.support import (
-    DAG_ID,
-    FakeLauncher,
-    context,
-    deferred,
-    finish,
-    fired,
-    register,
-    run_started,
-)
+from tests.unit.airflow.support import DAG_ID, FakeLauncher, context, deferred, fired, register, run_started
 
 REF = "pipelines.sales:sales"
 WAREHOUSE = {"warehouse": "warehouse_db"}

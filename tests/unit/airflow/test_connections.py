@@ -40,7 +40,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.launches import connection_urls
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from tests.unit.airflow.support import connection
+from tests.support.airflow_connections import connection
 
 HOSTILE = ["p@ss:w/ord%", "a b+c?d=e&f", "100%40pct", "ünïcode€", "[::1]/x", "'; DROP TABLE run; --"]
 

@@ -24,11 +24,12 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.supervision.findings import FailureFinder
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from tests.support.airflow_connections import connection
 from tests.support.deployments import Deployments
 from tests.support.running import PlainLauncher
 from tests.support.waiting import eventually
 from tests.support.warehouse import rows_of
-from tests.unit.airflow.support import connection, context
+from tests.unit.airflow.support import context
 
 pytestmark = pytest.mark.acceptance
 

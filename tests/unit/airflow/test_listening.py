@@ -16,9 +16,9 @@ from airflow_logio.store.sql.failure_channel import CHANNEL, ring
 from airflow_logio.store.sql.hearings import THREAD
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+from tests.support.airflow_connections import connection
 from tests.support.logs import open_sql_store, start_driver
 from tests.support.waiting import eventually
-from tests.unit.airflow.support import connection
 
 pytestmark = pytest.mark.postgres
 

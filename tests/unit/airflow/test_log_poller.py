@@ -21,13 +21,13 @@ from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import log_poller
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger
+from tests.support.airflow_connections import connection
 from tests.support.connections import connections_made, is_open
 from tests.support.lock_holders import holder_of
 from tests.support.logs import SOMEBODY, open_sql_store, spec
 from tests.support.replicated import GROUP, REPLICAS, A, replicated_spec, to_slot
 from tests.support.statements import counted_statements
 from tests.support.waiting import eventually
-from tests.unit.airflow.support import connection
 
 log = logging.getLogger(__name__)
 

@@ -35,9 +35,10 @@ from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
+from tests.support.airflow_connections import connection
 from tests.support.logs import Driver, replace_driver, sent, start_driver
 from tests.support.openlineage_events import counted, datasets, events_of
-from tests.unit.airflow.support import DAG_ID, RUN_ID, connection, run_started
+from tests.unit.airflow.support import DAG_ID, RUN_ID, run_started
 
 REF = "pipelines.sales:sales"
 AT = datetime(2026, 11, 21, tzinfo=UTC)

@@ -22,17 +22,10 @@ from airflow_logio.store.output_port import KEPT_INCARNATIONS
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run
 from pipelines.sales import sales
+from tests.support.airflow_connections import connection
 from tests.support.distributions import install
-from tests.unit.airflow.support import (
-    DAG_ID,
-    RUN_ID,
-    FakeLauncher,
-    connection,
-    context,
-    finish,
-    register,
-    write_transactions,
-)
+from tests.support.logs import finish
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, register, write_transactions
 
 REF = "pipelines.sales:sales"
 WAREHOUSE = {"warehouse": "warehouse_db"}

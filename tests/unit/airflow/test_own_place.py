@@ -28,17 +28,9 @@ from airflow_logio.runtime.supervision.killed_task import note_killed, resolve_k
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, KilledTask, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
+from tests.support.logs import finish
 from tests.support.waiting import eventually
-from tests.unit.airflow.support import (
-    DAG_ID,
-    RUN_ID,
-    FakeLauncher,
-    context,
-    deferred,
-    finish,
-    fired,
-    run_started,
-)
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, deferred, fired, run_started
 
 REF = "pipelines.sales_scaled:sales_scaled"
 ONE, TWO, THREE = REPLICAS = ("hourly.1", "hourly.2", "hourly.3")

@@ -27,14 +27,14 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+from tests.support.airflow_connections import connection
+from tests.support.logs import finish
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import (
     DAG_ID,
     FakeLauncher,
-    connection,
     context,
     deferred,
-    finish,
     fired,
     register,
     run_started,

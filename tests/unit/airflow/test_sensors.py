@@ -28,7 +28,8 @@ from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Run
-from tests.unit.airflow.support import FakeLauncher, context, finish, register, write_transactions
+from tests.support.logs import finish
+from tests.unit.airflow.support import FakeLauncher, context, register, write_transactions
 
 REF = "pipelines.sales:sales"
 EVERY = {"poke_interval": 0.01}

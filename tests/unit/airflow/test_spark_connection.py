@@ -19,7 +19,7 @@ from airflow_logio.hooks.spark import spark_target
 from airflow_logio.operators._task.launches import check_place
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments, SparkTarget
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from tests.unit.airflow.support import connection
+from tests.support.airflow_connections import connection
 
 
 def test_no_connection_is_local() -> None:

@@ -26,7 +26,8 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.runtime.launch.driver_process import with_keytab
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments
 from airflow_logio.runtime.launch.spark_submit import SparkSettings, command
-from tests.unit.airflow.support import connection, context
+from tests.support.airflow_connections import connection
+from tests.unit.airflow.support import context
 
 REF = "pipelines.sales:sales"
 KEYTAB = b"\x05\x02 not a real one"

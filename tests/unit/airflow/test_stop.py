@@ -23,9 +23,9 @@ from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.stop import LogioStopTrigger
 from pipelines.sales import sales
-from tests.support.logs import SOMEBODY
+from tests.support.logs import SOMEBODY, finish
 from tests.support.waiting import eventually
-from tests.unit.airflow.support import DAG_ID, RUN_ID, context, finish, write_transactions
+from tests.unit.airflow.support import DAG_ID, RUN_ID, context, write_transactions
 
 REF = "pipelines.sales:sales"
 GROUPS = ("hourly", "ingest", "publish", "totals")

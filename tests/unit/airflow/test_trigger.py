@@ -33,8 +33,9 @@ from airflow_logio.triggers import stored_link
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from tests.support.connections import connections_made, is_open
+from tests.support.logs import finish
 from tests.support.waiting import eventually
-from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, finish, write_transactions
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, write_transactions
 
 GROUP = "totals"
 

@@ -16,8 +16,7 @@ from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.store import open_store
 from airflow_logio.store.records import Run
 from tests.support.grocery import write_slice
-from tests.support.logs import SOMEBODY
-from tests.unit.airflow.support import finish
+from tests.support.logs import SOMEBODY, finish
 
 SALES = bundle.parse_ref(f"{Path(__file__).parents[3] / 'dags' / 'pipelines' / 'sales.py'}:sales")
 

@@ -13,7 +13,7 @@ from airflow_logio.hooks.connections import external_url
 from airflow_logio.openlineage.external_datasets import ExternalDatasets, tables_of
 from airflow_logio.openlineage.naming import DatasetName, file_name, port_name, table_name
 from airflow_logio.protocol.values import Port
-from tests.unit.airflow.support import connection
+from tests.support.airflow_connections import connection
 
 
 @pytest.mark.parametrize(
