@@ -42,6 +42,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tiers.mark(items)
     if config.option.fast:
         _keep(config, items, tiers.is_fast)
+        if "airflow" in sys.modules:
+            raise pytest.UsageError("a module of the fast tier imports Airflow: see PLACES in tests/support/tiers.py")
     if "soak" not in config.option.markexpr:  # a `-m` of the user's replaces the one in pyproject.toml
         _keep(config, items, lambda item: item.get_closest_marker("soak") is None)
 

@@ -18,6 +18,7 @@ PLACES = {
     "e2e": "e2e",
     "soak": "soak",
     "unit/airflow": "airflow",
+    "unit/openlineage/test_naming.py": "airflow",
     "unit/test_docker.py": "airflow",
     "unit/testing/test_simulator.py": "campaign",
     "unit/testing/test_failures.py": "campaign",
