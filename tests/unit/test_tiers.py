@@ -103,7 +103,7 @@ def test_a_fast_test_must_not_load_airflow() -> None:
 
 def test_the_modules_of_the_fast_tier_load_no_airflow() -> None:
     collect = [sys.executable, "-m", "pytest", "--fast", "--collect-only", "-q", "-n0", "-p", "no:cacheprovider"]
-    found = subprocess.run(collect, cwd=TESTS.parent, capture_output=True, text=True, timeout=300)
+    found = subprocess.run(collect, check=False, cwd=TESTS.parent, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
 
 
