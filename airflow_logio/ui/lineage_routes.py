@@ -136,7 +136,7 @@ class LineageRoutes:
             it = decoded(raw, SoughtEvents)
             if [it.event, it.input_set, it.at, it.where].count(None) != 3:
                 raise HTTPException(422, "give the number of an event, an Input Set, a time, or values of a record")
-            if it.where is not None:
+            if it.where is not None or it.input_set is not None:  # authors may make ids of values
                 look = self._with_data(uid, who)
             if it.where is None:
                 with self._asking(look) as (log, run):
