@@ -457,9 +457,17 @@ def test_a_step_from_a_record_is_bounded_and_nothing_is_left_out_silently(
     monkeypatch.setattr(record_lineage, "MOST_STEP_RECORDS", 9)
     answer = client.get(where, headers=OWNER)
     assert answer.status_code == 404 and "has 10 records, too many to be searched at once" in answer.text
-    monkeypatch.setattr(record_lineage, "MOST_STEP_EVENTS", 2)
+    monkeypatch.setattr(record_lineage, "MOST_STEP_EVENTS", 1)
     answer = client.get(where, headers=OWNER)
-    assert answer.status_code == 404 and "has more than 2 events, too many" in answer.text
+    assert answer.status_code == 404 and "has more than 1 events, too many" in answer.text
+    monkeypatch.undo()
+    monkeypatch.setattr(record_lineage, "MOST_STEP_BYTES", 1_000)
+    answer = client.get(where, headers=OWNER)
+    assert answer.status_code == 404 and "has records of more than 1,000 bytes, too many" in answer.text
+    monkeypatch.setattr(record_lineage, "MOST_STEP_EVENTS", 2)
+    monkeypatch.setattr(record_lineage, "MOST_STEP_RECORDS", 10)
+    monkeypatch.setattr(record_lineage, "MOST_STEP_BYTES", 2**20)
+    assert client.get(where, headers=OWNER).status_code == 200, "as many as there may be"
 
 
 def test_what_was_read_for_a_record(client: TestClient, sales: Sales) -> None:
