@@ -4,6 +4,8 @@ from __future__ import annotations
 
 HIDDEN = "only who may read the logs of this DAG's tasks may read this"
 """What stands in the place of an error text."""
+DATA_HIDDEN = "an Input Set, whose id only who may read the data of this DAG may read"
+"""What stands in the place of where a driver has failed, if that is the id of an Input Set."""
 LONGEST_TEXT = 4000
 """Characters of an error."""
 

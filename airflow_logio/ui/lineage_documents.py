@@ -5,7 +5,7 @@ Events are named as lineage queries take them: a port, in a slot if no Merger nu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -14,9 +14,10 @@ import pyarrow as pa
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, slot_of
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, first_records
+from airflow_logio.runtime.figures.unmade import Unmade, unmade_of
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import step
-from airflow_logio.store.lineage.result import Direction, EventNode, Lineage, ReadNode
+from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui.fair_shares import fair_shares
@@ -30,6 +31,8 @@ MOST_EVENTS = 100
 MOST_NAMED = 500
 """Events that one step names: each slot of a group may be a port of its own."""
 MOST_INPUT_SETS = 50
+MOST_UNMADE = 5
+"""Input Sets with which an operator has done the same: quarantined, say."""
 MOST_READS = 50
 MOST_RECORDS = 50
 MOST_COLUMNS = 100
@@ -49,8 +52,11 @@ def ports_document(store: LogStore, run: Run) -> dict[str, Any]:
 def step_document(
     store: LogStore, run: Run, direction: Direction, port: str, events: Sequence[int], *, with_data: bool
 ) -> dict[str, Any]:
-    """What the next operator has used, or made, of these events. `with_data`: also what sources say about events, and what
-    was read. Raises `LineageUnknown`, `LogUnavailable`."""
+    """What the next operator has used, or made, of these events; and what became of them where nothing was made.
+
+    `with_data`: also what sources say about events, what was read, and the ids of Input Sets, which an author may make of
+    values. Raises `LineageUnknown`, `LogUnavailable`.
+    """
     refuse_parts(port)
     result, is_cut = step(store, run, direction, port, events, most_rows=MOST_ROWS)
     insets, ports = result.input_sets(), _by_port(result)
@@ -60,9 +66,35 @@ def step_document(
         "ports_in_all": len(ports),
         "reads": [_read(one, with_data) for one in result.reads()[:MOST_READS]],
         "reads_in_all": len(result.reads()),
-        "input_sets": [{"operator": one.operator_in_log, "id": one.inset_id} for one in insets[:MOST_INPUT_SETS]],
+        "input_sets": _input_sets(insets[:MOST_INPUT_SETS], with_data),
         "input_sets_in_all": len(insets),
         "cut": is_cut,
+        **_unmade(store, run, direction, port, events, with_data),
+    }
+
+
+def _input_sets(some: Iterable[InputSetNode], with_data: bool) -> list[dict[str, Any]]:
+    return [{"operator": one.operator_in_log, "id": one.inset_id} for one in some] if with_data else []
+
+
+def _unmade(
+    store: LogStore, run: Run, direction: Direction, port: str, events: Sequence[int], with_data: bool
+) -> dict[str, Any]:
+    """What has become of events from which nothing was made: lineage itself leaves that out."""
+    if direction is Direction.BACKWARD:
+        return {"unmade": [], "unmade_cut": False}
+    found, is_cut = unmade_of(store, run, port, events, most_rows=MOST_ROWS)
+    return {"unmade": [_alike(one, with_data) for one in found[:MOST_PORTS]], "unmade_cut": is_cut}
+
+
+def _alike(one: Unmade, with_data: bool) -> dict[str, Any]:
+    first = sorted(one.input_sets, key=lambda inset: (inset.operator_in_log, inset.inset_id))[:MOST_UNMADE]
+    return {
+        "operator": one.operator,
+        "use": one.use.value,
+        "events": len(one.events),
+        "input_sets": _input_sets(first, with_data),
+        "input_sets_in_all": len(one.input_sets),
     }
 
 

@@ -24,6 +24,7 @@ from airflow_logio.ui.found_events import MOST_FOUND, Sought, found_document, he
 from airflow_logio.ui.log_source import LogSource, TooManyAsk
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
+from airflow_logio.ui.page_payloads import PagePayloads
 from airflow_logio.ui.posted import LONGEST_TEXT, Posted, Text, decoded, posted_after
 from airflow_logio.ui.record_documents import behind_document
 from airflow_logio.ui.why_not_document import why_not_document
@@ -77,7 +78,7 @@ class LineageRoutes:
     ) -> None:
         self._source = source
         self._access = access
-        self._payloads = payloads
+        self._payloads = PagePayloads(payloads)
         self._readable = readable
         self._searches = BoundedSemaphore(MOST_SEARCHING)
         self._places = BoundedSemaphore(MOST_SEARCHING + MOST_WAITING)
@@ -111,18 +112,18 @@ class LineageRoutes:
         def records(uid: str, port: Name, event: Number, who: Any = user) -> dict[str, Any]:
             with self._asking(self._with_data(uid, who)) as (log, run):
                 node = documents.event_node(run, port, event)
-                return documents.records_document(log, run, node, self._payloads())
+                return documents.records_document(log, run, node, self._payloads)
 
         @app.get("/api/runs/{uid}/lineage/behind")
         def behind(uid: str, port: Name, event: Number, place: Place, who: Any = user) -> dict[str, Any]:
             with self._searching(), self._asking(self._with_data(uid, who)) as (log, run):
-                return behind_document(log, run, port, event, place, self._payloads())
+                return behind_document(log, run, port, event, place, self._payloads)
 
         @app.get("/api/runs/{uid}/lineage/read")
         def read(uid: str, operator: Name, connection: Name, action: Number, who: Any = user) -> dict[str, Any]:
             with self._asking(self._with_data(uid, who)) as (log, run):
                 node = documents.read_node(operator, connection, action)
-                return documents.records_document(log, run, node, self._payloads())
+                return documents.records_document(log, run, node, self._payloads)
 
     def _add_searches(self, app: FastAPI) -> None:
         """Posted, though they change nothing: values are data, and stand in no address."""
@@ -135,18 +136,18 @@ class LineageRoutes:
             it = decoded(raw, SoughtEvents)
             if [it.event, it.input_set, it.at, it.where].count(None) != 3:
                 raise HTTPException(422, "give the number of an event, an Input Set, a time, or values of a record")
-            if it.where is not None:
+            if it.where is not None or it.input_set is not None:  # authors may make ids of values
                 look = self._with_data(uid, who)
             if it.where is None:
                 with self._asking(look) as (log, run):
                     return found_document(log, run, it.port, Sought(it.event, it.input_set, it.at))
             with self._searching(), self._asking(look) as (log, run):
-                return held_document(log, run, it.port, it.where, it.before, self._payloads(), it.most)
+                return held_document(log, run, it.port, it.where, it.before, self._payloads, it.most)
 
         @app.post("/api/runs/{uid}/lineage/why_not")
         def why_not(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
             look = self._with_data(uid, who)
-            it, load = decoded(raw, MissingRecord), self._payloads()
+            it, load = decoded(raw, MissingRecord), self._payloads
             errors_shown = self._access.may_read_output(who, look.dag_id)
             with self._searching(), self._asking(look) as (log, run):
                 told = look.report.log

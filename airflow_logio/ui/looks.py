@@ -7,7 +7,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -34,12 +33,21 @@ class RunLook:
         """`common` as `common_parts` has them."""
         self.report = report
         self._common = common
-        self.encoded = msgspec.json.encode({**common, **parts_with_errors(report, shown=True)})
+        self._encoded: dict[tuple[bool, bool], bytes] = {}
+        self.encoded(errors=True, ids=True)
 
-    @cached_property
-    def encoded_without_errors(self) -> bytes:
-        """The same for those who may not read error texts."""
-        return msgspec.json.encode({**self._common, **parts_with_errors(self.report, shown=False)})
+    def encoded(self, *, errors: bool, ids: bool) -> bytes:
+        """For those who may read error texts, and ids of Input Sets, or not."""
+        found = self._encoded.get((errors, ids))
+        if found is None:
+            parts = parts_with_errors(self.report, shown=errors, ids_shown=ids)
+            found = self._encoded[errors, ids] = msgspec.json.encode({**self._common, **parts})
+        return found
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether it names Input Sets: else nobody need be asked who may read their ids."""
+        return bool(self.report.quarantined)
 
     @property
     def dag_id(self) -> str:

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 
 from airflow_logio.errors import LogUnavailable, UnknownRun
 from airflow_logio.ui.log_source import TooManyAsk
+from airflow_logio.ui.page_payloads import RecordsOutOfReach
 
 AGAIN_SECONDS = 60.0
 """After so long the same reason is logged again: each viewer asks every two seconds."""
@@ -24,19 +25,29 @@ class Refusals:
         self._logged: tuple[float, str] | None = None
 
     async def answer(self, _request: Request, error: Exception) -> Response:
-        """404, 500 or 503 for a `LogioError`."""
+        """404, 500 or 503 for a `LogioError`. The payload store has sentences of its own."""
         if isinstance(error, UnknownRun):
             return JSONResponse({"detail": "there is no such run, or no such group in it"}, 404)
         if isinstance(error, TooManyAsk):
             return JSONResponse({"detail": str(error)}, 503)
+        if isinstance(error, RecordsOutOfReach):
+            return self._out_of_reach(error)
         status = 503 if isinstance(error, LogUnavailable) else 500
         if self._says_why:
             return JSONResponse({"detail": f"the log cannot be read: {error}"}, status)
-        self._log(str(error))
+        self._log(f"the log: {error}")
         return JSONResponse({"detail": "the log cannot be read; why is in the log of this server"}, status)
+
+    def _out_of_reach(self, error: RecordsOutOfReach) -> Response:
+        if not error.reason:
+            return JSONResponse({"detail": str(error)}, error.status)
+        if self._says_why:
+            return JSONResponse({"detail": f"{error} ({error.reason})"}, error.status)
+        self._log(f"the payload store: {error.reason}")
+        return JSONResponse({"detail": f"{error}. What is wrong is in the log of this server"}, error.status)
 
     def _log(self, reason: str) -> None:
         now = time.monotonic()
         if self._logged is None or self._logged[1] != reason or now - self._logged[0] >= AGAIN_SECONDS:
             self._logged = now, reason
-            log.error("The page of LOG.io cannot read the log: %s", reason)
+            log.error("The page of LOG.io cannot read %s", reason)

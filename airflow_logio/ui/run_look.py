@@ -51,8 +51,11 @@ def common_parts(
     }
 
 
-def parts_with_errors(report: Report, *, shown: bool) -> dict[str, Any]:
-    """The parts of a look that have error texts; without `shown`, each says in its place who may read it."""
+def parts_with_errors(report: Report, *, shown: bool, ids_shown: bool) -> dict[str, Any]:
+    """The parts of a look that have error texts; without `shown`, each says in its place who may read it.
+
+    `ids_shown`: with the ids of Input Sets, which an author may make of values.
+    """
     errors = {error.group: as_json.error_document(error) for error in report.last_errors}
     for error in errors.values():
         error["text"] = error_text(error["text"], shown=shown)
@@ -63,7 +66,7 @@ def parts_with_errors(report: Report, *, shown: bool) -> dict[str, Any]:
         "groups": [_group(view, report.run.spec, errors.get(view.name)) for view in used],
         "wholes": [_whole(one, wholes.get(one.group), shown=shown) for one in report.replicated],
         "history": happenings(report, shown=shown),
-        "quarantine": _quarantine(report, shown=shown),
+        "quarantine": _quarantine(report, shown=shown, ids_shown=ids_shown),
     }
 
 
@@ -156,8 +159,10 @@ def _connection(one: ConnectionView, age: LagAge | None, fullness: float | None)
     }
 
 
-def _quarantine(report: Report, *, shown: bool) -> dict[str, Any]:
+def _quarantine(report: Report, *, shown: bool, ids_shown: bool) -> dict[str, Any]:
     oldest: Sequence[dict[str, Any]] = [quarantined_json(one) for one in report.quarantined]
+    if not ids_shown:
+        oldest = [{**one, "input_set": None} for one in oldest]
     retry = f"Mend the operator, then `logio retry {report.run.uid[:8]} --code new` puts them back."
     return {
         "by_group": {group: one.input_sets for group, one in report.set_aside.items()},

@@ -93,13 +93,15 @@ def create_app(
     def run(uid: str, who: Any = user) -> Response:
         look = readable(uid, who)
         errors_shown = access.may_read_output(who, look.dag_id)
-        return Response(look.encoded if errors_shown else look.encoded_without_errors, media_type=JSON)
+        ids_shown = not look.has_ids or access.may_read_data(who, look.dag_id)
+        return Response(look.encoded(errors=errors_shown, ids=ids_shown), media_type=JSON)
 
     @app.get("/api/runs/{uid}/groups/{group}")
     def group(uid: str, group: str, who: Any = user) -> Response:
         look = readable(uid, who)
         may_read_output = access.may_read_output(who, look.dag_id)
-        panel = panel_document(look.report, group, history_url, errors_shown=may_read_output)
+        ids_shown = partial(access.may_read_data, who, look.dag_id)
+        panel = panel_document(look.report, group, history_url, errors_shown=may_read_output, ids_shown=ids_shown)
         return _json({**panel, "lines": lines_of(source, look.report, group) if may_read_output else None})
 
     @app.get("/api/runs/{uid}/rights")

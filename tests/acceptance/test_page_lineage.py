@@ -10,12 +10,16 @@ from playwright.sync_api import Route, expect
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
+from airflow_logio.runtime.payloads import Payloads
+from airflow_logio.runtime.payloads.roots import payload_root
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
+from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.chromium import browsed
 from tests.support.logs import start_driver
 from tests.support.page_server import page_of
+from tests.support.stored_bodies import store_dataset
 from tests.unit.lineage.test_records import INGEST, filled, sold
 from tests.unit.lineage.test_why_not import logged as with_losses
 
@@ -190,4 +194,86 @@ def test_an_event_is_found_by_input_set_by_time_and_by_a_value_that_is_only_text
         assert page.locator("img").count() == 0
         assert "onerror" not in page.url
         assert browser.faults() == browser.complaints == []
+    store.dispose()
+
+
+def test_where_nothing_was_made_of_an_event_it_says_what_became_of_it(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    run = with_losses(store).run
+    with page_of(sqlite_url, run.uid[:8]) as address, browsed() as browser:
+        page = browser.page
+        lineage, graph = page.get_by_label("Lineage", exact=True), page.get_by_label("Lineage graph")
+        expected = {
+            2: "It waits in 1 Input Set of hourly: 2024-01-01T11:00",
+            3: "hourly has not processed it yet",
+            4: "No Input Set of hourly uses it",
+            5: "It is in 1 Input Set of hourly in quarantine: 2024-01-01T12:00",
+        }
+        for event, said in expected.items():
+            page.goto(f"{address}&port=clean.out&event={event}")
+            graph.get_by_role("button", name=f"What was made from it: clean.out {event}").click()
+            expect(lineage.get_by_label("Where nothing was made from it")).to_have_text(said)
+            expect(lineage.locator("aside")).not_to_contain_text("Went into")
+        expect(graph.get_by_text("1 Input Set in quarantine")).to_be_visible()
+        page.goto(f"{address}&port=source.out&event=6")
+        graph.get_by_role("button", name="What was made from it: source.out 6").click()
+        said = "It is in 1 Input Set of clean, done without an output in lineage: 6"
+        expect(lineage.get_by_label("Where nothing was made from it")).to_have_text(said)
+        page.goto(f"{address}&port=hourly.out&event=1")
+        graph.get_by_role("button", name="What was made from it: hourly.out 1").click()
+        expect(lineage.locator("aside")).to_contain_text("Nothing was made from it so far.")
+        assert browser.faults() == browser.complaints == []
+    store.dispose()
+
+
+def test_records_of_a_dataset_are_shown_with_their_places_and_rows(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    assert isinstance(store, SqlLogStore)
+    run = filled(store).run
+    payloads = Payloads(payload_root(sqlite_url, None) or "")
+    for event in (3, 4):
+        store_dataset(store, run, "ingest.out", event, sold(event), payloads)
+
+    def without_a_row(route: Route) -> None:
+        """As if the source had not said which rows event 4 has."""
+        answer = route.fetch()
+        found = answer.json()
+        for row in found["ports"][0]["rows"]:
+            row["source_row"] = None if row["event"] == 4 else row["source_row"]
+        route.fulfill(response=answer, json=found)
+
+    with page_of(sqlite_url, run.uid[:8]) as address, browsed() as browser:
+        page = browser.page
+        page.goto(f"{address}&port=ingest.out&event=3")
+        details = page.get_by_label("Lineage", exact=True).locator("aside")
+        details.get_by_role("button", name="Show records").click()
+        expect(details.get_by_role("cell", name="1003")).to_be_visible()
+        page.route("**/lineage/behind*", without_a_row)
+        page.goto(f"{address}&port=hourly.out&event=2&record=hourly.out+2+0")
+        behind = details.get_by_label("What the record was made from")
+        expect(behind.get_by_role("columnheader").nth(1)).to_be_visible()
+        heads = behind.get_by_label("Records of ingest.out").get_by_role("columnheader").all_text_contents()
+        assert heads == ["made from", "event", "record", "row", "product_id", "quantity"]
+        rows = behind.get_by_label("Records of ingest.out").get_by_role("row").all()[1:]
+        cells = [row.get_by_role("cell").all_text_contents()[1:] for row in rows]
+        assert cells == [
+            ["3", "0", "4", "3", "1"],
+            ["3", "1", "5", "1003", "2"],
+            ["4", "0", "", "4", "1"],
+            ["4", "1", "", "1004", "2"],
+        ]
+        assert browser.faults() == browser.complaints == []
+    store.dispose()
+
+
+def test_without_an_answer_about_rights_it_says_why_there_are_no_buttons(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    run = filled(store).run
+    with page_of(sqlite_url, run.uid[:8]) as address, browsed() as browser:
+        page = browser.page
+        page.route("**/rights", lambda route: route.fulfill(status=503, json={"detail": "4 requests wait for the log"}))
+        page.goto(f"{address}&port=hourly.out&event=2")
+        alert = page.get_by_role("alert").filter(has_text="What you may do with this run is not known")
+        expect(alert).to_contain_text("so there are no buttons: 4 requests wait for the log.")
+        expect(page.get_by_text("You may not read the data")).to_have_count(0)
     store.dispose()

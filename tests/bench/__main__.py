@@ -22,6 +22,7 @@ from tests.bench import (
     lineage,
     log_commits,
     page,
+    page_requests,
     recovery,
     replicas,
     simulation,
@@ -98,7 +99,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("growth", Databases, lambda at, asked: growth.measure(at, asked.log_rows)),
     ("lineage", Postgres, lambda at, asked: lineage.measure(at, asked.runs)),
     ("hops", Postgres, lambda at, _: hops.measure(at)),
-    ("page", Databases, lambda at, _: itertools.chain(page.measure(at), clicks.measure(at))),
+    ("page", Databases, lambda at, _: itertools.chain(page.measure(at), page_requests.measure(at), clicks.measure(at))),
     ("paper", Postgres, lambda at, to: evaluation.evaluate(at, to.factor, to.results, to.paper_runs, to.series)),
 )
 """Part → where it is measured, and how."""

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 from airflow_logio.protocol.values import Kind
+from airflow_logio.runtime.figures.record_lineage import MOST_STEP_RECORDS
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.records import Run
@@ -34,11 +35,14 @@ WINDOW = 1_000
 WINDOWS = 1_000
 RECORDS = 20
 """Of each event of the windows whose records are followed."""
+MOST_RECORDS = MOST_STEP_RECORDS // WINDOW - 1
+"""Of each event of other windows: nearly as many as a click may search through."""
 CHAIN = {
     "a": Op(events=WINDOW),
     "b": Op(("a.out",), window="count", size=WINDOW, emits={"out": 1}),
     "c": Op(("b.out",), emits={"out": 1}),
 }
+BESIDE = 40
 CLICKS = 9
 TARGET_MS = 300.0
 
@@ -50,7 +54,9 @@ def measure(databases: Databases) -> Iterator[Figure]:
     """Wall time of each kind of click, each about another part of the run; the first one of each is not counted."""
     with small_run(databases, CHAIN, ("a.out", "b.out"), WINDOW) as (store, flow):
         copy(store, flow.run.run_id, WINDOW, 1, WINDOWS)
-        _give_records(store, flow.run, [_window(number) for number in range(CLICKS + 1)])
+        windows = [_window(number) for number in range(CLICKS + 1)]
+        _give_records(store, flow.run, windows, RECORDS)
+        _give_records(store, flow.run, [window + BESIDE for window in windows], MOST_RECORDS)
         for what, click in _clicks(flow).items():
             yield _figure(databases.name, what, click)
 
@@ -78,6 +84,9 @@ def _clicks(flow: Flow) -> dict[str, Click]:
         "what a record was made from, 20,000 records": lambda n: behind_document(
             flow.store, dependent, "b.out", first(n), n % RECORDS, None
         ),
+        f"the same, {WINDOW * MOST_RECORDS:,} records": lambda n: behind_document(
+            flow.store, dependent, "b.out", first(n + BESIDE), n % MOST_RECORDS, None
+        ),
         "find by number": lambda n: find(Sought(event=first(n))),
         "find by Input Set": lambda n: find(Sought(input_set=f"0000-{n}")),
         "find by time": lambda n: find(Sought(at=0.0)),
@@ -93,16 +102,16 @@ def first(window: int) -> int:
     return window * WINDOW + 1
 
 
-def _give_records(store: SqlLogStore, run: Run, windows: Sequence[int]) -> None:
-    """Orders of 20 stores in each event of these windows, and one sum for each store in what was made of a window."""
-    stores = pa.array(range(RECORDS), pa.int64())
+def _give_records(store: SqlLogStore, run: Run, windows: Sequence[int], many: int) -> None:
+    """Orders of so many stores in each event of these windows, and one sum for each store in what was made of a window."""
+    stores = pa.array(range(many), pa.int64())
     bodies = []
     for window in windows:
-        sums = pa.table({"store": stores, "amount": pa.array([window * WINDOW] * RECORDS, pa.int64())})
+        sums = pa.table({"store": stores, "amount": pa.array([window * WINDOW] * many, pa.int64())})
         bodies.append(("b", first(window), sums))
         for event in range(first(window), first(window + 1)):
-            amounts = pa.array([event + place for place in range(RECORDS)], pa.int64())
-            rows = {"store": stores, "amount": amounts, "item": [f"item {event % 97}"] * RECORDS}
+            amounts = pa.array([event + place for place in range(many)], pa.int64())
+            rows = {"store": stores, "amount": amounts, "item": [f"item {event % 97}"] * many}
             bodies.append(("a", event, pa.table(rows)))
     statement = "UPDATE logio_event_data SET header = :header, body = :body WHERE run_id = :run AND send_op = :op"
     changes = [
@@ -111,7 +120,7 @@ def _give_records(store: SqlLogStore, run: Run, windows: Sequence[int]) -> None:
             "op": op,
             "event": event,
             "body": (body := encode(table)),
-            "header": encode_header(Kind.DATA, RECORDS, body),
+            "header": encode_header(Kind.DATA, table.num_rows, body),
         }
         for op, event, table in bodies
     ]

@@ -38,7 +38,7 @@ def _measured(name: str, log_url: str) -> Iterator[Figure]:
             clock[0] += FRESH_SECONDS
             fresh.append(_cost(looks, run.uid))
             shared.append(_cost(looks, run.uid))
-        size = len(looks.at(run.uid).encoded)
+        size = len(looks.at(run.uid).encoded(errors=True, ids=True))
     finally:
         store.dispose()
     details = f"{len(run.spec.groups)} groups of the log, {size / 1000:.0f} kB of JSON; least {min(fresh).cpu:.0f} ms"
@@ -57,5 +57,5 @@ class Cost(NamedTuple):
 
 def _cost(looks: Looks, uid: str) -> Cost:
     cpu, wall = time.process_time(), time.perf_counter()
-    _ = looks.at(uid).encoded
+    looks.at(uid).encoded(errors=True, ids=True)
     return Cost((time.process_time() - cpu) * 1000, (time.perf_counter() - wall) * 1000)

@@ -79,6 +79,8 @@ export function Behind({ server, api, way, walk }: Props) {
 }
 
 function Port({ port, follow }: { port: BehindPort; follow: (event: number, place: number) => void }) {
+  // Of a source that has said it: which row of what it has read. Others have only their place in the event.
+  const withRows = port.rows.some((row) => row.source_row !== null);
   return (
     <div>
       <p className="small">
@@ -94,8 +96,13 @@ function Port({ port, follow }: { port: BehindPort; follow: (event: number, plac
         </ul>
       )}
       <Records
-        columns={["event", port.rows.every((row) => row.source_row !== null) ? "row" : "record", ...port.columns]}
-        rows={port.rows.map((row) => [String(row.event), String(row.source_row ?? row.place), ...row.values])}
+        columns={["event", "record", ...(withRows ? ["row"] : []), ...port.columns]}
+        rows={port.rows.map((row) => [
+          String(row.event),
+          String(row.place),
+          ...(withRows ? [row.source_row === null ? null : String(row.source_row)] : []),
+          ...row.values,
+        ])}
         label={`Records of ${port.port}`}
         choose={(index) => follow(port.rows[index]!.event, port.rows[index]!.place)}
       />

@@ -1,7 +1,7 @@
 import { useEffect, useState } from "react";
 import { Behind } from "./Behind";
 import { EventLink } from "./EventLink";
-import { type LineageStep, Refused, type Server, type Table } from "./data";
+import { type LineageStep, Refused, type Server, type Table, type Unmade } from "./data";
 import type { Named, RecordPlace } from "./place";
 import { Records } from "./Records";
 import { followed, type Item, type Way } from "./unfolded";
@@ -15,7 +15,8 @@ interface Props {
   open: (named: Named | null) => void;
   api: string;
   item: Item;
-  data: boolean;
+  /** Whether the person may read records; null as long as that is not known. */
+  data: boolean | null;
   /** The records that are followed, from one of this box on. */
   way: RecordPlace[];
   walk: (way: RecordPlace[]) => void;
@@ -53,9 +54,20 @@ export function ItemDetails({ server, api, item, data, open, way, walk, close }:
       </header>
       <p className="small">{item.figures}</p>
       {Object.entries(item.done).map(([way, step]) => (
-        <p key={way} className="small">
+        <div key={way} className="small">
           {stepSaid(way as Way, step, item)}
-        </p>
+          {step.unmade.length > 0 && (
+            <ul className="plain" aria-label="Where nothing was made from it">
+              {step.unmade.map((one) => (
+                <li key={`${one.operator} ${one.use}`} className={one.use === "aside" ? "wrong" : undefined}>
+                  {unmadeSaid(one, item)}
+                </li>
+              ))}
+            </ul>
+          )}
+          {step.unmade_cut && <p>What became of it is said of the first part only.</p>}
+          {hidesIds(step) && data === false && <p>The ids of Input Sets are for those who may read the data of this DAG.</p>}
+        </div>
       ))}
       {one?.about && (
         <dl>
@@ -83,7 +95,7 @@ export function ItemDetails({ server, api, item, data, open, way, walk, close }:
           Show records
         </button>
       )}
-      {one !== null && !data && <p className="small">You may not read the data of this DAG.</p>}
+      {one !== null && data === false && <p className="small">You may not read the data of this DAG.</p>}
       {problem !== null && <p role="alert" className="problem">{problem}</p>}
       {table !== null && (
         <>
@@ -103,18 +115,49 @@ export function ItemDetails({ server, api, item, data, open, way, walk, close }:
 
 /** What a step has found besides boxes, and how much of everything is not shown. */
 function stepSaid(way: Way, step: LineageStep, item: Item): string {
-  const insets = step.input_sets.slice(0, MOST_NAMED).map((inset) => inset.id);
-  const [shown, all] = [insets.length, step.input_sets_in_all];
+  const all = step.input_sets_in_all;
+  if (all === 0 && way === "forward") return step.unmade.length > 0 || step.cut ? "" : "Nothing was made from it so far.";
   const parts = [
-    `${way === "backward" ? "Made from" : "Went into"} ${counted(all, "Input Set")}`,
+    all > 0 ? `${way === "backward" ? "Made from" : "Went into"} ${counted(all, "Input Set")}` : nothingBehind(step),
     followed(item) && ` (${followed(item)})`,
-    shown > 0 && `: ${insets.join(", ")}`,
-    shown < all && ` (${count(shown)} of ${count(all)})`,
+    named(step.input_sets.slice(0, MOST_NAMED), all),
     step.ports_in_all > step.ports.length && `; ${part(step.ports.length, step.ports_in_all, "port")} shown`,
     step.reads_in_all > step.reads.length && `; ${part(step.reads.length, step.reads_in_all, "read action")} shown`,
     step.cut && ". There are more: this is the first part",
   ];
   return parts.filter(Boolean).join("");
+}
+
+/** What was read is a box of its own. */
+const nothingBehind = (step: LineageStep): string =>
+  step.reads_in_all > 0 ? "Read by a source" : "Nothing is recorded of what it was made from";
+
+const hidesIds = (step: LineageStep): boolean =>
+  [step, ...step.unmade].some((one) => one.input_sets_in_all > 0 && one.input_sets.length === 0);
+
+function named(insets: LineageStep["input_sets"], all: number): string {
+  const [shown, some] = [insets.length, insets.map((one) => one.id).join(", ")];
+  return shown === 0 ? "" : `: ${some}${shown < all ? ` (${count(shown)} of ${count(all)})` : ""}`;
+}
+
+/** What an operator has done with events of which it has made nothing. */
+function unmadeSaid(one: Unmade, item: Item): string {
+  const sets = `${counted(one.input_sets_in_all, "Input Set")} of ${one.operator}`;
+  const which = named(one.input_sets, one.input_sets_in_all);
+  const [events, is] = item.many === 1 ? ["it", "is"] : [counted(one.events, "event"), one.events === 1 ? "is" : "are"];
+  const begin = events === "it" ? "It" : events;
+  switch (one.use) {
+    case "unused_yet":
+      return `${one.operator} has not processed ${events} yet`;
+    case "ignored":
+      return `No Input Set of ${one.operator} uses ${events}`;
+    case "waiting":
+      return `${begin} ${is === "is" ? "waits" : "wait"} in ${sets}${which}`;
+    case "aside":
+      return `${begin} ${is} in ${sets} in quarantine${which}`;
+    case "without_output":
+      return `${begin} ${is} in ${sets}, done without an output in lineage${which}`;
+  }
 }
 
 function tableSaid(table: Table): string {

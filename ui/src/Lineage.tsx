@@ -6,7 +6,7 @@ import { Finder } from "./Finder";
 import { Flow } from "./Graph";
 import { ItemDetails } from "./ItemDetails";
 import { MOST_KEPT, type Named, type RecordPlace, spelled, type Trail } from "./place";
-import { followed as followedOf, grown, type Item, NOTHING, rootOf, stepNamed, stepsOf, type Unfolded, type Way } from "./unfolded";
+import { followed as followedOf, grown, heldIn, type Item, NOTHING, rootOf, stepNamed, stepsOf, type Unfolded, type Way } from "./unfolded";
 import { counted } from "./words";
 
 interface Props {
@@ -141,7 +141,7 @@ export function Lineage({ server, uid, rights, named, open, trail, keep }: Props
               server={server}
               api={api}
               item={item}
-              data={rights?.data === true}
+              data={rights?.data ?? null}
               open={open}
               way={way}
               walk={walk}
@@ -185,6 +185,7 @@ function ItemBox({ data: { item, chosen, choose, unfold } }: NodeProps<ItemNode>
         {sign}
       </button>
     );
+  const held = heldIn(item);
   return (
     <div className={`box item ${item.read ? "begin" : "done"}${chosen ? " selected" : ""}`}>
       <Handle type="target" position={Position.Left} isConnectable={false} />
@@ -197,6 +198,7 @@ function ItemBox({ data: { item, chosen, choose, unfold } }: NodeProps<ItemNode>
             ← → {followedOf(item)}
           </span>
         )}
+        {held.text && <span className={held.isWrong ? "small wrong" : "small"}>{held.text}</span>}
       </button>
       {arrow("forward", "→", "What was made from it")}
       <Handle type="source" position={Position.Right} isConnectable={false} />

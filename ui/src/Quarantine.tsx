@@ -12,12 +12,13 @@ export function Quarantine({ run }: { run: Run }) {
       <p className="small">
         {count(all)} Input Sets are set aside{shown.length < all ? `; the oldest ${count(shown.length)} are shown` : ""}.
         {run.quarantine.next_step}
+        {shown.some((one) => one.input_set === null) && " Their ids are for those who may read the data of this DAG."}
       </p>
-      {shown.map((one) => (
-        <details key={`${one.operator} ${one.slot} ${one.input_set}`}>
+      {shown.map((one, index) => (
+        <details key={`${one.operator} ${one.slot} ${one.input_set ?? index}`}>
           <summary>
             <strong>{one.operator}</strong>
-            {one.slot === null ? "" : ` slot ${one.slot}`} Input Set {one.input_set}: {one.error.split("\n", 1)[0]}
+            {one.slot === null ? "" : ` slot ${one.slot}`} Input Set{one.input_set === null ? "" : ` ${one.input_set}`}: {one.error.split("\n", 1)[0]}
           </summary>
           <p className="small">
             group {one.group}, since {moment(one.since)} UTC

@@ -38,7 +38,8 @@ interface Props {
 /** One run: its graph, its groups, what has happened, and one group beside them. */
 export function RunView({ server, uid, group, taskId, select, event, follow, trail, keep, others, open, back }: Props) {
   const look = usePolled<Run>(server, `api/runs/${uid}`, LOOK_SECONDS);
-  const rights = usePolled<Rights>(server, `api/runs/${uid}/rights`, RIGHTS_SECONDS).value;
+  const asked = usePolled<Rights>(server, `api/runs/${uid}/rights`, RIGHTS_SECONDS);
+  const rights = asked.value;
   const run = look.value;
   const trails = useTrails(run);
   const names = useMemo(() => (run === null ? [] : [...run.groups, ...run.wholes].map((one) => one.name)), [run]);
@@ -96,6 +97,11 @@ export function RunView({ server, uid, group, taskId, select, event, follow, tra
         )}
       </header>
       <Problem problem={look.problem} at={look.at} />
+      {asked.problem !== null && rights === null && (
+        <p role="alert" className="problem">
+          What you may do with this run is not known, so there are no buttons: {asked.problem.message}. It is asked again each minute.
+        </p>
+      )}
       <Warnings warnings={run.warnings} />
       {run.next_step && <p className="next">Next: {run.next_step}</p>}
       <div className={shown === null ? "columns" : "columns with-panel"}>

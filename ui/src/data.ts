@@ -103,7 +103,8 @@ export interface Quarantined {
   group: string;
   operator: string;
   slot: number | null;
-  input_set: string;
+  /** Null for those who may not read the data of the DAG. */
+  input_set: string | null;
   error: string;
   since: number;
 }
@@ -207,9 +208,28 @@ export interface LineageStep {
   ports_in_all: number;
   reads: LineageRead[];
   reads_in_all: number;
-  input_sets: { operator: string; id: string }[];
+  /** None are named to those who may not read the data of the DAG. */
+  input_sets: InputSetName[];
   input_sets_in_all: number;
   cut: boolean;
+  /** Forward: what has become of events where nothing was made from them. */
+  unmade: Unmade[];
+  unmade_cut: boolean;
+}
+
+interface InputSetName {
+  operator: string;
+  id: string;
+}
+
+/** Events with which an operator has done the same. */
+export interface Unmade {
+  operator: string;
+  use: "unused_yet" | "waiting" | "aside" | "without_output" | "ignored";
+  events: number;
+  /** The first of them, as for a step. */
+  input_sets: InputSetName[];
+  input_sets_in_all: number;
 }
 
 interface FoundEvent {

@@ -36,6 +36,15 @@ export function followed(item: Item): string {
   return item.events.length < item.many ? `of its first ${counted(item.events.length, "event")}` : "";
 }
 
+/** Input Sets that hold events of a box and have made nothing of them, as far as a step forward has said it. */
+export function heldIn(item: Item): { text: string; isWrong: boolean } {
+  const of = (use: string) =>
+    (item.done.forward?.unmade ?? []).filter((one) => one.use === use).reduce((sum, one) => sum + one.input_sets_in_all, 0);
+  const [aside, waiting] = [of("aside"), of("waiting")];
+  const parts = [aside > 0 && `${counted(aside, "Input Set")} in quarantine`, waiting > 0 && `${counted(waiting, "Input Set")} waiting`];
+  return { text: parts.filter(Boolean).join(", "), isWrong: aside > 0 };
+}
+
 function itemOf(id: string, port: string, events: LineageEvent[], many: number, records: number | null, cut: boolean): Item {
   const [first, last] = [events[0]!.event, events.at(-1)!.event];
   const extent = `${count(many)}${cut ? " or more" : ""} events from ${first}${many === events.length ? ` to ${last}` : ""}`;

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from airflow_logio.errors import NotKept
+from airflow_logio.errors import LogioError, NotKept
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, columns_of, why_left_out
 from airflow_logio.store.lineage.result import EventNode, InputSetNode
@@ -23,9 +23,13 @@ UNKNOWN_RECORD = 2**16
 class EventColumns:
     """Reads some events at a time, and of them no more than the columns that are asked for."""
 
-    def __init__(self, log: LineageLog, load: Elsewhere | None) -> None:
+    def __init__(self, log: LineageLog, load: Elsewhere | None, most: tuple[int, LogioError] | None = None) -> None:
+        """`most`: bytes of bodies in the log that may be read, each counted once, and what is raised for more."""
         self._log = log
         self._load = load
+        self._most = most
+        self._read: dict[EventNode, int] = {}
+        self._read_bytes = 0
         self._records: dict[EventNode, int | None] = {}
         self._record_bytes = 0.0
         """Of the largest records that were seen."""
@@ -72,6 +76,11 @@ class EventColumns:
     def _learn(self, event: EventNode, stored: StoredBody) -> None:
         size = len(stored.body) / max(1, self._records[event] or 0)
         self._record_bytes = max(self._record_bytes, size)
+        if self._most is not None:
+            self._read_bytes += len(stored.body) - self._read.get(event, 0)
+            self._read[event] = len(stored.body)
+            if self._read_bytes > self._most[0]:
+                raise self._most[1]
 
     def each_needed(
         self, events: Collection[EventNode], columns: Sequence[str] | None
@@ -89,11 +98,12 @@ class EventColumns:
         by_port: dict[Port, deque[EventNode]] = defaultdict(deque)
         for event in events:
             by_port[event.port].append(event)
+        at_once = BYTES_AT_ONCE if self._most is None else min(BYTES_AT_ONCE, self._most[0])
         for port, left in by_port.items():
             while left:
                 group = [left.popleft()]
                 size = self._size(group[0])
-                while left and len(group) < MOST_AT_ONCE and size + self._size(left[0]) <= BYTES_AT_ONCE:
+                while left and len(group) < MOST_AT_ONCE and size + self._size(left[0]) <= at_once:
                     size += self._size(left[0])
                     group.append(left.popleft())
                 yield port, group

@@ -28,9 +28,11 @@ from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNod
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run
 
-MOST_STEP_EVENTS = 2_000
-"""Rows of the log that `step_behind` takes, of each kind."""
-MOST_STEP_RECORDS = 1_000_000
+MOST_STEP_EVENTS = 1_000
+MOST_STEP_RECORDS = 50_000
+MOST_STEP_BYTES = 8 * 2**20
+"""What `step_behind` searches through, so that it takes less than 300 ms (docs/performance.md): rows of the log of each kind,
+records, and bytes of bodies in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,24 +126,33 @@ def step_behind(
 ) -> TracedRecords:
     """One step of `records_behind` from one record, by its place in the event, from 0: to the operator before it.
 
-    Raises as `records_behind`, and `LineageUnknown` if that would be a search through more than `MOST_STEP_EVENTS` events or
-    `MOST_STEP_RECORDS` records.
+    Raises as `records_behind`, and `LineageUnknown` if that would be a search through more than `MOST_STEP_EVENTS` events,
+    `MOST_STEP_RECORDS` records or `MOST_STEP_BYTES`.
     """
-    graph, is_cut = step(store, run, Direction.BACKWARD, port, event_id, most_rows=MOST_STEP_EVENTS, slots=True)
+    most_rows = MOST_STEP_EVENTS + 1
+    graph, is_cut = step(store, run, Direction.BACKWARD, port, event_id, most_rows=most_rows, slots=True)
     in_all = sum(event.records or 0 for event in graph.events())
-    if is_cut or in_all > MOST_STEP_RECORDS:
-        many = f"more than {MOST_STEP_EVENTS:,} events" if is_cut else f"{in_all:,} records"
-        raise LineageUnknown(
-            f"the Input Set of this record has {many}, too many to be searched at once: ask `logio lineage ... --records`"
-        )
+    if is_cut:
+        raise _too_many(f"more than {MOST_STEP_EVENTS:,} events")
+    if in_all > MOST_STEP_RECORDS:
+        raise _too_many(f"{in_all:,} records")
     with store.lineage(run) as log:
-        tracing = _Tracing(run, graph, EventColumns(log, load))
+        columns = EventColumns(
+            log, load, (MOST_STEP_BYTES, _too_many(f"records of more than {MOST_STEP_BYTES:,} bytes"))
+        )
+        tracing = _Tracing(run, graph, columns)
         tracing.begin_with(place)
         tracing.pass_all()
         authored = graph
         if run.spec.replicated:
-            authored, _ = step(store, run, Direction.BACKWARD, port, event_id, most_rows=MOST_STEP_EVENTS)
+            authored, _ = step(store, run, Direction.BACKWARD, port, event_id, most_rows=most_rows)
         return tracing.answer(authored)
+
+
+def _too_many(what: str) -> LineageUnknown:
+    return LineageUnknown(
+        f"the Input Set of this record has {what}, too many to be searched at once: ask `logio lineage ... --records`"
+    )
 
 
 @dataclass

@@ -33,12 +33,13 @@ def flow(store: LogStore) -> TwoGroups:
 
 @pytest.fixture
 def readers() -> Readers:
-    """`owner` reads DAG ``dag``, `quiet` without logs of its tasks and without data, `silent` without the logs, `stranger`
-    another one. `boss` changes what runs."""
+    """`owner` reads DAG ``dag``, `quiet` without logs of its tasks and without data, `silent` without the logs, `talker`
+    without data, `stranger` another one. `boss` changes what runs."""
     return Readers(
         owner=Reader(frozenset({"dag"})),
         quiet=Reader(frozenset({"dag"}), output=False, data=False),
         silent=Reader(frozenset({"dag"}), output=False),
+        talker=Reader(frozenset({"dag"}), data=False),
         stranger=Reader(frozenset({"other"}), change=True),
         boss=Reader(frozenset({"dag"}), change=True, name="Grace"),
     )
@@ -58,4 +59,5 @@ OWNER = {"x-reader": "owner"}
 STRANGER = {"x-reader": "stranger"}
 QUIET = {"x-reader": "quiet"}
 SILENT = {"x-reader": "silent"}
+TALKER = {"x-reader": "talker"}
 BOSS = {"x-reader": "boss"}

@@ -86,6 +86,8 @@ def test_to_look_for_values_needs_the_right_to_data(client: TestClient, sales: S
     assert find(client, sales, STRANGER, event=3).status_code == 403
     assert find(client, sales, QUIET, where=where).status_code == 403
     assert find(client, sales, QUIET, event=3).status_code == 200
+    by_set = find(client, sales, QUIET, port="hourly.out", input_set="small")
+    assert (by_set.status_code, by_set.json()["detail"]) == (403, "you may not read the data of this DAG")
     assert client.post(path(sales, "lineage/find"), content=b"{}", headers=OWNER).status_code == 415
 
 
@@ -96,6 +98,7 @@ def test_what_sources_say_and_what_was_read_are_data(client: TestClient, sales: 
         text = str(quiet)
         assert "products" not in text and "sales 1.parquet" not in text
         assert [one["action"] for one in quiet["reads"]] == [one["action"] for one in shown["reads"]]
+        assert quiet["input_sets"] == [] and quiet["input_sets_in_all"] == shown["input_sets_in_all"]
 
 
 # --- what --------------------------------------------------------------------------------------------------------------
@@ -132,6 +135,36 @@ def test_a_step_back_names_what_was_used_and_read(client: TestClient, sales: Sal
     assert source["is_source"] and source["about"]["path"] == "/data/sales 1.parquet"
     onward = asked(client, sales, "lineage/step", "port=ingest.out&event=3&event=4&direction=forward")
     assert [(one["port"], one["events"]) for one in onward["ports"]] == [("hourly.out", 2)]
+
+
+def test_a_step_forward_says_what_became_of_events_where_nothing_was_made(
+    client: TestClient, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sales = Sales(store, written(store).run)
+    every = "port=clean.out&direction=forward&" + "&".join(f"event={n}" for n in range(1, 6))
+
+    def unmade(reader: dict[str, str] = OWNER, query: str = every) -> dict[str, tuple[int, int, list[str]]]:
+        found = asked(client, sales, "lineage/step", query, reader)["unmade"]
+        assert {one["operator"] for one in found} <= {"hourly"}
+        return {
+            one["use"]: (one["events"], one["input_sets_in_all"], [inset["id"] for inset in one["input_sets"]])
+            for one in found
+        }
+
+    assert unmade() == {
+        "waiting": (1, 1, ["2024-01-01T11:00"]),
+        "unused_yet": (1, 0, []),
+        "ignored": (1, 0, []),
+        "aside": (1, 1, ["2024-01-01T12:00"]),
+    }
+    assert unmade(QUIET)["aside"] == (1, 1, [])
+    assert unmade(query="port=clean.out&direction=forward&event=1") == {}
+    assert unmade(query="port=clean.out&direction=backward&event=5") == {}
+    monkeypatch.setattr(lineage_documents, "MOST_UNMADE", 0)
+    assert unmade()["aside"] == (1, 1, [])
+    monkeypatch.setattr(lineage_documents, "MOST_ROWS", 2)
+    cut = asked(client, sales, "lineage/step", every)
+    assert cut["unmade_cut"] and [one["use"] for one in cut["unmade"]] == ["waiting"]
 
 
 def test_many_events_are_counted_and_some_are_named(
@@ -279,7 +312,7 @@ def test_an_input_set_of_a_slot_is_found_behind_the_merger(log_store: LogStore) 
     assert sent > 1
     for number in range(1, sent + 1):
         back = lineage_documents.step_document(
-            flow.store, flow.run, Direction.BACKWARD, "w.out", [number], with_data=False
+            flow.store, flow.run, Direction.BACKWARD, "w.out", [number], with_data=True
         )
         (inset,) = back["input_sets"]
         assert inset["operator"].startswith("w[")
@@ -424,9 +457,17 @@ def test_a_step_from_a_record_is_bounded_and_nothing_is_left_out_silently(
     monkeypatch.setattr(record_lineage, "MOST_STEP_RECORDS", 9)
     answer = client.get(where, headers=OWNER)
     assert answer.status_code == 404 and "has 10 records, too many to be searched at once" in answer.text
-    monkeypatch.setattr(record_lineage, "MOST_STEP_EVENTS", 2)
+    monkeypatch.setattr(record_lineage, "MOST_STEP_EVENTS", 1)
     answer = client.get(where, headers=OWNER)
-    assert answer.status_code == 404 and "has more than 2 events, too many" in answer.text
+    assert answer.status_code == 404 and "has more than 1 events, too many" in answer.text
+    monkeypatch.undo()
+    monkeypatch.setattr(record_lineage, "MOST_STEP_BYTES", 1_000)
+    answer = client.get(where, headers=OWNER)
+    assert answer.status_code == 404 and "has records of more than 1,000 bytes, too many" in answer.text
+    monkeypatch.setattr(record_lineage, "MOST_STEP_EVENTS", 2)
+    monkeypatch.setattr(record_lineage, "MOST_STEP_RECORDS", 10)
+    monkeypatch.setattr(record_lineage, "MOST_STEP_BYTES", 2**20)
+    assert client.get(where, headers=OWNER).status_code == 200, "as many as there may be"
 
 
 def test_what_was_read_for_a_record(client: TestClient, sales: Sales) -> None:

@@ -63,7 +63,10 @@ def test_viewers_share_a_look_for_a_second(store: LogStore, flow: TwoGroups) -> 
     assert asked == []
     flow.use(1, 50)
     clock[0] += FRESH_SECONDS
-    assert json.loads(looks.at(flow.run.uid).encoded)["connections"][0]["acknowledged"]["events"] == 8
+    assert (
+        json.loads(looks.at(flow.run.uid).encoded(errors=True, ids=True))["connections"][0]["acknowledged"]["events"]
+        == 8
+    )
 
 
 def test_what_is_kept_of_runs_is_bounded(store: LogStore) -> None:

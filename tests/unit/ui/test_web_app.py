@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_logio.errors import LogUnavailable
+from airflow_logio.errors import FailurePoint, LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.load_records import Load, SparkApplication, Standby
@@ -21,7 +21,7 @@ from airflow_logio.ui import log_source, run_list, shared_value
 from airflow_logio.ui import looks as looks_module
 from airflow_logio.ui import shared_lists as lists_module
 from airflow_logio.ui.alone import alone_app
-from airflow_logio.ui.error_texts import HIDDEN, LONGEST_TEXT
+from airflow_logio.ui.error_texts import DATA_HIDDEN, HIDDEN, LONGEST_TEXT
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.page_files import ALONE, PLUGIN, address
 from airflow_logio.ui.run_look import MOST_QUARANTINED
@@ -30,7 +30,7 @@ from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
 from tests.support.page_readers import Retries
 from tests.support.two_groups import TwoGroups
-from tests.unit.ui.conftest import OWNER, QUIET, STRANGER
+from tests.unit.ui.conftest import OWNER, QUIET, SILENT, STRANGER, TALKER
 
 TOKEN = {"authorization": "Bearer secret"}
 UNKNOWN = "0" * 32
@@ -162,8 +162,22 @@ def test_error_texts_need_the_right_to_read_task_logs(client: TestClient, flow: 
         assert "Jane Doe" not in quiet and HIDDEN in quiet, path
     look, panel = (client.get(path, headers=QUIET).json() for path in paths[1:])
     assert {one["name"]: one["state"] for one in look["groups"]} == {"ingest": "running", "totals": "parked"}
-    assert [one["input_set"] for one in look["quarantine"]["shown"]] == ["1"]
+    assert look["quarantine"]["by_group"] == {"totals": 1}
     assert [one["incarnation"] for one in panel["drivers"]] == [2, 1]
+
+
+def test_ids_of_input_sets_need_the_right_to_data(client: TestClient, flow: TwoGroups) -> None:
+    """An author may make them of values. Who may read errors only, and who may not, see that there are some."""
+    flow.set_aside("Jane Doe", error="KeyError")
+    at = FailurePoint("total", inset_id="Jane Doe")
+    assert flow.store.declare_dead(flow.drivers["totals"].ref, "KeyError", failed_at=at)
+    path = f"/api/runs/{flow.run.uid}"
+    for reader, shown in ((OWNER, True), (SILENT, True), (QUIET, False), (TALKER, False)):
+        (one,) = client.get(path, headers=reader).json()["quarantine"]["shown"]
+        assert (one["operator"], one["input_set"]) == ("total", "Jane Doe" if shown else None), reader
+        (driver,) = client.get(f"{path}/groups/totals", headers=reader).json()["drivers"]
+        assert driver["failed_at"] == ("Input Set 'Jane Doe' of operator 'total'" if shown else DATA_HIDDEN), reader
+    assert client.get(path, headers=TALKER).json()["quarantine"]["shown"][0]["error"] == "KeyError"
 
 
 def test_every_answer_keeps_a_browser_from_more(client: TestClient, flow: TwoGroups) -> None:
