@@ -129,7 +129,7 @@ export function Finder({ server, api, data, open }: Props) {
               }}
             >
               {(Object.keys(KINDS) as By[])
-                .filter((one) => data || one !== "where")
+                .filter((one) => data || (one !== "where" && one !== "input_set"))
                 .map((one) => (
                   <option key={one} value={one}>
                     {KINDS[one].label}
