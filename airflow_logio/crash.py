@@ -44,6 +44,8 @@ class CrashPoint(StrEnum):
     """The files are durable, and nothing names them."""
     AFTER_MANIFEST = "after_manifest"
     """The manifest is durable, and the log does not name it."""
+    IN_PLACING = "in_placing"
+    """A file of a write action has got its name in its folder, by a link, or all are copied; the folders are not durable."""
     IN_PUBLICATION = "in_publication"
     """The files of a write action are in their folder, its receipt is not."""
     BEFORE_FINISH = "before_finish"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from airflow_logio.dataflow.call_limits import CallLimit
@@ -26,6 +26,8 @@ class Definition:
     name: str
     params: dict[str, type]
     connections: tuple[str, ...]
+    fuse: bool = True
+    """Whether operators without a group share one where nothing tells them apart."""
     environment: tuple[str, ...] = ()
     """Names of the environment variables that its drivers get. Deployment, no part of the graph."""
     operators: dict[str, Operator] = field(default_factory=dict)
@@ -117,19 +119,6 @@ class Definition:
     def _meant(self, reference: str, name: str) -> str:
         ports = [f"{known}.{port}" for known, operator in self.operators.items() for port in operator.outputs]
         return did_you_mean(reference, ports) if "." in reference else did_you_mean(name, self.operators)
-
-
-def with_own_groups(groups: Mapping[str, Group], order: Iterable[str]) -> dict[str, Group]:
-    """The groups, and one of its own for each operator without; operators, and groups by their first, in `order`."""
-    owner = {operator: group for group in groups.values() for operator in group.operators}
-    order = list(order)
-    place = {name: index for index, name in enumerate(order)}
-    complete: dict[str, Group] = {}
-    for operator in order:
-        group = owner.get(operator) or Group(operator, (operator,))
-        ordered = tuple(sorted(group.operators, key=place.__getitem__))
-        complete.setdefault(group.name, replace(group, operators=ordered))
-    return complete
 
 
 def _or(names: list[str]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from airflow_logio.dataflow.definition import Definition, with_own_groups
+from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.describing import digest
 from airflow_logio.dataflow.expansion import expanded
 from airflow_logio.dataflow.graph import Graph
@@ -39,8 +39,7 @@ class Frozen:
     @classmethod
     def of(cls, definition: Definition) -> Frozen:
         """Check a definition and freeze it; raises PipelineDefinitionError."""
-        written = check_whole(definition)
-        authored = replace(definition, groups=with_own_groups(definition.groups, written.topological()))
+        authored, written = check_whole(definition)
         for one in definition.replicated:
             check_replicated(authored, written, one)
         runs = expanded(authored, written)

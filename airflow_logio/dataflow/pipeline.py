@@ -66,6 +66,9 @@ class Pipeline:
     All builder methods raise PipelineDefinitionError. `params` maps names to str, int, float or bool; `connections` are
     names that a deployment resolves, never URLs. `environment` names variables of whatever process launches a driver, which
     the driver gets, too: a token, a proxy. Their values are in no command line, Spark property or log.
+
+    Operators that are in no `group` share one where nothing tells them apart, which costs the least; with ``fuse=False``
+    each has a group of its own. Cut where you want a unit of failure, of scaling, or of parallel work (ADR-121).
     """
 
     def __init__(
@@ -75,13 +78,14 @@ class Pipeline:
         params: Mapping[str, type] | None = None,
         connections: Iterable[str] = (),
         environment: Iterable[str] = (),
+        fuse: bool = True,
     ) -> None:
         check_name("pipeline", name)
         typed = {check_name("parameter", p): parameters.check_type(p, kind) for p, kind in (params or {}).items()}
         if isinstance(connections, str):
             raise PipelineDefinitionError(f"connections is the single string {connections!r}: write [{connections!r}]")
         named = tuple(check_name("connection", connection) for connection in connections)
-        self._definition = Definition(name, typed, named, variables.check_names(environment))
+        self._definition = Definition(name, typed, named, fuse, variables.check_names(environment))
         if len(set(named)) < len(named):
             self._definition.refuse(f"a connection is named twice in {named}")
 
@@ -262,9 +266,10 @@ class Pipeline:
         return self
 
     def unreplicated(self) -> Pipeline:
-        """The same pipeline with nothing replicated: replicas must produce what it produces, however many there are."""
+        """The same pipeline with nothing replicated, in the same groups: replicas must produce what it produces, however
+        many there are."""
         plain = Pipeline(self.name, params=self.params, connections=self.connections)
-        plain._definition = replace(self._definition, replicated=[])
+        plain._definition = replace(check_whole(self._definition)[0], replicated=[])
         return plain.freeze()
 
     # --- what the runtime reads: views of the frozen pipeline --------------------------------------------------------
@@ -334,6 +339,15 @@ class Pipeline:
     def group_of(self, application: str) -> Group:
         """The group that an application runs, itself or as a replica; KeyError if there is none."""
         return self.groups[replicated_group(application)]
+
+    def no_group(self, *names: str) -> str:
+        """The sentence for groups that there are not; an operator of such a name may be in another one (ADR-121)."""
+        inside = "".join(
+            f". Operator {name!r} is in group {self.home(name)!r}: give it a group of its own with .group({name!r}, {name!r})"
+            for name in names
+            if name in self.operators
+        )
+        return f"pipeline {self.name!r} has no group {', '.join(names)}; it has {list(self.groups)}{inside}"
 
     def applications_of(self, operator: str) -> tuple[str, ...]:
         """The applications in which an operator may run: that of its group, or all its replicas."""

@@ -15,6 +15,7 @@ from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.frame_operators import FrameOperator
 from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.fusing import with_all_groups
 from airflow_logio.dataflow.graph import Graph
 from airflow_logio.dataflow.group_order import groups_in_order
 from airflow_logio.dataflow.lineage_scopes import has_path
@@ -23,6 +24,7 @@ from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, 
 from airflow_logio.dataflow.operators import BatchGenerator, Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.order_check import check_orders
 from airflow_logio.dataflow.quarantine_check import check_on_error, check_quarantines
+from airflow_logio.dataflow.reads_beside_writes import reads_beside_writes
 from airflow_logio.dataflow.replay_check import check_replays
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
 from airflow_logio.dataflow.table_writer import TableWriter
@@ -45,8 +47,9 @@ def check_operator(definition: Definition, name: str, operator: Operator) -> Non
     check_on_error(definition, name, operator)
 
 
-def check_whole(definition: Definition) -> Graph:
-    """Checks that need all operators and connections. Returns the graph; raises PipelineDefinitionError."""
+def check_whole(definition: Definition) -> tuple[Definition, Graph]:
+    """Checks that need all operators and connections. Returns the definition with every operator in a group, and the
+    graph; raises PipelineDefinitionError."""
     graph = definition.graph()
     if not definition.operators:
         definition.refuse("it has no operators; begin with .source(...)")
@@ -55,7 +58,10 @@ def check_whole(definition: Definition) -> Graph:
     _check_groups(definition)
     check_alone(definition)
     groups_in_order(definition, graph)
-    _check_reads_beside_writes(definition, graph)
+    for group in definition.groups.values():
+        for sentence in reads_beside_writes(definition, graph, group.operators):
+            definition.refuse(f"group {group.name!r}: {sentence}")
+    definition = with_all_groups(definition, graph)
     _check_tables(definition)
     _check_folders(definition)
     check_quarantines(definition, graph)
@@ -66,7 +72,7 @@ def check_whole(definition: Definition) -> Graph:
             definition.refuse(
                 f"lineage scope {scope} has no path: no events of {str(scope.start)!r} reach {str(scope.target)!r}"
             )
-    return graph
+    return definition, graph
 
 
 def _check_ports(definition: Definition, name: str, operator: Operator) -> None:
@@ -184,7 +190,7 @@ def _check_groups(definition: Definition) -> None:
     for name in definition.operators:
         if name not in grouped and name in definition.groups:
             definition.refuse(
-                f"operator {name!r} is in no group, so it gets one of its own name, but group {name!r} exists and "
+                f"operator {name!r} is in no group, so a group may get its name, but group {name!r} exists and "
                 "does not contain it. Add it to a group, or rename that group"
             )
 
@@ -224,34 +230,6 @@ def _check_folders(definition: Definition) -> None:
                 f"{a.connection!r}, one within the other, and the outer one says on_new_run={outer.on_new_run!r}. Let them "
                 "write folders side by side"
             )
-
-
-def _check_reads_beside_writes(definition: Definition, graph: Graph) -> None:
-    """A read would have to wait for the group's earlier writes, which are not even logged while a step is open.
-
-    It need not where it reads for events that the writers send after their writes (Steps 5 and 6 of Algorithm 3 swapped).
-    """
-    for group in definition.groups.values():
-        operators = {name: definition.operators[name] for name in group.operators}
-        for name, operator in operators.items():
-            for connection in sorted(set(operator.connections()) - set(operator.writes())):
-                for writer, other in operators.items():
-                    if connection in other.writes():
-                        _check_read_beside_write(definition, graph, group.name, (name, connection, writer))
-
-
-def _check_read_beside_write(definition: Definition, graph: Graph, group: str, case: tuple[str, str, str]) -> None:
-    reader, connection, writer = case
-    downstream = reader in graph.downstream(writer)
-    if downstream and definition.operators[writer].sends_after_writes:
-        return
-    what = f"group {group!r}: operator {reader!r} reads connection {connection!r}, which {writer!r} writes in the same group"
-    if downstream:
-        definition.refuse(
-            f"{what}. If it is to see what is written for its events, let {writer!r} send after its writes "
-            "(sends_after_writes=True); else put them into groups of their own"
-        )
-    definition.refuse(f"{what} for other events than those it reads for; put them into groups of their own")
 
 
 def _check_waiting(definition: Definition, name: str, operator: Operator) -> None:

@@ -191,9 +191,7 @@ def _check_names(
             f"pipeline {pipeline.name!r} has no connection {', '.join(unknown)}; it has {list(pipeline.connections)}"
         )
     if unknown := [name for name in groups if name not in pipeline.groups]:
-        raise PipelineDefinitionError(
-            f"pipeline {pipeline.name!r} has no group {', '.join(unknown)}; it has {list(pipeline.groups)}"
-        )
+        raise PipelineDefinitionError(pipeline.no_group(*unknown))
     if taken := [name for name in reserved if name in pipeline.groups]:
         raise PipelineDefinitionError(
             f"pipeline {pipeline.name!r}: LogioPipelineGroup needs the task id {taken[0]!r} for itself; rename that group"

@@ -121,9 +121,7 @@ class LogioStopOperator(BaseOperator):
         if pipeline is None or self.group is None or "{{" in self.group:
             return
         if self.group not in pipeline.groups:
-            raise ConfigurationError(
-                f"pipeline {pipeline.name!r} has no group {self.group!r}, only {list(pipeline.groups)}"
-            )
+            raise ConfigurationError(pipeline.no_group(self.group))
         members = [pipeline.operators[name] for name in pipeline.groups[self.group].operators]
         sources = [one for one in members if isinstance(one, SourceOperator) or not one.inputs]
         if self.mode == StopMode.DRAIN and not sources:

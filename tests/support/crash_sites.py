@@ -13,7 +13,7 @@ def named(*ends: str) -> list[CrashPoint]:
     return [point for point in CrashPoint if point.endswith(ends)]
 
 
-IN_LAKES = named("_dataset_job", "_manifest", "_publication")
+IN_LAKES = named("_dataset_job", "_manifest", "_placing", "_publication")
 """test_lake.py: by drivers of mode ``dataframe``."""
 IN_STAGINGS = named("_staging", "_unstaging", "_staging_sweep")
 """test_staging.py: by writers of tables behind operators of mode ``dataframe``."""

@@ -74,6 +74,7 @@ LAKE_SITES = {
     ),
     "back": (
         f"{CrashPoint.AFTER_MANIFEST}:1",
+        f"{CrashPoint.IN_PLACING}:1",
         f"{CrashPoint.IN_PUBLICATION}:1",
     ),
     "windows": (

@@ -49,7 +49,7 @@ class Launching:
         code = self._code(run, name)
         found, ref = load_kept(self.store, run, lambda: resolve(pipeline) if pipeline else _pipeline_of(run), code)
         if name not in found.groups:
-            raise ConfigurationError(f"pipeline {found.name!r} has no group {name!r}, only {list(found.groups)}")
+            raise ConfigurationError(found.no_group(name))
         check_compatible(found, run, name)
         hook = LogioHook(self.logio_conn_id)
         urls = connection_urls(found, name, run, recipe.connections)

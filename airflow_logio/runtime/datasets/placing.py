@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.runtime.payloads import task_files
 from airflow_logio.runtime.payloads.local import NO_LINKS
 
@@ -93,6 +94,7 @@ def _linked(copy: Copy, wanted: Appearance) -> bool:
         if error.errno not in NO_LINKS:
             raise
         return False
+    crash_here(CrashPoint.IN_PLACING)
     return True
 
 

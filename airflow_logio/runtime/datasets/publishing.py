@@ -144,6 +144,7 @@ class DatasetTarget:
         unlinked = without_links(copies, lambda folder: self._new_file(place, folder, plan))
         if unlinked:
             self._copy(where, unlinked)
+            crash_here(CrashPoint.IN_PLACING)
             self._check(unlinked)
         for folder in {os.path.dirname(copy.target) for copy in copies}:
             task_files.sync(folder)

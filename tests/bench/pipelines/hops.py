@@ -32,7 +32,7 @@ def passed(records: pa.Table) -> pa.Table:
     return records
 
 
-hops = Pipeline("hops", params={"events": int, "per_second": float}, connections=["warehouse"])
+hops = Pipeline("hops", params={"events": int, "per_second": float}, connections=["warehouse"], fuse=False)
 port = hops.source("read", Paced())
 for name in ("first", "second", "third"):
     port = hops.operator(name, passed, port)

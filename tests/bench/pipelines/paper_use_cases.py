@@ -170,7 +170,7 @@ def met(op2: pa.Table, op3: pa.Table, inset_id: str) -> pa.Table:
 
 
 def _pipeline() -> Pipeline:
-    made = Pipeline("paper", connections=["warehouse"], environment=[VARIABLE])
+    made = Pipeline("paper", connections=["warehouse"], environment=[VARIABLE], fuse=False)
     op1 = made.source("op1", FixedRate())
     op4 = _middle(made, op1)
     table = TableWriter("warehouse", TABLE, dict.fromkeys(COLUMNS, "bigint"), primary_key=("batch",))

@@ -39,7 +39,7 @@ def totals(part: pa.Table, inset_id: str) -> pa.Table:
 
 
 def pipeline() -> Pipeline:
-    made = Pipeline("scopes", connections=["warehouse"])
+    made = Pipeline("scopes", connections=["warehouse"], fuse=False)
     chain = [made.source("ingest", ScriptedSource(sales(), PER_EVENT))]
     chain.append(made.operator("clean", passed, chain[-1]))
     chain.append(made.operator("checked", passed, chain[-1]))

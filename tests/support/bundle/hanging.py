@@ -37,7 +37,7 @@ def total(records: pa.Table, inset_id: str) -> pa.Table:
 
 
 def made(name: str, **limit: str) -> Pipeline:
-    pipeline = Pipeline(name, params={"numbers": str}, connections=["warehouse"])
+    pipeline = Pipeline(name, params={"numbers": str}, connections=["warehouse"], fuse=False)
     read = pipeline.source(
         "read", ParquetSource("{numbers}", records_per_event=RECORDS_PER_EVENT, transform=read_slowly)
     )

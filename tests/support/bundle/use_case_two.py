@@ -60,7 +60,7 @@ COLUMNS = ("batch", "op2_records", "op2_rows", "op2_doubled", "op3_events", "op3
 
 
 def use_case_two(*, ordered: bool, fused: bool = False) -> Pipeline:
-    pipeline = Pipeline("use_case_two", params={"transactions": str}, connections=["warehouse"])
+    pipeline = Pipeline("use_case_two", params={"transactions": str}, connections=["warehouse"], fuse=False)
     op1 = pipeline.source("op1", ParquetSource("{transactions}", records_per_event=RECORDS_PER_EVENT))
     op2 = pipeline.operator("op2", quick, op1)
     op3 = pipeline.operator("op3", slow, op1, window=EveryEvents(2))

@@ -41,7 +41,7 @@ def cleaned(sales: pa.Table) -> pa.Table:
 
 def pipeline(declared: Mapping[str, Any] | None = None, *, replicated: bool = False) -> Pipeline:
     """A source of its own group, a function of the author, and a writer of its own group."""
-    one = Pipeline("p", connections=["shop"])
+    one = Pipeline("p", connections=["shop"], fuse=False)
     read = one.source("read", QuerySource("shop", table="sales", columns={"store_id": "bigint", "value": "double"}))
     sums = one.operator("sums", earned, read, window=EveryEvents(2))
     one.writer("save", TableWriter("shop", "totals", COLUMNS, lineage_column="event"), sums)
@@ -112,7 +112,7 @@ def test_what_the_author_declares_joins_what_is_derived(replicated: bool) -> Non
 
 def test_a_column_with_one_unknown_origin_has_none() -> None:
     """Half of the truth would look like all of it."""
-    one = Pipeline("p", connections=["shop"])
+    one = Pipeline("p", connections=["shop"], fuse=False)
     read = one.source("read", ParquetSource("/data/a.parquet", columns=["a"], transform=lambda table: table))
     clean = one.operator("clean", cleaned, read)
     one.writer("save", TableWriter("shop", "totals", {"a": "bigint"}), clean)
@@ -131,7 +131,7 @@ def totals(columns: Mapping[str, str] | None = None, kind: type[TableWriter] = T
 
 def two_writers(*writers: TableWriter, declared: bool = False) -> Pipeline:
     """One source of a table, a function of the author, and writers of one table: of the source, and of the function."""
-    one = Pipeline("p", connections=["shop"])
+    one = Pipeline("p", connections=["shop"], fuse=False)
     read = one.source("read", QuerySource("shop", table="sales", columns=COLUMNS))
     clean = one.operator("clean", cleaned, read)
     for number, (writer, sender) in enumerate(zip(writers, (read, clean), strict=False)):
@@ -142,7 +142,7 @@ def two_writers(*writers: TableWriter, declared: bool = False) -> Pipeline:
 
 
 def test_a_class_derived_from_a_ready_made_writer_hands_on_nothing() -> None:
-    one = Pipeline("p", connections=["shop"])
+    one = Pipeline("p", connections=["shop"], fuse=False)
     read = one.source("read", QuerySource("shop", table="sales", columns=COLUMNS))
     one.writer("save", totals(COLUMNS, Masked), read)
     assert facets_of(one.freeze(), None, TOTALS) == {}
@@ -193,7 +193,7 @@ def test_a_declaration_is_no_part_of_what_a_run_resumes_with() -> None:
     ],
 )
 def test_a_declaration_that_means_nothing_is_refused(output: str, declared: dict[str, str], said: str) -> None:
-    one = Pipeline("p", connections=["shop"])
+    one = Pipeline("p", connections=["shop"], fuse=False)
     read = one.source("read", QuerySource("shop", table="sales"))
     one.operator("sums", earned, read, window=EveryEvents(2))
     with pytest.raises(PipelineDefinitionError, match=said):
@@ -201,7 +201,7 @@ def test_a_declaration_that_means_nothing_is_refused(output: str, declared: dict
 
 
 def test_a_second_declaration_of_a_port_is_refused() -> None:
-    one = Pipeline("p", connections=["shop"])
+    one = Pipeline("p", connections=["shop"], fuse=False)
     one.operator("sums", earned, one.source("read", QuerySource("shop", table="sales")), window=EveryEvents(2))
     one.column_lineage("sums", {"revenue": "value"})
     with pytest.raises(PipelineDefinitionError, match="declared twice"):

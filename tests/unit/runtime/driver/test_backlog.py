@@ -41,7 +41,7 @@ class InTurn(Two):
 
 def diamond(operator: Two, *, sources: int = 1) -> Pipeline:
     """A source, or two of them, two branches, and an operator that joins them."""
-    p = Pipeline("p")
+    p = Pipeline("p", fuse=False)
     first = p.source("src", ParquetSource("x"))
     second = p.source("src2", ParquetSource("x")) if sources == 2 else first
     left = p.operator("left", Pass(), first)
@@ -94,7 +94,7 @@ def test_ends_that_were_taken_back_are_acknowledged() -> None:
 
 def test_two_operators_that_take_the_same_streams_in_different_orders_do_not_starve_each_other() -> None:
     """Each holds up one of the two sources, for which the other one waits."""
-    p = Pipeline("p")
+    p = Pipeline("p", fuse=False)
     for source in ("s1", "s2"):
         p.source(source, ParquetSource("x"))
     join = generate(inputs=("a", "b"))(lambda a, b: a)
@@ -142,7 +142,7 @@ def test_a_connection_inside_a_group_never_holds_it_up(operator: Two) -> None:
 
 
 def test_neither_does_one_behind_a_writer_that_sends_after_its_writes() -> None:
-    p = Pipeline("p", connections=["w"])
+    p = Pipeline("p", connections=["w"], fuse=False)
     save = p.writer("save", TableWriter("w", "t", sends_after_writes=True), p.source("src", ParquetSource("x")))
     p.sink("here", Count(), save)
     p.sink("there", Count(), save)

@@ -158,7 +158,7 @@ def same(records: pa.Table) -> pa.Table:
 
 def chain(*scopes: tuple[str, str, str | None]) -> Pipeline:
     """source → first → second → done in a group each, and source → aside."""
-    pipeline = Pipeline("chain")
+    pipeline = Pipeline("chain", fuse=False)
     source = pipeline.source("source", ParquetSource("/numbers.parquet", ordered_by="n"))
     first = pipeline.operator("first", same, source)
     second = pipeline.operator("second", same, first)
