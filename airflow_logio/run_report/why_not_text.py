@@ -120,6 +120,8 @@ def _fate(met: Met, search: PortSearch, operator: str) -> str:
 
 
 def _left_out(met: Met, search: PortSearch, operator: str) -> str:
+    if not met.made and not met.is_output_known:
+        return "it was generated; it made no event on the way to the port, or none that is in the log any more"
     if not met.made:
         return f"it was generated, and made no event: {operator} has left it out"
     made = f"it was generated and made {_made(met)}"

@@ -103,6 +103,10 @@ class LineageLog(ABC):
         since the epoch by the database's clock. In the order of their ids, in which they were logged."""
 
     @abstractmethod
+    def newest_by(self, senders: Collection[Port]) -> Mapping[Port, int]:
+        """The largest number that each of these ports has in the log, of an event or of an end; 0 if it has none."""
+
+    @abstractmethod
     def sent_by(self, senders: Collection[Port]) -> Mapping[Port, int]:
         """How many events each of these ports has sent so far. One statement for all.
 

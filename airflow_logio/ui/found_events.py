@@ -133,6 +133,8 @@ def held_document(
         "seconds": round(found.seconds, 3),
         "partly": sum(len(one.partly) for one in found.holding),
         "lacking": found.lacking,
+        "damaged": sum(len(one.damaged) for one in found.holding),
+        "damaged_first": next((said for one in found.holding for said in one.damaged), ""),
         "before": found.before,
     }
 

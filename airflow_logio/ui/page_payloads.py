@@ -21,6 +21,10 @@ class RecordsOutOfReach(LogioError):
         self.status = status
 
 
+class RecordsDamaged(RecordsOutOfReach, LogInconsistent):
+    """They are missing there, or not what the log says."""
+
+
 class PagePayloads:
     """Opened when records are asked for that are not in the log. `opening` gives None where no payload store is known."""
 
@@ -54,7 +58,7 @@ def _told(where: str) -> Iterator[None]:
     except RecordsOutOfReach:
         raise
     except LogInconsistent as error:
-        raise RecordsOutOfReach(
+        raise RecordsDamaged(
             f"the records of {where} are missing in the payload store that this server knows, or damaged: look whether its "
             "connection names the folder or bucket that the drivers write to, in `payloads`",
             str(error),

@@ -206,6 +206,8 @@ function together(first: FoundByValues, next: FoundByValues): FoundByValues {
     searched: first.searched + next.searched,
     seconds: first.seconds + next.seconds,
     partly: first.partly + next.partly,
+    damaged: first.damaged + next.damaged,
+    damaged_first: first.damaged_first || next.damaged_first,
     lacking: first.lacking && next.lacking,
   };
 }
@@ -226,5 +228,6 @@ function said(found: Found): string {
   const partly = found.partly > 0 ? `; of ${counted(found.partly, "large event")} only the first records` : "";
   const lacking = found.lacking === "" ? "" : `; ${found.lacking}`;
   const newer = (found.newer ?? 0) > 0 ? `; ${count(found.newer!)} more were sent since it began` : "";
-  return `${many}; searched ${extent} in ${seconds(found.seconds)}${newer}${partly}${lacking}`;
+  const damaged = found.damaged > 0 ? `; not ${counted(found.damaged, "event")}: ${found.damaged_first}` : "";
+  return `${many}; searched ${extent} in ${seconds(found.seconds)}${newer}${damaged}${partly}${lacking}`;
 }

@@ -255,6 +255,9 @@ export interface FoundByValues {
   partly: number;
   /** That no event has a column; empty otherwise. */
   lacking: string;
+  /** Events whose records are missing or damaged in the payload store, and what is said of the first of them. */
+  damaged: number;
+  damaged_first: string;
   /** Where a search continues, to be posted as it is; null if all is searched. */
   before: number[] | null;
   /** Of steps together: events that the port has sent since the first of them. */

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from airflow_logio.errors import LineageUnknown
+from airflow_logio.errors import LineageUnknown, LogInconsistent
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, not_kept
 from airflow_logio.runtime.figures.record_values import Sought, column_names, looked_at
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage_port import LARGEST, LineageLog, StoredBody
+from airflow_logio.store.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.header import decode_header
@@ -67,8 +67,9 @@ class Holding:
     partly: Sequence[int] = ()
     """Events so large that one search has not got through them: only their first records were looked at."""
     newest: int = 0
-    """The largest number that was looked at: of an event, or of an end. Those above it were logged after the search began.
-    0 if nothing was looked at."""
+    """The largest number of the port when the search began, of an event or of an end."""
+    damaged: Sequence[str] = ()
+    """Events whose records are missing or damaged in the payload store, each as a sentence: they were passed over."""
 
     @property
     def gone(self) -> int:
@@ -117,8 +118,8 @@ def events_holding(
     ports = CapturedPorts(run)
     places = ports.places(port)
     with store.lineage(run) as log:
-        sent = log.sent_by(places)
-        searches = [_PlaceSearch(log, ports, place, values, load, sent[place], LARGEST) for place in places]
+        sent, newest = log.sent_by(places), log.newest_by(places)
+        searches = [_PlaceSearch(log, ports, place, values, load, sent[place], newest[place] + 1) for place in places]
         for one in searches:
             _search([one], spent or Spent(NO_LIMITS))
             if lacking := one.lacking():
@@ -139,18 +140,20 @@ def search_newest(
 
     Several ports take turns: the one that has the largest part of its events before it is next, so that all get equally
     far back. If no event has a column, that is an error only where all events were searched at once: earlier ones may
-    have it. Raises as `events_holding`, and `LineageUnknown` for a `before` of other ports.
+    have it. Events whose records are missing or damaged in the payload store are passed over (`Holding.damaged`). Raises as
+    `events_holding`, and `LineageUnknown` for a `before` of other ports.
     """
     ports = CapturedPorts(run)
     places = ports.places(port)
     begun = time.monotonic()
-    starts: Sequence[int] = [LARGEST] * len(places) if before is None else before
-    if len(starts) != len(places):
+    if before is not None and len(before) != len(places):
         raise LineageUnknown(f"the search to continue was one of other ports than those of {port}: start it again")
     with store.lineage(run) as log:
-        sent = log.sent_by(places)
+        # Not from `sent` on: ends of the stream that a retry took back have numbers, too.
+        sent, newest = log.sent_by(places), log.newest_by(places)
+        starts = before or [newest[place] + 1 for place in places]
         searches = [
-            _PlaceSearch(log, ports, place, values, load, sent[place], start)
+            _PlaceSearch(log, ports, place, values, load, sent[place], start, passes_damaged=True)
             for place, start in zip(places, starts, strict=True)
         ]
         _search(searches, Spent(limits))
@@ -216,14 +219,16 @@ class _PlaceSearch:
         load: Elsewhere | None,
         sent: int,
         start: int,
+        *,
+        passes_damaged: bool = False,
     ) -> None:
         self._log, self._place, self._values, self._load, self._sent = log, place, values, load, sent
         self._port = ports.authored.seen(place)
         slot = slot_of(place.operator)
         self._told = str(self._port) if slot is None else f"{self._port} in slot {slot}"
-        # Not from `sent` on: ends of the stream that a retry took back have numbers, too.
-        self.before = min(start, LARGEST) if sent else 1
-        self._newest = 0
+        self.before = self._start = start
+        self._passes_damaged = passes_damaged
+        self._damaged: list[str] = []
         self.has_columns = False
         self._records: dict[int, int] = {}
         self._partly: list[int] = []
@@ -231,13 +236,12 @@ class _PlaceSearch:
         self._without: tuple[str, StoredBody] | None = None
 
     def part_left(self) -> float:
-        return min(1.0, self.before / (self._sent + 1))
+        return self.before / max(self._start, self._sent + 1)
 
     def look_at_some(self, spent: Spent) -> None:
         many = spent.at_once()
         some = list(self._log.bodies_before(self._place.operator, self._place.name, self.before, many))
         for event_id, stored in some:
-            self._newest = max(self._newest, event_id)
             spent.fetched(stored.body)
             if not self._look_at(event_id, stored, spent):
                 return
@@ -255,14 +259,13 @@ class _PlaceSearch:
             return True
         if header.made_of is not None:
             raise not_kept(where)
-        count, is_whole = 0, True
-        for number, part in enumerate(looked_at(where, stored, self._values, self._load)):
-            if number >= ALWAYS_LOOKED_AT and spent.is_over():
-                is_whole = False
-                break
-            spent.read(part.size)
-            count += part.matching
-            self.has_columns = self.has_columns or part.has_columns
+        try:
+            count, is_whole = self._matching(where, stored, spent)
+        except LogInconsistent as error:
+            if not self._passes_damaged:
+                raise
+            self._damaged.append(str(error))
+            return True
         if not is_whole and spent.events:
             return False
         self._note(event_id, count, is_whole)
@@ -270,6 +273,17 @@ class _PlaceSearch:
         if not self.has_columns:
             self._without = where, stored
         return True
+
+    def _matching(self, where: str, stored: StoredBody, spent: Spent) -> tuple[int, bool]:
+        """How many records of an event match; and whether there was time for all of them."""
+        count = 0
+        for number, part in enumerate(looked_at(where, stored, self._values, self._load)):
+            if number >= ALWAYS_LOOKED_AT and spent.is_over():
+                return count, False
+            spent.read(part.size)
+            count += part.matching
+            self.has_columns = self.has_columns or part.has_columns
+        return count, True
 
     def _note(self, event_id: int, count: int, is_whole: bool) -> None:
         self._searched += 1
@@ -290,5 +304,14 @@ class _PlaceSearch:
 
     def holding(self) -> Holding:
         records = dict(sorted(self._records.items()))
-        partly = tuple(self._partly)
-        return Holding(self._port, self._place, records, self._searched, self._sent, self.before, partly, self._newest)
+        return Holding(
+            self._port,
+            self._place,
+            records,
+            self._searched,
+            self._sent,
+            self.before,
+            tuple(self._partly),
+            self._start - 1,
+            tuple(self._damaged),
+        )

@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import pyarrow as pa
 
+from airflow_logio.protocol.replicas import is_dispatcher
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.runtime.figures.event_columns import EventColumns
 from airflow_logio.runtime.figures.event_search import Spent
@@ -84,6 +86,11 @@ class RecordFates:
         self._load = load
         self._spent = spent
 
+    @cached_property
+    def _errors(self) -> Mapping[tuple[str, str], str]:
+        """(operator, Input Set) → why it is quarantined."""
+        return {(one.operator, one.inset_id): one.error for one in self._store.quarantined(self._run.run_id)}
+
     def of(self, port: Port, values: Sought, found: Mapping[int, int], ways: Sequence[Way]) -> tuple[list[Met], bool]:
         """In the order of the events; and whether some may be missing, for want of time."""
         met: list[Met] = []
@@ -102,19 +109,12 @@ class RecordFates:
         of_event: dict[int, list[Delivered]] = defaultdict(list)
         for row in rows:
             of_event[row.event_id].append(row)
-        aside = {
-            one.inset_id: one.error
-            for one in self._store.quarantined(self._run.run_id)
-            if one.operator == way.receiver.operator
-        }
         met: list[Met] = []
-        known = 0
-        for with_such in self._delivered(way, port, values, of_event, log):
-            met += [self._fate(row, way, log, aside) for row in with_such]
-            known += 1
+        for known, with_such in enumerate(self._delivered(way, port, values, of_event, log)):
             if known >= LEAST_FATES and self._spent.is_late():
-                break
-        return met, known < len(of_event)
+                return met, True
+            met += [self._fate(row, way, log) for row in with_such]
+        return met, False
 
     def _delivered(
         self, way: Way, port: Port, values: Sought, rows: Mapping[int, Sequence[Delivered]], log: LineageLog
@@ -132,13 +132,15 @@ class RecordFates:
             some = rows[event.event_id]
             yield [one for one in some if one.inset_id is None or _has(one, values, parts[one.inset_id], table)]
 
-    def _fate(self, row: Delivered, way: Way, log: LineageLog, aside: Mapping[str, str]) -> Met:
+    def _fate(self, row: Delivered, way: Way, log: LineageLog) -> Met:
         operator = row.receiver.operator
         if row.inset_id is None:
             fate = Fate.IGNORED if row.status is Status.DONE else Fate.UNUSED_YET
             return Met(row.event_id, operator, None, fate)
         if row.status is Status.ASIDE:
-            return Met(row.event_id, operator, row.inset_id, Fate.ASIDE, error=aside.get(row.inset_id, ""))
+            return Met(
+                row.event_id, operator, row.inset_id, Fate.ASIDE, error=self._errors.get((operator, row.inset_id), "")
+            )
         if row.status is not Status.DONE:
             return Met(row.event_id, operator, row.inset_id, Fate.WAITING)
         names = [output.name for output in way.every]
@@ -149,8 +151,12 @@ class RecordFates:
         return Met(row.event_id, operator, row.inset_id, fate, named, is_output_known=way.is_known)
 
     def _named(self, made: Sequence[tuple[Port, int]], log: LineageLog) -> Iterator[EventNode]:
-        for sender in dict.fromkeys(sender for sender, _ in made):
-            ids = [number for at, number in made if at == sender]
+        of_sender: dict[Port, list[int]] = {}
+        for sender, number in made:
+            of_sender.setdefault(sender, []).append(number)
+        if any(is_dispatcher(sender.operator) for sender in of_sender):
+            of_sender = dict([next(iter(of_sender.items()))])  # all are parts of one event
+        for sender, ids in of_sender.items():
             events = authored_events(log, self._ports, sender, ids)
             yield from dict.fromkeys(events[number] for number in ids if number in events)
 

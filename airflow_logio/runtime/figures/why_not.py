@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import Enum
+from enum import IntEnum
 
 from airflow_logio.dataflow.timeline import Grid
-from airflow_logio.errors import LineageUnknown, NotKept
+from airflow_logio.errors import LineageUnknown, LogioError, LogUnavailable, NotKept
 from airflow_logio.protocol.record_rules import Dependence, Part
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, slot_of
 from airflow_logio.protocol.values import Kind, Port
@@ -71,7 +71,7 @@ class WhyNot:
     @property
     def is_there(self) -> bool:
         """The record is among the output, after all."""
-        return bool(self.searches[0].found)
+        return bool(self.searches and self.searches[0].found)
 
 
 def why_not(
@@ -105,13 +105,15 @@ class _Ask:
     """Such records were found further on, where they have come by here."""
 
 
-class _State(Enum):
-    NONE = "none"
+class _State(IntEnum):
+    """Of a search; of two on one port for the same records before it, the larger one counts."""
+
+    NONE = 0
     """No record that is in the log is the one: it is sought before the operator."""
-    FOUND = "found"
-    """Here, or further on."""
-    UNKNOWN = "unknown"
+    UNKNOWN = 1
     """Not all was searched, and a note says why."""
+    FOUND = 2
+    """Here, or further on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,11 @@ class _Searched:
     state: _State
     is_whole: bool = False
     newest: int = LARGEST
+
+    def and_(self, other: _Searched) -> _Searched:
+        """The two together."""
+        state = max(self.state, other.state)
+        return _Searched(state, self.is_whole and other.is_whole, min(self.newest, other.newest))
 
 
 @dataclass
@@ -150,6 +157,9 @@ class _Search:
         self._fates = RecordFates(store, run, load, spent)
         self._answer = WhyNot(self._ports.authored)
         self._asks: dict[Port, dict[tuple[tuple[str, str], ...], _Ask]] = {}
+        self._columns: dict[Port, Sequence[str]] = {}
+        self._unsearched: dict[tuple[str, str], list[Port]] = {}
+        """(a sentence with a place for ports, what they have in common) → the ports."""
 
     def all(self, port: Port, values: Mapping[str, str]) -> WhyNot:
         self._asks = {port: {_key(values): _Ask(port, values)}}
@@ -158,20 +168,28 @@ class _Search:
             outputs = [output for output in self._ports.outputs(operator) if output in leading]
             asks = [ask for output in outputs for ask in self._asks.pop(output, {}).values()]
             if asks:
-                self._ask_before(operator, outputs, [(ask, self._known(ask)) for ask in asks])
-            if self._answer.searches and self._answer.is_there:
-                break
+                known = [(ask, self._known(ask)) for ask in asks]
+                if self._answer.is_there:
+                    break
+                self._ask_before(operator, outputs, known)
         self._answer.searches = summed_up(self._answer.searches, self._ports)
-        self._answer.notes = list(dict.fromkeys(self._answer.notes))
+        self._answer.notes = list(dict.fromkeys([*self._answer.notes, *self._sentences()]))
         return self._answer
+
+    def _sentences(self) -> Iterable[str]:
+        """Of ports that were not searched, or not to the end; slots are one."""
+        for (sentence, _), ports in self._unsearched.items():
+            yield sentence.format(self._ports.authored.told(ports[0], len(ports)))
+
+    def _say_unsearched(self, port: Port, sentence: str) -> None:
+        self._unsearched.setdefault((sentence, self._ports.authored.told(port, slots=2)), []).append(port)
 
     def _known(self, ask: _Ask) -> _Searched:
         return _Searched(_State.FOUND) if ask.is_behind and not ask.ways else self._searched(ask)
 
     def _searched(self, ask: _Ask) -> _Searched:
         if self._answer.searches and self._spent.is_over():
-            told = self._ports.authored.told(ask.port)
-            self._answer.notes.append(f"{told} was not searched: the limits of this search are reached")
+            self._say_unsearched(ask.port, "{} was not searched: the limits of this search are reached")
             return _Searched(_State.UNKNOWN)
         try:
             (one,) = events_holding(self._store, self._run, ask.port, ask.values, self._load, self._spent)
@@ -179,7 +197,9 @@ class _Search:
             self._answer.notes.append(str(error))
             self._note(ask, Holding(ask.port, ask.port, {}, 0, self._sent(ask.port)))
             return _Searched(_State.NONE)
-        except LineageUnknown as error:
+        except LogUnavailable:
+            raise
+        except LogioError as error:  # it has not such columns, or its records cannot be read
             if not self._answer.searches:
                 raise
             self._answer.notes.append(str(error))
@@ -188,12 +208,12 @@ class _Search:
         if one.records:
             return _Searched(_State.FOUND)
         if left_out := _left_out(one):
-            self._answer.notes.append(f"of {self._ports.authored.told(ask.port)} {left_out} may have such a record")
+            self._say_unsearched(ask.port, "of {} " + left_out + " may have such a record")
             return _Searched(_State.UNKNOWN)
         return _Searched(_State.NONE, search.is_whole, one.newest)
 
     def _note(self, ask: _Ask, held: Holding) -> PortSearch:
-        met, is_met_cut = self._fates.of(ask.port, ask.values, held.records, ask.ways) if held.records else ([], False)
+        met, is_met_cut = self._became(ask, held)
         with self._store.lineage(self._run) as log:
             named = authored_events(log, self._ports, ask.port, held.records) if held.records else {}
         search = PortSearch(
@@ -211,6 +231,17 @@ class _Search:
         )
         self._answer.searches.append(search)
         return search
+
+    def _became(self, ask: _Ask, held: Holding) -> tuple[Sequence[Met], bool]:
+        if not held.records:
+            return (), False
+        try:
+            return self._fates.of(ask.port, ask.values, held.records, ask.ways)
+        except LogUnavailable:
+            raise
+        except LogioError as error:  # records cannot be read
+            self._answer.notes.append(f"what has become of them is not known: {error}")
+            return (), False
 
     def _sent(self, port: Port) -> int:
         with self._store.lineage(self._run) as log:
@@ -237,6 +268,8 @@ class _Search:
         found: dict[tuple[tuple[str, str], ...], _Before] = {}
         for ask, one in searched:
             operator = base_operator(ask.port.operator)
+            if one.state is _State.UNKNOWN:
+                continue  # nothing is sought behind it, and `Way.is_known` says that it is missing
             try:
                 values, lost = self._translated(ask, name, sender)
             except LineageUnknown:
@@ -245,8 +278,10 @@ class _Search:
                 continue
             if values:
                 before = found.setdefault(_key(values), _Before(values))
-                before.not_followed |= {**ask.not_followed, **dict.fromkeys(lost, operator)}
-                before.outputs[ask.port] = one
+                if one.state is _State.NONE:
+                    before.not_followed |= {**ask.not_followed, **dict.fromkeys(lost, operator)}
+                other = before.outputs.get(ask.port)
+                before.outputs[ask.port] = one if other is None else one.and_(other)
             elif lost and one.state is _State.NONE:
                 self._answer.notes.append(f"{operator} does not say what {' and '.join(lost)} depends on (depends=...)")
         return found.values()
@@ -291,6 +326,16 @@ class _Search:
 
     def _columns_at(self, sender: Port) -> Sequence[str]:
         """The columns of the newest event; none if they are not known."""
+        if sender not in self._columns:
+            try:
+                self._columns[sender] = self._newest_columns(sender)
+            except LogUnavailable:
+                raise
+            except LogioError:  # its records cannot be read, which the search of it will say
+                self._columns[sender] = ()
+        return self._columns[sender]
+
+    def _newest_columns(self, sender: Port) -> Sequence[str]:
         with self._store.lineage(self._run) as log:
             for number, stored in log.bodies_before(sender.operator, sender.name, LARGEST, 2):  # the end has none
                 where = f"event {number} of {sender}"
@@ -306,7 +351,7 @@ class _Search:
 def _left_out(one: Holding) -> str:
     """What limits have left out of a search."""
     if one.before > 1:
-        return f"only the newest {one.searched:,} of {one.sent:,} events were searched: earlier ones"
+        return "only the newest events were searched: earlier ones"
     return "large events were searched in part: their other parts" if one.partly else ""
 
 

@@ -41,7 +41,7 @@ from airflow_logio.store.lineage.result import (
     ReadNode,
 )
 from airflow_logio.store.lineage.walk import Edges, walk
-from airflow_logio.store.lineage_port import LARGEST, LineageLog
+from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
@@ -132,8 +132,7 @@ def _check_events(log: LineageLog, port: Port, ids: Collection[int]) -> None:
     missing = next((number for number in ids if kinds.get(number) is not Kind.DATA), None)
     if missing is None:
         return
-    newest = next((number for number, _ in log.bodies_before(port.operator, port.name, LARGEST, 1)), 0)
-    sent, key = max(log.sent(port), newest), log.run.spec.key
+    sent, key = max(log.sent(port), log.newest_by([port])[port]), log.run.spec.key
     port = AuthoredPorts(log.run.spec.operators).seen(port)
     if missing in kinds:
         raise LineageUnknown(f"number {missing} of {port} in run {key} is the end of its stream, and no event")

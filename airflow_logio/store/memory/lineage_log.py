@@ -116,6 +116,13 @@ class MemoryLineageLog(LineageLog):
         )
         return sorted(found)[:limit]
 
+    def newest_by(self, senders: Collection[Port]) -> dict[Port, int]:
+        found = dict.fromkeys(senders, 0)
+        for run_id, operator, channel, event_id in self._bodies:
+            if run_id == self.run.run_id and (sender := Port(operator, channel)) in found:
+                found[sender] = max(found[sender], event_id)
+        return found
+
     def sent_by(self, senders: Collection[Port]) -> dict[Port, int]:
         rows = {sender: self._counters.get((self.run.run_id, sender, "out")) for sender in senders}
         return {sender: 0 if row is None else row.events for sender, row in rows.items()}

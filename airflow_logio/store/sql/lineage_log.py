@@ -20,6 +20,7 @@ from airflow_logio.store.rules.header import Header, read_header
 from airflow_logio.store.sql import schema
 
 KEYS_PER_STATEMENT = 5_000
+PORTS_PER_STATEMENT = 50
 
 READS = read_channel("")
 
@@ -154,6 +155,17 @@ class SqlLineageLog(LineageLog):
                 first = row.event_id + 1
         found = self._connection.execute(query.where(columns.event_id >= first).limit(limit))
         return [row.event_id for row in found]
+
+    def newest_by(self, senders: Collection[Port]) -> dict[Port, int]:
+        found: dict[Port, int] = {}
+        waiting = iter(dict.fromkeys(senders))
+        number = schema.event_data.c.event_id
+        while some := list(islice(waiting, PORTS_PER_STATEMENT)):
+            # Each is a look at the end of an index, whatever the port has sent.
+            of_port = [sa.select(sa.func.max(number)).where(*self._data(one.operator, one.name)) for one in some]
+            row = self._connection.execute(sa.select(*(query.scalar_subquery() for query in of_port))).one()
+            found |= dict(zip(some, (int(newest or 0) for newest in row), strict=True))
+        return found
 
     def sent_by(self, senders: Collection[Port]) -> dict[Port, int]:
         found = dict.fromkeys(senders, 0)

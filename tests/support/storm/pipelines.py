@@ -34,7 +34,9 @@ class _Builder:
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         parameters = {chain.source: str for chain in shape.chains} | {"trouble": str, "over": str}
-        self._pipeline = Pipeline(f"storm{shape.seed}", params=parameters, connections=["warehouse", "outlet"], fuse=False)
+        self._pipeline = Pipeline(
+            f"storm{shape.seed}", params=parameters, connections=["warehouse", "outlet"], fuse=False
+        )
         self._line: list[Node] = []
         """Operators in the order of the data; neighbours may share a group."""
         self._writers: list[Node] = []

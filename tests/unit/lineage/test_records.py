@@ -194,6 +194,14 @@ def test_slots_take_turns_by_the_part_of_their_events_that_is_left() -> None:
     assert [one.searched for one in rest.holding] == [60, 8, 0] and rest.before is None
 
 
+def test_where_a_search_ends_is_known_of_slots_that_it_has_not_come_to() -> None:
+    """What they send later is not searched: the one who asks is told how many there were."""
+    store = MemoryLogStore()
+    run = slots_with_events(store, [3, 3])
+    first = search_newest(store, run, "work.out", {"quantity": "1"}, None, SearchLimits(found=1))
+    assert first.before == [3, 4] and [one.searched for one in first.holding] == [1, 0]
+
+
 def test_of_a_body_only_the_columns_that_are_asked_for_are_decoded() -> None:
     body = encode(sold(3))
     assert decode("it", body, ["quantity", "order"]).equals(sold(3).select(["quantity"]))

@@ -223,9 +223,7 @@ def test_limits_end_the_search_and_are_said() -> None:
     newest = limited("clean.out", SearchLimits(seconds=0), shop_id="left_out")
     (search,) = newest.searches
     assert search.is_cut and (search.searched, search.sent) == (1, 5)
-    assert newest.notes == [
-        "of clean.out only the newest 1 of 5 events were searched: earlier ones may have such a record"
-    ]
+    assert newest.notes == ["of clean.out only the newest events were searched: earlier ones may have such a record"]
     assert "only the newest 1 of 5 events searched" in next(why_not_lines(newest))
     whole = limited("hourly.out", SearchLimits(found=9), shop="left_out")
     assert [one.is_cut for one in whole.searches] == [False, False] and not whole.notes

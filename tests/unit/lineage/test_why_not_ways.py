@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
-from airflow_logio.errors import LineageUnknown
+from airflow_logio.errors import LineageUnknown, LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
+from airflow_logio.runtime.figures.event_search import SearchLimits
+from airflow_logio.runtime.figures.record_fates import Fate
 from airflow_logio.runtime.figures.why_not import why_not
+from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, ReplicatedShape, Run, ScopeShape
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import writing
+from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.ui.lineage_documents import event_node
 from airflow_logio.ui.why_not_document import MOST_SEARCHES, why_not_document
 from tests.support.logs import spec, start_driver
+from tests.support.stored_bodies import store_body
 
 
 def one_of(*outputs: str) -> RecordRules:
@@ -190,3 +200,77 @@ def test_the_operator_on_the_other_way_has_left_it_out(log_store: LogStore) -> N
     lines = told(log_store, split(log_store, dropped_by_filter="y"), "join.out", "y")
     assert any("filter has left it out" in line for line in lines)
     assert not any("split has left it out" in line for line in lines)
+
+
+def test_two_columns_from_one_make_no_difference_by_their_order(log_store: LogStore) -> None:
+    """Both asks lead to the same records before the operator: what one of them finds, it has not left out."""
+    both = RecordRules({"out": Dependence(Uses.ONE, {"in": {"x": "z", "y": "z"}})}, {"": WHOLE})
+    end = RecordRules({"out": Dependence(Uses.ONE, {"a": {"v": "x"}, "b": {"v": "y"}})}, {"": WHOLE})
+    shapes = {
+        "source": SOURCE,
+        "both": replace(shape("g", {"in": "source.out"}), rules=both),
+        "end": replace(shape("g", {"a": "both.out", "b": "both.out"}), rules=end),
+    }
+    named = replace(spec("g"), operators=shapes, scopes=(ScopeShape("source.out", "end.out"),))
+    driver = start_driver(log_store, run=log_store.start_run(named))
+    for place, table in ((Port("source", "out"), {"z": ["q"]}), (Port("both", "out"), {"x": ["p"], "y": ["q"]})):
+        receivers = [Port("both", "in")] if place.operator == "source" else [Port("end", "a"), Port("end", "b")]
+        deliveries = tuple(fx.Delivery(to, (("1", Status.DONE),), fused=True, kept=True) for to in receivers)
+        body = encode(pa.table(table))
+        effects: fx.Effects = [
+            fx.LogEvent(Event(place, 1, Kind.DATA, 1, None, body), deliveries, kept=True),
+            fx.CountEvents(place, "out", 1, 1),
+        ]
+        if place.operator == "both":
+            effects.append(fx.RecordLineage(place, 1, "1"))
+        driver.session.commit(effects)
+    lines = told(log_store, driver.run, "end.out", "q")
+    assert any(line.startswith("both.out: 1 record with y=q") for line in lines)
+    assert not any("both has left it out" in line for line in lines)
+
+
+def test_what_limits_leave_out_of_many_slots_is_one_sentence() -> None:
+    store = MemoryLogStore()
+    run = in_slots(store, 64, dropped=63)
+    with store.lineage(run) as log:
+        bodies = log.bodies("merge(op)", "out", range(1, 200))
+        limits = SearchLimits(size=sum(len(stored.body) for _, stored in bodies))
+    found = why_not_document(store, run, "op.out", {"v": "v63"}, None, log=None, errors_shown=True, limits=limits)
+    assert found["notes"] == ["op.out in 64 slots was not searched: the limits of this search are reached"]
+
+
+class Unreadable:
+    """A payload store that has lost what it had."""
+
+    def table(self, where: str, ref: str) -> pa.Table:
+        raise LogInconsistent(f"{where} is not there")
+
+    def pieces(self, where: str, ref: str, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
+        yield self.table(where, ref)
+
+
+def test_records_that_cannot_be_read_end_no_answer(sqlite_url: str, tmp_path: Path) -> None:
+    store = open_store(sqlite_url)
+    assert isinstance(store, SqlLogStore)
+    run = split(store)
+    store_body(store, run, "split.a", 1, pa.table({"v": ["x", "z"]}), Payloads(str(tmp_path)))
+    assert why_not(store, run, "join.out", {"v": "x"}, Unreadable()).is_there, "nothing before it is asked"
+    missing = why_not(store, run, "join.out", {"v": "z"}, Unreadable())
+    assert "event 1 of split.a is not there" in missing.notes
+    assert [str(one.port) for one in missing.searches][:2] == ["join.out", "filter.out"]
+    assert not any(met.fate is Fate.LEFT_OUT and met.is_output_known for one in missing.searches for met in one.met)
+    store.dispose()
+
+
+def test_what_retention_may_have_removed_was_not_left_out(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    assert isinstance(store, SqlLogStore)
+    run = split(store)
+    with writing(store.engine) as connection:
+        for table in (schema.event_data, schema.event_lineage):
+            connection.execute(sa.delete(table).where(table.c.send_op == "join"))
+    lines = told(store, run, "join.out", "z")
+    assert lines[0] == "join.out: no record has v=z (0 events searched, the records of 1 are not in the log)"
+    assert any("it made no event on the way to the port, or none that is in the log any more" in line for line in lines)
+    assert not any("left it out" in line for line in lines)
+    store.dispose()

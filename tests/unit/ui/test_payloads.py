@@ -19,7 +19,7 @@ from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.web_app import create_app
 from tests.support.page_readers import Readers, Retries
 from tests.support.stored_bodies import store_body, store_dataset
-from tests.unit.lineage.test_records import PRODUCTS, Sales, filled, sold
+from tests.unit.lineage.test_records import EVENTS, PRODUCTS, Sales, filled, sold
 from tests.unit.ui.conftest import OWNER
 
 BODY, DATASET = 3, 4
@@ -130,6 +130,18 @@ def test_missing_and_damaged_files_name_the_event_and_no_path(
     )
     assert str(stored.root) not in answer and file.name not in answer and file.name in caplog.text
     assert file.name in refused(stored, stored.client(owner=True), 500, event)
+
+
+def test_a_search_passes_over_what_is_missing_and_says_so(stored: Stored) -> None:
+    stored.body.unlink()
+    client = stored.client()
+    where = {"port": "ingest.out", "where": {"quantity": "2"}}
+    found = client.post(f"/api/runs/{stored.sales.run.uid}/lineage/find", json=where, headers=OWNER).json()
+    others = [number for number in range(EVENTS, 0, -1) if number != BODY]
+    assert [one["event"] for one in found["events"]] == others and found["before"] is None
+    assert (found["damaged"], found["searched"], found["sent"]) == (1, EVENTS - 1, EVENTS)
+    assert "the records of event 3 of ingest.out are missing in the payload store" in found["damaged_first"]
+    assert str(stored.root) not in found["damaged_first"]
 
 
 def test_a_dataset_that_is_too_large_for_a_table_is_no_trouble_of_the_store(
