@@ -1,6 +1,8 @@
-"""Who reads error texts: they come from the author's code and its data, as what a driver prints does."""
+"""Who reads error texts, and ids of Input Sets: they come from the author's code and its data."""
 
 from __future__ import annotations
+
+import re
 
 HIDDEN = "only who may read the logs of this DAG's tasks may read this"
 """What stands in the place of an error text."""
@@ -8,6 +10,18 @@ DATA_HIDDEN = "an Input Set, whose id only who may read the data of this DAG may
 """What stands in the place of where a driver has failed, if that is the id of an Input Set."""
 LONGEST_TEXT = 4000
 """Characters of an error."""
+_NAMED_SET = re.compile(r"""Input Set ('(?:[^'\\]|\\.)*('|\\?\Z)|"(?:[^"\\]|\\.)*("|\\?\Z))""", re.DOTALL)
+"""An Input Set with its id, as `FailurePoint` writes it: in quotes of either kind, as Python does."""
+
+
+def names_input_set(text: str | None) -> bool:
+    """Whether a place, as `FailurePoint` writes it, has the id of an Input Set in it; how many there are is no id."""
+    return _NAMED_SET.search(text or "") is not None
+
+
+def without_ids(place: str) -> str:
+    """A place without the ids of Input Sets; everything else stays."""
+    return _NAMED_SET.sub("an Input Set", place)
 
 
 def shortened(text: str | None) -> str | None:

@@ -11,7 +11,8 @@ from airflow_logio.run_report.report import Report
 from airflow_logio.runtime.figures.spark_ui import SparkUi
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.store.records import GroupStatus
-from airflow_logio.ui.run_history import driver_document, names_input_set
+from airflow_logio.ui.error_texts import names_input_set
+from airflow_logio.ui.run_history import driver_document
 
 MOST_DRIVERS = 50
 
@@ -31,7 +32,7 @@ def panel_document(
     statuses = [one.status for one in report.snapshot.groups if one.name in names]
     drivers = [one for one in report.drivers if one.group in names]
     shown = drivers[: -MOST_DRIVERS - 1 : -1]
-    hides_ids = any(names_input_set(one) for one in shown) and not ids_shown()
+    hides_ids = any(names_input_set(one.failed_at) for one in shown) and not ids_shown()
     return {
         "group": group,
         "whole": replicated_group(group),

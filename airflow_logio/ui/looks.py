@@ -17,7 +17,7 @@ from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui.lag_ages import LagAges
-from airflow_logio.ui.run_look import MOST_QUARANTINED, common_parts, operators_document, parts_with_errors
+from airflow_logio.ui.run_look import MOST_QUARANTINED, common_parts, has_ids, operators_document, parts_with_errors
 from airflow_logio.ui.shared_value import SharedValue
 
 FRESH_SECONDS = 1.0
@@ -32,6 +32,8 @@ class RunLook:
     def __init__(self, report: Report, common: dict[str, Any]) -> None:
         """`common` as `common_parts` has them."""
         self.report = report
+        self.has_ids = has_ids(report)
+        """Whether it names Input Sets: else nobody need be asked who may read their ids."""
         self._common = common
         self._encoded: dict[tuple[bool, bool], bytes] = {}
         self.encoded(errors=True, ids=True)
@@ -43,11 +45,6 @@ class RunLook:
             parts = parts_with_errors(self.report, shown=errors, ids_shown=ids)
             found = self._encoded[errors, ids] = msgspec.json.encode({**self._common, **parts})
         return found
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether it names Input Sets: else nobody need be asked who may read their ids."""
-        return bool(self.report.quarantined)
 
     @property
     def dag_id(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.run_report.report import Report
 from airflow_logio.store.records import DriverRecord, ScalingRequest
-from airflow_logio.ui.error_texts import DATA_HIDDEN, HIDDEN, error_text
+from airflow_logio.ui.error_texts import DATA_HIDDEN, HIDDEN, error_text, names_input_set
 from airflow_logio.ui.past_stops import PastStop, past_stops
 
 MOST = 300
@@ -115,11 +115,6 @@ def _asked(request: ScalingRequest) -> str:
     return f"{request.by} asks for {request.replicas} replicas{reason}"
 
 
-def names_input_set(driver: DriverRecord) -> bool:
-    """Whether the place where it has failed has the id of an Input Set in it."""
-    return "Input Set" in (driver.failed_at or "")
-
-
 def driver_document(driver: DriverRecord, *, shown: bool, ids_shown: bool) -> dict[str, Any]:
     """One incarnation, for the panel of its group; `shown`: with the text of its error. `ids_shown`: with
     the id of an Input Set at which it has failed."""
@@ -131,6 +126,6 @@ def driver_document(driver: DriverRecord, *, shown: bool, ids_shown: bool) -> di
         "first_commit_at": driver.first_commit_at,
         "ended_at": driver.ended_at,
         "error": error_text(driver.error, shown=shown),
-        "failed_at": driver.failed_at if ids_shown or not names_input_set(driver) else DATA_HIDDEN,
+        "failed_at": driver.failed_at if ids_shown or not names_input_set(driver.failed_at) else DATA_HIDDEN,
         "process": None if driver.pid is None else f"{driver.pid} on {driver.host}",
     }

@@ -20,7 +20,7 @@ from airflow_logio.runtime.figures.run_summary import quarantined_json
 from airflow_logio.runtime.figures.snapshot import ConnectionView, GroupView
 from airflow_logio.store.load_records import Load
 from airflow_logio.store.records import GroupStatus, RunSpec
-from airflow_logio.ui.error_texts import error_text
+from airflow_logio.ui.error_texts import error_text, names_input_set, without_ids
 from airflow_logio.ui.fullness import Fullness
 from airflow_logio.ui.lag_ages import LagAge, LagAges
 from airflow_logio.ui.run_history import happenings, noted
@@ -63,27 +63,36 @@ def parts_with_errors(report: Report, *, shown: bool, ids_shown: bool) -> dict[s
     wholes = {view.name: view for view in report.snapshot.wholes}
     used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
     return {
-        "groups": [_group(view, report.run.spec, errors.get(view.name)) for view in used],
-        "wholes": [_whole(one, wholes.get(one.group), shown=shown) for one in report.replicated],
+        "groups": [_group(view, report.run.spec, errors.get(view.name), ids_shown=ids_shown) for view in used],
+        "wholes": [_whole(one, wholes.get(one.group), shown=shown, ids_shown=ids_shown) for one in report.replicated],
         "history": happenings(report, shown=shown),
         "quarantine": _quarantine(report, shown=shown, ids_shown=ids_shown),
     }
 
 
-def _group(view: GroupView, spec: RunSpec, error: Mapping[str, Any] | None) -> dict[str, Any]:
+def has_ids(report: Report) -> bool:
+    """Whether what `parts_with_errors` shows names Input Sets: in the quarantine, or in what a driver is doing."""
+    views = (*report.snapshot.groups, *report.snapshot.wholes)
+    loads = (view.status.load for view in views)
+    return bool(report.quarantined) or any(load is not None and names_input_set(load.call) for load in loads)
+
+
+def _group(view: GroupView, spec: RunSpec, error: Mapping[str, Any] | None, *, ids_shown: bool) -> dict[str, Any]:
     whole = replicated_group(view.name)
     return {
         "name": view.name,
         "whole": whole if whole in spec.replicated else None,
-        **_of_status(view.status),
+        **_of_status(view.status, ids_shown=ids_shown),
         **as_json.figures_document(view),
         "last_error": error,
     }
 
 
-def _whole(one: Replicas, view: GroupView | None, *, shown: bool) -> dict[str, Any]:
+def _whole(one: Replicas, view: GroupView | None, *, shown: bool, ids_shown: bool) -> dict[str, Any]:
     """A replicated group with all its slots and replicas."""
-    figures = {} if view is None else {**_of_status(view.status), **as_json.figures_document(view)}
+    figures = {}
+    if view is not None:
+        figures = {**_of_status(view.status, ids_shown=ids_shown), **as_json.figures_document(view)}
     return {
         "name": one.group,
         **figures,
@@ -98,7 +107,7 @@ def _whole(one: Replicas, view: GroupView | None, *, shown: bool) -> dict[str, A
     }
 
 
-def _of_status(status: GroupStatus) -> dict[str, Any]:
+def _of_status(status: GroupStatus, *, ids_shown: bool) -> dict[str, Any]:
     identity = status.identity
     return {
         "state": status.state.value,
@@ -112,21 +121,22 @@ def _of_status(status: GroupStatus) -> dict[str, Any]:
         "process": None if identity is None else f"{identity.pid or identity.parent_pid} on {identity.host}",
         "heartbeat_seconds_ago": status.beat_age_seconds,
         "standby": standby_of(status),
-        **_load(status.load if status.state in WORKING else None),
+        **_load(status.load if status.state in WORKING else None, ids_shown=ids_shown),
         "spark": _spark(status.load),
     }
 
 
-def _load(load: Load | None) -> dict[str, Any]:
+def _load(load: Load | None, *, ids_shown: bool) -> dict[str, Any]:
     """Of a driver that works: what an ended one has said last is no figure of now."""
     if load is None:
         return {"busy": None, "blocked": None, "events_per_second": None, "call": ""}
     events = max(load.events_in, load.events_out)
+    call = load.call if ids_shown else without_ids(load.call)
     return {
         "busy": round(load.busy, 3),
         "blocked": round(load.blocked, 3),
         "events_per_second": round(events / load.seconds, 1) if load.seconds > 0 else None,
-        "call": f"{load.call} for {load.call_seconds:.0f} s" if load.call else "",
+        "call": f"{call} for {load.call_seconds:.0f} s" if call else "",
     }
 
 

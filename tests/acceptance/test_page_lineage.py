@@ -226,6 +226,43 @@ def test_where_nothing_was_made_of_an_event_it_says_what_became_of_it(sqlite_url
     store.dispose()
 
 
+def test_it_does_not_say_that_nothing_was_made_where_it_does_not_know(sqlite_url: str) -> None:
+    """As if the log had more slots than one click asks for, or retention had removed what was made."""
+    store = open_store(sqlite_url)
+    run = with_losses(store).run
+    unmade: list[dict[str, object]] = []
+
+    def cut(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "unmade": unmade, "unmade_cut": not unmade})
+
+    with page_of(sqlite_url, run.uid[:8]) as address, browsed() as browser:
+        page = browser.page
+        page.route("**/lineage/step?*", cut)
+        aside = page.get_by_label("Lineage", exact=True).locator("aside")
+        inset = {"operator": "hourly", "id": "noon"}
+        none = {"operator": "hourly", "events": 1, "input_sets": [], "input_sets_in_all": 0}
+        expected: dict[str, list[dict[str, object]]] = {
+            "What became of it is said of the first part only.": [],
+            "It has no records for hourly": [{**none, "use": "no_records"}],
+            "done: nothing that was made of it is in the log any more, or nothing was made: noon": [
+                {**none, "use": "let_go", "input_sets": [inset], "input_sets_in_all": 1}
+            ],
+            "Nothing that hourly has made of it is in the log any more": [{**none, "use": "let_go"}],
+            "hourly has made nothing of it in lineage": [{**none, "use": "without_output"}],
+        }
+        for said, some in expected.items():
+            unmade[:] = some
+            page.goto("about:blank")
+            page.goto(f"{address}&port=clean.out&event=3")
+            page.get_by_role("button", name="What was made from it: clean.out 3").click()
+            expect(aside).to_contain_text(said)
+            expect(aside).not_to_contain_text("so far")
+            expect(aside).not_to_contain_text("0 Input Sets")
+        assert browser.faults() == browser.complaints == []
+    store.dispose()
+
+
 def test_records_of_a_dataset_are_shown_with_their_places_and_rows(sqlite_url: str) -> None:
     store = open_store(sqlite_url)
     assert isinstance(store, SqlLogStore)

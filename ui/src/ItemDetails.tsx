@@ -116,7 +116,9 @@ export function ItemDetails({ server, api, item, data, open, way, walk, close }:
 /** What a step has found besides boxes, and how much of everything is not shown. */
 function stepSaid(way: Way, step: LineageStep, item: Item): string {
   const all = step.input_sets_in_all;
-  if (all === 0 && way === "forward") return step.unmade.length > 0 || step.cut ? "" : "Nothing was made from it so far.";
+  if (all === 0 && way === "forward") {
+    return step.unmade.length > 0 || step.cut || step.unmade_cut ? "" : "Nothing was made from it so far.";
+  }
   const parts = [
     all > 0 ? `${way === "backward" ? "Made from" : "Went into"} ${counted(all, "Input Set")}` : nothingBehind(step),
     followed(item) && ` (${followed(item)})`,
@@ -144,6 +146,7 @@ function named(insets: LineageStep["input_sets"], all: number): string {
 function unmadeSaid(one: Unmade, item: Item): string {
   const sets = `${counted(one.input_sets_in_all, "Input Set")} of ${one.operator}`;
   const which = named(one.input_sets, one.input_sets_in_all);
+  const has = item.many === 1 || one.events === 1 ? "has" : "have";
   const [events, is] = item.many === 1 ? ["it", "is"] : [counted(one.events, "event"), one.events === 1 ? "is" : "are"];
   const begin = events === "it" ? "It" : events;
   switch (one.use) {
@@ -156,7 +159,13 @@ function unmadeSaid(one: Unmade, item: Item): string {
     case "aside":
       return `${begin} ${is} in ${sets} in quarantine${which}`;
     case "without_output":
+      if (one.input_sets_in_all === 0) return `${one.operator} has made nothing of ${events} in lineage`;
       return `${begin} ${is} in ${sets}, done without an output in lineage${which}`;
+    case "let_go":
+      if (one.input_sets_in_all === 0) return `Nothing that ${one.operator} has made of ${events} is in the log any more, or nothing was made`;
+      return `${begin} ${is} in ${sets}, done: nothing that was made of it is in the log any more, or nothing was made${which}`;
+    case "no_records":
+      return `${begin} ${has} no records for ${one.operator}`;
   }
 }
 

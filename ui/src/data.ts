@@ -225,7 +225,7 @@ interface InputSetName {
 /** Events with which an operator has done the same. */
 export interface Unmade {
   operator: string;
-  use: "unused_yet" | "waiting" | "aside" | "without_output" | "ignored";
+  use: "unused_yet" | "waiting" | "aside" | "without_output" | "let_go" | "ignored" | "no_records";
   events: number;
   /** The first of them, as for a step. */
   input_sets: InputSetName[];

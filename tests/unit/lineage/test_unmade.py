@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from airflow_logio.errors import LineageUnknown
-from airflow_logio.protocol.values import Port
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Event, Kind, Port, Status
+from airflow_logio.runtime.figures import lost_outputs
+from airflow_logio.runtime.figures import unmade as unmade_module
 from airflow_logio.runtime.figures.unmade import Unmade, Use, unmade_of
 from airflow_logio.store.lineage.queries import step
 from airflow_logio.store.lineage.result import Direction, InputSetNode
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import ReplicatedShape
+from airflow_logio.store.records import GroupRef, OperatorShape, ReplicatedShape, ScopeShape
+from tests.support.garbage import expiry
+from tests.support.logs import spec, start_driver
+from tests.support.statements import counted_statements
 from tests.unit.lineage.flows import Flow
 from tests.unit.lineage.test_authored import SLOTS, replicated
 from tests.unit.lineage.test_steps import parted_flow
-from tests.unit.lineage.test_why_not import Logged, logged
+from tests.unit.lineage.test_why_not import HOURLY, Logged, logged
 
 
 def hourly(use: Use, event: int, inset: str | None = None) -> Unmade:
@@ -57,7 +64,7 @@ def test_it_is_bounded_and_claims_nothing_of_what_it_has_not_read(log_store: Log
 
 
 def test_behind_a_dispatcher_it_is_what_the_slots_have_done(log_store: LogStore) -> None:
-    flow = parted_flow(log_store)
+    flow, said = parted_flow(log_store), []
     for port in ("a.out", "w.out"):
         for number in (1, 2, 3):
             unmade, is_cut = unmade_of(flow.store, flow.run, port, [number], most_rows=999)
@@ -66,9 +73,113 @@ def test_behind_a_dispatcher_it_is_what_the_slots_have_done(log_store: LogStore)
                 (inset.operator_in_log, inset.inset_id)
                 for inset in step(flow.store, flow.run, Direction.FORWARD, port, number, most_rows=999)[0].input_sets()
             }
+            said += [one.operator for one in unmade]
             for one in unmade:
                 assert one.use is Use.WITHOUT_OUTPUT and one.events == {number}
                 assert not made & {(inset.operator_in_log, inset.inset_id) for inset in one.input_sets}
+    assert set(said) == {"v"}, "some events of which nothing was made"
+
+
+def parted(store: LogStore, parts: Mapping[int, Sequence[int]]) -> Logged:
+    """a → dispatch(v) → v: event of `a` → how many records each slot has got of it; none if nothing was sent on.
+
+    What has records waits in an Input Set, what has none is used by none.
+    """
+    slots = tuple(f"slot{number}" for number in range(max(map(len, parts.values()))))
+    shapes = {
+        "a": OperatorShape("g", {}, ("out",), (), ("out",), ("out",)),
+        "dispatch(v)": OperatorShape("g", {"in": "a.out"}, slots, ("in",), slots),
+    }
+    for number, port in enumerate(slots):
+        shapes[f"v[{number}]"] = OperatorShape("v", {"in": f"dispatch(v).{port}"}, ("out",), ("in",), ("out",))
+    named = replace(
+        spec("g", "v.1"),
+        operators=shapes,
+        scopes=(ScopeShape("a.out", "v.out"),),
+        replicated={"v": ReplicatedShape(("v.1",), len(slots), 1)},
+    )
+    driver = start_driver(store, run=store.start_run(named))
+    commit: fx.Effects = []
+    for number, counts in parts.items():
+        whole = fx.Delivery(Port("dispatch(v)", "in"), ((str(number), Status.DONE),), fused=True, kept=True)
+        event = Event(Port("a", "out"), number, Kind.DATA, sum(counts), None, b"")
+        commit += [fx.LogEvent(event, (whole,), kept=True), fx.CountEvents(event.sender, "out", 1, 1)]
+        for slot, records in enumerate(counts):
+            part = Event(Port("dispatch(v)", f"slot{slot}"), number, Kind.DATA, records, None, b"")
+            insets = (("w", Status.UNDONE),) if records else ()
+            taken = fx.Delivery(Port(f"v[{slot}]", "in"), insets, fused=True, kept=True)
+            commit += [
+                fx.LogEvent(part, (taken,), kept=True),
+                fx.RecordLineage(part.sender, number, str(number)),
+                fx.CountEvents(part.sender, "out", 1, 1),
+            ]
+    driver.session.commit(commit)
+    return Logged(store, driver.run)
+
+
+def waits(event: int, *slots: int) -> Unmade:
+    return Unmade("v", Use.WAITING, {event}, {InputSetNode("v", "w", slot) for slot in slots})
+
+
+def test_parts_without_records_say_nothing_of_an_event(log_store: LogStore) -> None:
+    """Slots get them to know how far time has come. An event without records was sent on to nobody."""
+    run = parted(log_store, {1: [0, 2, 0], 2: [], 3: [0, 0, 0]})
+    assert of(run, "a.out", 1) == [waits(1, 1)]
+    for event in (2, 3):
+        assert of(run, "a.out", event) == [Unmade("v", Use.NO_RECORDS, {event})]
+    assert of(run, "a.out", 1, 2, 3) == [Unmade("v", Use.NO_RECORDS, {2, 3}), waits(1, 1)]
+
+
+def test_behind_a_dispatcher_it_stops_after_some_slots_rows_and_seconds(
+    log_store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = parted(log_store, {1: [1] * 20})
+
+    def asked(most_rows: int = 99) -> tuple[list[Unmade], bool]:
+        return unmade_of(run.store, run.run, "a.out", [1], most_rows=most_rows)
+
+    assert asked() == ([waits(1, *range(20))], False)
+    (one,), is_cut = asked(21)
+    assert is_cut and len(one.input_sets) == 20, "of each kind, of all slots together"
+    (one,), is_cut = asked(5)
+    assert is_cut and len(one.input_sets) == 4
+    with counted_statements() as every:
+        asked()
+    monkeypatch.setattr(unmade_module, "MOST_SENDERS", 4)
+    with counted_statements() as some:
+        (one,), is_cut = asked()
+    assert is_cut and len(one.input_sets) == 3
+    assert len(some) < len(every) / 2 or not every, "a log in memory has no statements"
+    monkeypatch.setattr(unmade_module, "MOST_SECONDS", 0.0)
+    assert asked() == ([], True)
+
+
+def kept_for(run: Logged, seconds: float | None) -> Logged:
+    scopes = tuple(replace(scope, retention_seconds=seconds) for scope in run.run.spec.scopes)
+    return Logged(run.store, replace(run.run, spec=replace(run.run.spec, scopes=scopes)))
+
+
+def test_where_retention_has_removed_outputs_it_does_not_say_that_there_were_none(
+    log_store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes by port: what an Input Set was made of may be kept for longer than what was made of it."""
+    run = logged(log_store)
+    session = log_store.session(GroupRef(run.run.run_id, "g", 1))
+    session.open()
+    session.commit([expiry(HOURLY)])
+    inset = "2024-01-01T10:00"
+    assert of(run, "clean.out", 1) == [hourly(Use.LET_GO, 1, inset)]
+    assert of(run, "clean.out", 2) == [hourly(Use.WAITING, 2, "2024-01-01T11:00")]
+    dropped = Unmade("clean", Use.WITHOUT_OUTPUT, {6}, {InputSetNode("clean", "6")})
+    assert of(run, "source.out", 6) == [dropped], "nothing of clean.out was removed"
+    assert of(kept_for(run, 1.0), "clean.out", 1) == [hourly(Use.LET_GO, 1, inset)]
+    assert of(kept_for(run, 3600.0), "clean.out", 1) == [hourly(Use.WITHOUT_OUTPUT, 1, inset)], (
+        "too young to be removed"
+    )
+    monkeypatch.setattr(lost_outputs, "MOST_COUNTED", 3)
+    assert of(run, "source.out", 6) == [dropped], "it is kept for ever, and begins with its first events"
+    assert of(kept_for(run, 1.0), "source.out", 6) == [replace(dropped, use=Use.LET_GO)], "not all of it was counted"
+    assert of(kept_for(run, 3600.0), "source.out", 6) == [dropped]
 
 
 def test_what_a_dispatcher_has_not_parted_was_not_processed_by_its_receiver() -> None:

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from airflow_logio.errors import FailurePoint, LogUnavailable
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.runtime.systems.call_watch import CallWatch
 from airflow_logio.store import open_store
 from airflow_logio.store.load_records import Load, SparkApplication, Standby
 from airflow_logio.store.port import LogStore
@@ -21,7 +22,7 @@ from airflow_logio.ui import log_source, run_list, shared_value
 from airflow_logio.ui import looks as looks_module
 from airflow_logio.ui import shared_lists as lists_module
 from airflow_logio.ui.alone import alone_app
-from airflow_logio.ui.error_texts import DATA_HIDDEN, HIDDEN, LONGEST_TEXT
+from airflow_logio.ui.error_texts import DATA_HIDDEN, HIDDEN, LONGEST_TEXT, names_input_set, without_ids
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.page_files import ALONE, PLUGIN, address
 from airflow_logio.ui.run_look import MOST_QUARANTINED
@@ -30,6 +31,7 @@ from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
 from tests.support.page_readers import Retries
 from tests.support.two_groups import TwoGroups
+from tests.unit.lineage.test_why_not import logged
 from tests.unit.ui.conftest import OWNER, QUIET, SILENT, STRANGER, TALKER
 
 TOKEN = {"authorization": "Bearer secret"}
@@ -166,18 +168,89 @@ def test_error_texts_need_the_right_to_read_task_logs(client: TestClient, flow: 
     assert [one["incarnation"] for one in panel["drivers"]] == [2, 1]
 
 
+def everything(client: TestClient, uid: str, reader: dict[str, str], group: str, port: str) -> dict[str, str]:
+    """The whole text of every answer that somebody gets about a run, whatever it is."""
+    query = f"?port={port}&event=1&event=2&event=5&direction=forward&place=0&operator=total&connection=db&action=1"
+    bodies: dict[str, list[dict[str, Any]]] = {
+        "find": [{"port": port, "event": 1}, {"port": port, "at": 0}, {"port": port, "input_set": "Jane Doe"}],
+        "why_not": [{"port": port, "where": {"shop": "aside"}}],
+    }
+    texts = {}
+    for method, path in routes(client.app, uid=uid, group=group, name=address(PLUGIN)):
+        if path.startswith("/assets/"):
+            continue
+        if method == "GET":
+            asked = query.replace("&event=2&event=5", "") if "/lineage" in path and "/step" not in path else query
+            texts[path] = client.get(path + ("" if path == "/api/runs" else asked), headers=reader).text
+            texts[f"{path}, backward"] = client.get(path + asked.replace("forward", "backward"), headers=reader).text
+        for body in bodies.get(path.rpartition("/")[2], [{}]) if method == "POST" else ():
+            texts[f"{path} {body}"] = client.post(path, json=body, headers=reader).text
+    return texts
+
+
 def test_ids_of_input_sets_need_the_right_to_data(client: TestClient, flow: TwoGroups) -> None:
     """An author may make them of values. Who may read errors only, and who may not, see that there are some."""
     flow.set_aside("Jane Doe", error="KeyError")
-    at = FailurePoint("total", inset_id="Jane Doe")
+    at = FailurePoint("total", inset_id="Jane O'Doe")
     assert flow.store.declare_dead(flow.drivers["totals"].ref, "KeyError", failed_at=at)
+    in_call(flow.store, flow.drivers["ingest"].ref, FailurePoint("read", "in", 7, 'Jane "x" O\'Doe of operator'))
     path = f"/api/runs/{flow.run.uid}"
     for reader, shown in ((OWNER, True), (SILENT, True), (QUIET, False), (TALKER, False)):
-        (one,) = client.get(path, headers=reader).json()["quarantine"]["shown"]
+        seen = client.get(path, headers=reader).json()
+        (one,) = seen["quarantine"]["shown"]
         assert (one["operator"], one["input_set"]) == ("total", "Jane Doe" if shown else None), reader
+        inset = "Input Set 'Jane \"x\" O\\'Doe of operator'" if shown else "an Input Set"
+        assert {group["name"]: group["call"] for group in seen["groups"]} == {
+            "ingest": f"`generate` of event 7 on port read.in, {inset} of operator 'read' for 42 s",
+            "totals": "",
+        }
         (driver,) = client.get(f"{path}/groups/totals", headers=reader).json()["drivers"]
-        assert driver["failed_at"] == ("Input Set 'Jane Doe' of operator 'total'" if shown else DATA_HIDDEN), reader
+        assert driver["failed_at"] == ("Input Set \"Jane O'Doe\" of operator 'total'" if shown else DATA_HIDDEN), reader
+        texts = everything(client, flow.run.uid, reader, "totals", "read.out")
+        named = [path for path, text in texts.items() if "Jane" in text or "Doe" in text]
+        assert bool(named) == shown, (reader, named)
     assert client.get(path, headers=TALKER).json()["quarantine"]["shown"][0]["error"] == "KeyError"
+
+
+def test_lineage_names_no_input_sets_without_the_right_to_data(client: TestClient, store: LogStore) -> None:
+    run = logged(store).run
+    hours = ("T10:00", "T11:00", "T12:00")
+    for reader, shown in ((OWNER, True), (SILENT, True), (QUIET, False), (TALKER, False)):
+        texts = everything(client, run.uid, reader, "g", "clean.out")
+        named = [path for path, text in texts.items() if any(hour in text for hour in hours)]
+        assert (len(named) > 1) == shown and bool(named) == shown, (reader, named)
+
+
+def in_call(store: LogStore, ref: GroupRef, at: FailurePoint, seconds: float = 42.0) -> None:
+    """The driver is in a call of the author's code."""
+    load = Load(1.0, 0.0, 1.0, 0.0, 0, 0, 0, 0, call=str(CallWatch().call("generate", at)), call_seconds=seconds)
+    store.heartbeat(ref, 1, ready=True, rss_bytes=1, load=load)
+
+
+def test_what_a_driver_does_names_no_input_set_to_those_who_may_not_read_data(
+    client: TestClient, flow: TwoGroups
+) -> None:
+    """Also where nothing is in quarantine, and nothing is hidden of what names none."""
+    path = f"/api/runs/{flow.run.uid}"
+    many = FailurePoint("read", action="a Spark job of 12 Input Sets")
+    assert flow.store.declare_dead(flow.drivers["ingest"].ref, "KeyError", failed_at=many)
+    in_call(flow.store, flow.drivers["totals"].ref, FailurePoint("total", inset_id="Jane Doe"))
+    assert "Jane Doe" in client.get(path, headers=OWNER).text
+    assert "Jane" not in client.get(path, headers=TALKER).text
+    (driver,) = client.get(f"{path}/groups/ingest", headers=QUIET).json()["drivers"]
+    assert driver["failed_at"] == "a Spark job of 12 Input Sets of operator 'read'"
+
+
+@pytest.mark.parametrize(
+    "inset_id", ["Doe", "O'Doe", 'O"Doe', "O'\"Doe", "a\\", "a\\'\"Doe", "a\nDoe", "x' of operator 'Doe", ""]
+)
+def test_an_id_is_hidden_whatever_is_in_it(inset_id: str) -> None:
+    place = str(FailurePoint("total", "in", 3, inset_id, "the flush"))
+    hidden = "event 3 on port total.in, an Input Set of operator 'total', the flush of operator 'total'"
+    assert names_input_set(place) and without_ids(place) == hidden
+    assert not names_input_set(hidden) and not names_input_set(None)
+    cut = place[: place.index("Input Set ") + len("Input Set ") + max(1, len(repr(inset_id)) - 1)]
+    assert names_input_set(cut) and without_ids(cut) == "event 3 on port total.in, an Input Set", "a text that was cut"
 
 
 def test_every_answer_keeps_a_browser_from_more(client: TestClient, flow: TwoGroups) -> None:
