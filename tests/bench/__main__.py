@@ -21,6 +21,7 @@ from tests.bench import (
     in_airflow,
     lineage,
     log_commits,
+    many_groups,
     page,
     page_requests,
     recovery,
@@ -28,6 +29,7 @@ from tests.bench import (
     simulation,
     spark,
     throughput,
+    undone,
 )
 from tests.bench.databases import DATABASES, Databases, Postgres, Sqlite
 from tests.bench.paper import evaluation
@@ -97,6 +99,8 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("cluster", Postgres, lambda at, asked: cluster.measure(at, asked.small_events, asked.small_seconds)),
     ("log", Postgres, lambda at, asked: log_commits.measure(at, asked.runs, asked.log_rows)),
     ("growth", Databases, lambda at, asked: growth.measure(at, asked.log_rows)),
+    ("groups", Postgres, lambda at, _: many_groups.measure(at)),
+    ("undone", Databases, lambda at, asked: undone.measure(at, asked.runs)),
     ("lineage", Postgres, lambda at, asked: lineage.measure(at, asked.runs)),
     ("hops", Postgres, lambda at, _: hops.measure(at)),
     ("page", Databases, lambda at, _: itertools.chain(page.measure(at), page_requests.measure(at), clicks.measure(at))),
