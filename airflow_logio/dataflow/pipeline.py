@@ -347,7 +347,7 @@ class Pipeline:
             for name in names
             if name in self.operators
         )
-        return f"pipeline {self.name!r} has no group {', '.join(names)}; it has {list(self.groups)}{inside}"
+        return f"pipeline {self.name!r} has no group {', '.join(map(repr, names))}; it has {list(self.groups)}{inside}"
 
     def applications_of(self, operator: str) -> tuple[str, ...]:
         """The applications in which an operator may run: that of its group, or all its replicas."""

@@ -132,3 +132,11 @@ def test_the_groups_depend_on_the_graph_and_not_on_when_it_is_made(order: tuple[
     (members,) = groups(p).values()
     assert sorted(members) == sorted(["read", "left", "right", "left_end", "right_end"])
     assert p.fingerprint() == p.fingerprint()
+
+
+def test_who_names_an_operator_in_place_of_its_group_is_told_where_it_is() -> None:
+    p = made()
+    assert p.no_group("nobody") == "pipeline 'p' has no group 'nobody'; it has ['read']"
+    assert p.no_group("two").endswith(
+        "Operator 'two' is in group 'read': give it a group of its own with .group('two', 'two')"
+    )
