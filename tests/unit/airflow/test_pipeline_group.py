@@ -75,7 +75,7 @@ def test_it_survives_serialization() -> None:
     [
         ({}, "needs a connection id for warehouse"),
         ({"connections": {**WAREHOUSE, "x": "y"}}, "no connection x"),
-        ({"connections": WAREHOUSE, "groups": {"hourli": {}}}, "no group hourli"),
+        ({"connections": WAREHOUSE, "groups": {"hourli": {}}}, "no group 'hourli'"),
     ],
 )
 def test_a_wrong_name_is_an_import_error_of_the_dag(arguments: dict[str, dict[str, str]], message: str) -> None:
