@@ -33,7 +33,7 @@ class RunLook:
         """`common` as `common_parts` has them."""
         self.report = report
         self.has_ids = has_ids(report)
-        """Whether it names Input Sets: else nobody need be asked who may read their ids."""
+        """Whether it names Input Sets: else no one needs to be asked who may read their ids."""
         self._common = common
         self._encoded: dict[tuple[bool, bool], bytes] = {}
         self.encoded(errors=True, ids=True)

@@ -130,18 +130,21 @@ class _Searched:
 
 @dataclass
 class _Before:
-    """What is asked for before an operator, for those of its outputs where the same values would come from there."""
+    """What is asked for before an operator, for those of its outputs where the same values would come from there. Outputs
+    that were not searched to the end are not among them."""
 
     values: Sought
     not_followed: dict[str, str] = field(default_factory=dict)
     outputs: dict[Port, _Searched] = field(default_factory=dict)
 
-    def has(self, state: _State) -> bool:
-        return any(one.state is state for one in self.outputs.values())
+    @property
+    def is_found(self) -> bool:
+        """Behind one of the outputs, at least."""
+        return any(one.state is _State.FOUND for one in self.outputs.values())
 
     @property
     def is_known(self) -> bool:
-        return all(one.state is _State.NONE and one.is_whole for one in self.outputs.values())
+        return all(one.is_whole for one in self.outputs.values())
 
 
 class _Search:
@@ -269,7 +272,7 @@ class _Search:
         for ask, one in searched:
             operator = base_operator(ask.port.operator)
             if one.state is _State.UNKNOWN:
-                continue  # nothing is sought behind it, and `Way.is_known` says that it is missing
+                continue  # nothing is sought before it for this output, and `Way.is_known` says that it is missing
             try:
                 values, lost = self._translated(ask, name, sender)
             except LineageUnknown:
@@ -289,10 +292,8 @@ class _Search:
     def _add(self, sender: Port, receiver: Port, outputs: Sequence[Port], before: _Before) -> None:
         """Seek the records before an operator that has none of them behind it; where it has some, it has not left them
         out, and the way on from there tells the rest."""
-        if not before.has(_State.FOUND) and not before.has(_State.NONE):
-            return
         ask = self._asks.setdefault(sender, {}).setdefault(_key(before.values), _Ask(sender, before.values))
-        if before.has(_State.FOUND):
+        if before.is_found:
             ask.is_behind = True
             return
         newest = {output: one.newest for output, one in before.outputs.items()}

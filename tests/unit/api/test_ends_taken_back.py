@@ -116,7 +116,8 @@ def test_what_is_made_after_an_end_that_was_taken_back_is_searched(store: LogSto
     launch_and_pump(bench)
     (found,) = events_holding(store, bench.run, "checked.out", unlucky)
     assert (found.records, found.searched, found.sent) == ({4: 1}, 3, 3)
-    assert held_document(store, bench.run, "checked.out", unlucky, None, None)["before"] is None
+    held = held_document(store, bench.run, "checked.out", unlucky, None, None)
+    assert held["events"] == [{"port": "checked.out", "event": 4, "records": 1}] and held["before"] is None
     assert why_not(store, bench.run, "checked.out", unlucky).is_there
     never = why_not(store, bench.run, "checked.out", {"value": "99"})
     assert not any(one.found for one in never.searches) and all(one.is_whole for one in never.searches)

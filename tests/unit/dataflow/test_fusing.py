@@ -32,11 +32,16 @@ def spread(records: pa.Table) -> pa.Table:
     return records
 
 
+@generate(inputs=("left", "right"))
+def two_inputs(left: pa.Table, right: pa.Table) -> pa.Table:
+    return left
+
+
 class Hand(ManualOperator):
     order_insensitive = True
 
     def run(self, logio: Logio) -> None:
-        raise NotImplementedError
+        """Only its place in the graph matters here."""
 
 
 def made(**settings: Any) -> Pipeline:
@@ -77,6 +82,16 @@ def test_a_named_group_is_as_its_author_made_it() -> None:
     # `two` and `done` are behind it, and `read` before it: together they would send to it and get from it.
     assert groups(p) == {"read": ("read", "other", "end"), "middle": ("one",), "two": ("two", "done")}
     assert p.groups["middle"].spark == {"spark.driver.memory": "2g"}
+
+
+def test_groups_form_no_cycle_through_a_named_one() -> None:
+    p = Pipeline("p")
+    begin = p.source("read", ParquetSource("f"))
+    middle = p.operator("middle", same, begin)
+    p.operator("both", two_inputs, left=begin, right=middle, window=EveryEvents(2))
+    p.sink("done", Count(), "both")
+    p.group("middle", middle)
+    assert groups(p) == {"read": ("read",), "middle": ("middle",), "both": ("both", "done")}
 
 
 def test_what_needs_spark_is_told_apart() -> None:
