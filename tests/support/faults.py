@@ -182,14 +182,16 @@ def terminate(engine: Engine, backend: int) -> None:
 
 
 @contextmanager
-def slow_commit(store: Database, seconds: float, *, rolls_back: bool = False) -> Iterator[list[threading.Timer]]:
+def slow_commit(store: Database, seconds: float, *, rolls_back: bool = False) -> Iterator[threading.Event]:
     """The first COMMIT is so long on its way that its client has given up: it still comes, on the old connection.
 
-    Or the database notices after so long that the client has gone, and rolls back. Yields the timer of that.
+    Or the database notices after so long that the client has gone, and rolls back. Yields what is set when the
+    transaction is about to end: before it, so that no one who knows its end can find this unset.
     """
     dialect: Any = store.engine.dialect
     originals = dialect.do_commit, dialect.do_close, dialect.do_terminate
     late: list[threading.Timer] = []
+    ending = threading.Event()
     kept: list[Any] = []
 
     def do_commit(connection: Any) -> None:
@@ -199,6 +201,7 @@ def slow_commit(store: Database, seconds: float, *, rolls_back: bool = False) ->
         kept.append(getattr(connection, "driver_connection", connection))
 
         def arrive() -> None:
+            ending.set()
             kept[0].rollback() if rolls_back else kept[0].commit()
             kept[0].close()
 
@@ -206,13 +209,13 @@ def slow_commit(store: Database, seconds: float, *, rolls_back: bool = False) ->
         late[0].start()
         raise _lost(connection, "no answer")
 
-    def unless_kept(ending: Callable[[Any], None]) -> Callable[[Any], None]:
-        return lambda connection: None if connection in kept else ending(connection)
+    def unless_kept(original: Callable[[Any], None]) -> Callable[[Any], None]:
+        return lambda connection: None if connection in kept else original(connection)
 
     dialect.do_commit = do_commit
     dialect.do_close, dialect.do_terminate = map(unless_kept, originals[1:])
     try:
-        yield late
+        yield ending
     finally:
         for timer in late:
             timer.join()
