@@ -1,7 +1,8 @@
 """What lineage costs a run: the chain of the paper's use case 1, as fast as it can, with and without a scope over all of it.
 
 The paper's own series are paced by sleeps, behind which such costs disappear; one of them is run, too. Two runs that are
-compared are neighbours, and take turns in who is first.
+compared are neighbours, and take turns in who is first. What lineage adds to the commits alone is measured in turns of
+milliseconds (`lineage_commits`), which is finer than whole runs can be.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import psutil
 from tests.bench.cpu import cpu_seconds
 from tests.bench.databases import Postgres
 from tests.bench.figure import Figure
+from tests.bench.lineage_commits import added
 from tests.bench.paper.experiments import Experiment
 from tests.bench.paper.measured_run import measured
 from tests.bench.paper.scaled import Scaled
@@ -41,6 +43,9 @@ def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
     yield from _compared(databases, f"series {PACED} of the paper, {paced.events} events", paced, max(PAIRS, runs))
     fast = f"{EVENTS:,} events of {EVENT_BYTES // 1000} kB, no sleeps"
     yield from _compared(databases, fast, _unpaced(), max(PAIRS, runs))
+    commits = [added(databases) for _ in range(max(PAIRS, runs))]
+    what = f"CPU time of commits, {EVENT_BYTES // 1000} kB an Output Set"
+    yield _figure(databases.name, what, [(one.without / 1e6, one.having / 1e6) for one in commits])
 
 
 def _compared(databases: Postgres, what: str, wanted: Scaled, many: int) -> Iterator[Figure]:
@@ -78,5 +83,9 @@ def _unpaced() -> Scaled:
 def _figure(database: str, what: str, pairs: list[tuple[float, float]]) -> Figure:
     more = [100 * (having / without - 1) for without, having in pairs]
     told = ", ".join(f"{one:+.1f}" for one in more)
-    details = f"{median(without for without, _ in pairs):.1f} s without; all: {told}"
+    details = f"{_told(median(without for without, _ in pairs))} without; all: {told}"
     return Figure(database, f"lineage, more {what}", median(more), "%", TARGET, details)
+
+
+def _told(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e6:.0f} microseconds"

@@ -97,11 +97,11 @@ def _result(results: Any, processes: list[Any]) -> float:
 def _prepare(store: SqlLogStore, driver: Driver, size: int) -> None:
     """Events that wait for the group, whose bodies are not read here."""
     waiting = min(WAITING, 40 * 10_000_000 // (size + 10_000))
-    _fill(store, driver.run.run_id, 1, waiting, Status.UNDONE, "NULL", kept=False)
+    fill(store, driver.run.run_id, 1, waiting, Status.UNDONE, "NULL", kept=False)
     store.declare_dead(driver.ref, "the benchmark's process takes over")
 
 
-def _fill(store: SqlLogStore, run_id: int, first: int, last: int, status: Status, inset: str, *, kept: bool) -> None:
+def fill(store: SqlLogStore, run_id: int, first: int, last: int, status: Status, inset: str, *, kept: bool) -> None:
     """Rows of events `first` to `last`, on their way from `OUT` to `IN`, with bodies of 100 bytes."""
     numbers = f"generate_series({first}, {last}) AS n"
     log = (
@@ -242,8 +242,8 @@ def _growth(databases: Postgres, most_rows: int) -> Iterator[Figure]:
         commit, body, there, next_id = _ours(driver), b"x" * 100, 0, 10**9
         cost: dict[int, float] = {}
         for rows in sorted({*(rows for rows in GROWTH if rows < most_rows), most_rows}):
-            _fill(store, driver.run.run_id, there + 1, rows, Status.DONE, "n::text", kept=True)
-            _fill(store, driver.run.run_id, next_id, next_id + COMMITS, Status.UNDONE, "NULL", kept=False)
+            fill(store, driver.run.run_id, there + 1, rows, Status.DONE, "n::text", kept=True)
+            fill(store, driver.run.run_id, next_id, next_id + COMMITS, Status.UNDONE, "NULL", kept=False)
             seconds = []
             for number in range(next_id, next_id + COMMITS):
                 began = time.perf_counter()
