@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from getpass import getuser
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +25,7 @@ from airflow_logio.errors import Fenced, ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
 from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
-from airflow_logio.runtime.launch.processes import this_host
+from airflow_logio.runtime.launch.processes import this_host, this_person
 from airflow_logio.runtime.supervision.own_place import give_up_place
 from airflow_logio.runtime.supervision.presence import last_look, missing
 from airflow_logio.runtime.supervision.retrial import STARTABLE, nothing_to_retry
@@ -119,7 +118,7 @@ def _take_new_code(store: LogStore, run: Run, group: str | None) -> None:
     for status in statuses:
         if status.state in CONCLUDED and not reopens:
             continue
-        number = take_new_code(store, run, status.group, f"logio retry --code new by {getuser()} on {this_host()}")
+        number = take_new_code(store, run, status.group, f"logio retry --code new by {this_person()} on {this_host()}")
         said = f"its next driver gets code {number}"
         if number == status.code:
             said = f"{run.spec.bundle_root} holds no other code than code {number}, which it has"

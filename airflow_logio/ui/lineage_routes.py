@@ -25,7 +25,7 @@ from airflow_logio.ui.log_source import LogSource, TooManyAsk
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.page_payloads import PagePayloads
-from airflow_logio.ui.posted import LONGEST_TEXT, Posted, Text, decoded, posted_after
+from airflow_logio.ui.posted import LONGEST_TEXT, NO_NUL, Posted, Text, decoded, posted_after
 from airflow_logio.ui.record_documents import behind_document
 from airflow_logio.ui.why_not_document import why_not_document
 
@@ -38,7 +38,7 @@ WAIT_SECONDS = 1.0
 Number = Annotated[int, Query(ge=1, le=LARGEST)]
 Place = Annotated[int, Query(ge=0, le=LARGEST)]
 Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(max_length=documents.MOST_EVENTS)]
-Name = Annotated[str, Query(max_length=LONGEST_TEXT)]
+Name = Annotated[str, Query(max_length=LONGEST_TEXT, pattern=NO_NUL)]
 
 
 class SoughtEvents(Posted, frozen=True):

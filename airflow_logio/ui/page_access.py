@@ -6,11 +6,11 @@ import hmac
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from getpass import getuser
 from typing import Any
 
 from fastapi import HTTPException, Request
 
+from airflow_logio.runtime.launch.processes import this_person
 from airflow_logio.store.records import RunKey
 
 log = logging.getLogger(__name__)
@@ -81,10 +81,10 @@ class TokenAccess(Access):
         return True
 
     def name_of(self, user: Any) -> str:
-        return getuser()
+        return this_person()
 
     def note(self, user: Any, run: RunKey, action: str, asked: Mapping[str, Any]) -> None:
-        log.warning("%s asks on the page: %s run %s, %s", getuser(), action, run, dict(asked))
+        log.warning("%s asks on the page: %s run %s, %s", this_person(), action, run, dict(asked))
 
     def readable(self, user: Any) -> Collection[str] | None:
         return None

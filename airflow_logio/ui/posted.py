@@ -13,7 +13,9 @@ LONGEST = 16_384
 LONGEST_TEXT = 250
 """Characters of a name, a reason or a value in it."""
 _OF_THE_PAGE = ("same-origin", "none")
-Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+NO_NUL = r"^[^\x00]*$"
+"""What PostgreSQL takes as text."""
+Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT, pattern=NO_NUL)]
 T = TypeVar("T")
 
 
@@ -50,7 +52,7 @@ def decoded(body: bytes, kind: type[T]) -> T:
     """The body as a `kind`. Raises `HTTPException` 422, with what is wrong."""
     try:
         return msgspec.json.decode(body or b"{}", type=kind, strict=True)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HTTPException(422, str(error)) from error
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from getpass import getuser
 from pathlib import Path
 
 import psutil
@@ -58,6 +59,14 @@ def start_time_of(pid: int) -> float:
 
 def this_host() -> str:
     return socket.gethostname()
+
+
+def this_person() -> str:
+    """The name of the user whose process this is; a container's user may have none."""
+    try:
+        return getuser()
+    except (OSError, KeyError, ImportError):  # which of them depends on version and system
+        return f"user {os.getuid()}" if hasattr(os, "getuid") else "a user without a name"
 
 
 def identity_of(pid: int) -> DriverIdentity | None:

@@ -80,6 +80,10 @@ def test_only_who_may_change_the_runs_of_the_dag_does(
     assert retries.asked == []
 
 
+NO_TEXT = b'{"group": "\\u0000"}', b'{"group": "\xff"}', b'{"group": "\\ud800"}'
+"""What no database takes as text: NUL, a byte that is no UTF-8, and half of a character."""
+
+
 @pytest.mark.parametrize("action", CHANGING)
 def test_only_json_that_the_page_has_sent_is_taken(
     client: TestClient, flow: TwoGroups, readers: Readers, action: str
@@ -90,7 +94,8 @@ def test_only_json_that_the_page_has_sent_is_taken(
     as_json = {**BOSS, "content-type": "application/json; charset=utf-8"}
     for site in ("cross-site", "same-site"):
         assert client.post(where, content=b"{}", headers={**as_json, "sec-fetch-site": site}).status_code == 403
-    for content in (b"{", b"[]", b'{"group": 7}', b'{"another": 1}', b'{"group": "' + b"g" * 300 + b'"}'):
+    long = b'{"group": "' + b"g" * 300 + b'"}'
+    for content in (b"{", b"[]", b'{"group": 7}', b'{"another": 1}', long, *NO_TEXT):
         assert client.post(where, content=content, headers=as_json).status_code == 422, content
     assert client.post(where, content=b" " * (LONGEST + 1), headers=as_json).status_code == 413
     assert client.post(where, content=b"{", headers={"content-type": "text/plain"}).status_code == 401, (
