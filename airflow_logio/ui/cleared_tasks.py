@@ -42,4 +42,5 @@ CLEARING = Retrying(
     retry_by_tasks,
     "Its task is cleared, with the tasks behind it. A worker launches a new driver, with the code that it has by now, which "
     "resumes where the log ends, at no cost to the recovery budget.",
+    puts_back=False,
 )

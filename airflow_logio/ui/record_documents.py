@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_logio.runtime.figures.event_columns import EventColumns
-from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, port_in_log
-from airflow_logio.runtime.figures.record_lineage import TracedEvent, TracedRead, step_behind
+from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, effect_size, port_in_log
+from airflow_logio.runtime.figures.record_lineage import MOST_STEP_RECORDS, TracedEvent, TracedRead, step_behind
 from airflow_logio.runtime.figures.shown_records import distinct_names, rows_at
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui.lineage_documents import MOST_COLUMNS, MOST_PORTS, MOST_READS, MOST_RECORDS, page_port, shown_text
+from airflow_logio.ui.page_payloads import RecordsOutOfReach
+
+log = logging.getLogger(__name__)
 
 
 def behind_document(
@@ -26,13 +31,14 @@ def behind_document(
     Raises as `step_behind`.
     """
     found = step_behind(store, run, port, event, place, load)
+    left = _RowsLeft(MOST_STEP_RECORDS)
     by_port: dict[str, list[TracedEvent]] = {}
     for one in found.origins:
         by_port.setdefault(page_port(one.event), []).append(one)
     return {
         "ports": [_port(store, run, name, group, load) for name, group in list(by_port.items())[:MOST_PORTS]],
         "ports_in_all": len(by_port),
-        "reads": [_read(store, run, one, load) for one in found.reads[:MOST_READS]],
+        "reads": [_read(store, run, one, load, left) for one in found.reads[:MOST_READS]],
         "reads_in_all": len(found.reads),
     }
 
@@ -59,8 +65,8 @@ def _rows(
     having = iter([(node, one) for node, one in named.items() if _many(one)])
     columns: list[str] = []
     rows: list[dict[str, Any]] = []
-    with store.lineage(run) as log:
-        events = EventColumns(log, load)
+    with store.lineage(run) as lineage:
+        events = EventColumns(lineage, load)
         while len(rows) < MOST_RECORDS and (some := dict(islice(having, MOST_RECORDS))):
             for event, records in events.each_kept(some, None):
                 one = some[event]
@@ -85,16 +91,39 @@ def _row(one: TracedEvent, place: int, value: Mapping[str, Any], columns: Sequen
     }
 
 
-def _read(store: LogStore, run: Run, one: TracedRead, load: Elsewhere | None) -> dict[str, Any]:
-    rows, by_key = one.rows(effect(store, run, one.read, load=load))
-    shown: pa.Table = distinct_names(rows.slice(0, MOST_RECORDS))
-    shown = shown.select(shown.column_names[:MOST_COLUMNS])
+@dataclass
+class _RowsLeft:
+    """Rows of reads through which this click may still search."""
+
+    many: int
+
+
+def _read(store: LogStore, run: Run, one: TracedRead, load: Elsewhere | None, left: _RowsLeft) -> dict[str, Any]:
+    """Its rows; where they are too many, or out of reach, a sentence: the records of events are there all the same."""
+    shown = {"operator": one.read.operator_in_log, "connection": one.read.connection}
+    many = effect_size(store, run, one.read)
+    if many > left.many:
+        said = "too many to be searched at once: ask `logio lineage ... --records`, or open the read"
+        return {**shown, **_no_rows(many), "problem": said}
+    left.many -= many
+    try:
+        rows, by_key = one.rows(effect(store, run, one.read, load=load))
+    except RecordsOutOfReach as error:
+        if error.reason:  # for the owner of the server: it may name paths
+            log.warning("The page of LOG.io cannot show the rows of %s: %s", one.read, error.reason)
+        return {**shown, **_no_rows(many), "problem": str(error)}
+    first: pa.Table = distinct_names(rows.slice(0, MOST_RECORDS))
+    first = first.select(first.column_names[:MOST_COLUMNS])
     return {
-        "operator": one.read.operator_in_log,
-        "connection": one.read.connection,
+        **shown,
         "by_key": by_key,
-        "columns": shown.column_names,
-        "rows": [[shown_text(value) for value in row.values()] for row in shown.to_pylist()],
+        "columns": first.column_names,
+        "rows": [[shown_text(value) for value in row.values()] for row in first.to_pylist()],
         "rows_in_all": rows.num_rows,
         "columns_in_all": rows.num_columns,
+        "problem": None,
     }
+
+
+def _no_rows(many: int) -> dict[str, Any]:
+    return {"by_key": False, "columns": [], "rows": [], "rows_in_all": many, "columns_in_all": 0}

@@ -25,6 +25,8 @@ class Retrying(NamedTuple):
     """One group of a run, or all that can be (None). Returns what is said of it; raises `LogioError`."""
     told: str
     """What will happen, for the person who is asked whether it may."""
+    puts_back: bool = True
+    """Whether Input Sets in quarantine are put back, too."""
 
 
 class ActionResult(NamedTuple):

@@ -109,7 +109,7 @@ def create_app(
         look = readable(uid, who)
         told = retrying.told if access.may_retry(who, look.dag_id) else None
         may_change, data = access.may_change(who, look.dag_id), access.may_read_data(who, look.dag_id)
-        return _json({"change": may_change, "data": data, "retry": told})
+        return _json({"change": may_change, "data": data, "retry": told, "puts_back": retrying.puts_back})
 
     ActionRoutes(changed or source, access, RunActions(retrying), readable).add_to(app)
     LineageRoutes(source, access, payloads, readable).add_to(app)

@@ -28,7 +28,7 @@ export function RunActions({ server, run, rights }: Props) {
     <div className="actions" role="group" aria-label="What can be done with the run">
       {alive.length > 0 && <Action name="Drain ..." open={() => ask("drain")} />}
       {alive.length > 0 && <Action name="Stop ..." open={() => ask("stop")} />}
-      {rights.retry !== null && !isOver && (stopped.length > 0 || run.condition.includes("quarantine")) && <Action name="Retry ..." open={() => ask("retry")} />}
+      {rights.retry !== null && !isOver && (stopped.length > 0 || (rights.puts_back && run.condition.includes("quarantine"))) && <Action name="Retry ..." open={() => ask("retry")} />}
       {!isOver && <Action name="Give up ..." open={() => ask("give_up")} />}
       {asked === "drain" && (
         <Confirm title={`Drain the run of ${run.pipeline}?`} action="Drain it" run={act} close={close}>

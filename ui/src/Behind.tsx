@@ -65,10 +65,12 @@ export function Behind({ server, api, way, walk }: Props) {
       {found?.reads.map((read, index) => (
         <div key={index}>
           <p className="small">
-            Read by {read.operator} from {read.connection}: {part(read.rows.length, read.rows_in_all, "row")}
-            {read.by_key ? ", with the keys of these records" : ", perhaps not all of them were used"}
+            Read by {read.operator} from {read.connection}:{" "}
+            {read.problem === null
+              ? part(read.rows.length, read.rows_in_all, "row") + (read.by_key ? ", with the keys of these records" : ", perhaps not all of them were used")
+              : `${counted(read.rows_in_all, "row")}, ${read.problem}`}
           </p>
-          <Records columns={read.columns} rows={read.rows} label={`Rows read from ${read.connection}`} />
+          {read.problem === null && <Records columns={read.columns} rows={read.rows} label={`Rows read from ${read.connection}`} />}
         </div>
       ))}
       {found !== null && found.reads_in_all > found.reads.length && (

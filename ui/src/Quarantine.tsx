@@ -1,5 +1,5 @@
 import type { Run } from "./data";
-import { count, moment } from "./words";
+import { count, counted, moment } from "./words";
 
 /** Input Sets that were set aside, with their errors; the oldest are shown. */
 export function Quarantine({ run }: { run: Run }) {
@@ -10,7 +10,7 @@ export function Quarantine({ run }: { run: Run }) {
     <section aria-label="Quarantine">
       <h2>Quarantine</h2>
       <p className="small">
-        {count(all)} Input Sets are set aside{shown.length < all ? `; the oldest ${count(shown.length)} are shown` : ""}.
+        {counted(all, "Input Set")} {all === 1 ? "is" : "are"} set aside{shown.length < all ? `; the oldest ${count(shown.length)} are shown` : ""}.
         {run.quarantine.next_step}
         {shown.some((one) => one.input_set === null) && " Their ids are for those who may read the data of this DAG."}
       </p>

@@ -176,6 +176,8 @@ export interface Rights {
   data: boolean;
   /** What a retry does here; null for those who may not. */
   retry: string | null;
+  /** Whether it puts back what is quarantined, too. */
+  puts_back: boolean;
 }
 
 export interface LineagePorts {
@@ -306,7 +308,8 @@ export interface BehindPort {
 export interface Behind {
   ports: BehindPort[];
   ports_in_all: number;
-  reads: (Table & { operator: string; connection: string; by_key: boolean })[];
+  /** `problem`: why its rows are not shown. */
+  reads: (Table & { operator: string; connection: string; by_key: boolean; problem: string | null })[];
   reads_in_all: number;
 }
 

@@ -13,5 +13,7 @@ interface Given {
 const server = new Server(new URL("logio/", document.baseURI).href, null);
 
 export default function LogioPage({ dagId, runId, taskId }: Given) {
-  return <App server={server} dagId={dagId ?? null} dagRunId={runId ?? null} taskId={taskId ?? null} />;
+  // Airflow keeps the tab, and this component, when a person goes to another task: what was chosen there is not the choice here.
+  const opened = JSON.stringify([dagId, runId, taskId]);
+  return <App key={opened} server={server} dagId={dagId ?? null} dagRunId={runId ?? null} taskId={taskId ?? null} />;
 }

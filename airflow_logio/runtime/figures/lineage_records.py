@@ -128,6 +128,13 @@ def effect(
         return pa.concat_tables(piece.filter(pc.is_in(piece.column(key), wanted)) for piece in chain([first], pieces))
 
 
+def effect_size(store: LogStore, run: Run, read: ReadNode) -> int:
+    """How many rows the stored effect of a side-effect read action has; none if retention has removed it."""
+    with store.lineage(run) as log:
+        headers = log.headers(read.operator_in_log, read_channel(read.connection), [read.action_id])
+        return sum(header.records for _, header in headers)
+
+
 def columns_of(stored: StoredBody, where: str, load: Elsewhere | None, columns: Sequence[str] | None) -> pa.Table:
     """Of the records of an event, those of `columns` that they have; None: all. `where` names the event in errors.
 

@@ -93,7 +93,10 @@ def numbered(kinds: Mapping[str, pa.DataType], sides: Sequence[Side]) -> list[Pl
     if not kinds or not sum(many):
         return [np.zeros(one, dtype=np.int64) for one in many]
     codes = [_codes([side.columns[name] for side in sides if side.many], kind) for name, kind in kinds.items()]
-    _, found = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+    if len(codes) == 1:  # numbered as they are, which takes a tenth of the time
+        (found,) = codes
+    else:
+        _, found = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
     return np.split(found.reshape(-1).astype(np.int64), np.cumsum(many)[:-1])
 
 

@@ -134,10 +134,18 @@ def _within(column: pa.ChunkedArray, stretch: Stretch, name: str) -> pa.ChunkedA
 
 def _as(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
     try:
-        return pa.scalar(text).cast(kind)
+        return _in_utc(text, kind) if pa.types.is_timestamp(kind) and kind.tz else pa.scalar(text).cast(kind)
     except pa.ArrowNotImplementedError as error:
         raise LineageUnknown(
             f"column {name!r} has type {kind}, in which no value can be looked for by its text"
         ) from error
     except pa.ArrowException as error:
         raise LineageUnknown(f"column {name!r} has type {kind}, and {text!r} is no value of it") from error
+
+
+def _in_utc(text: str, kind: pa.TimestampType) -> pa.Scalar:
+    """Times are UTC here unless they say otherwise, as everywhere."""
+    try:
+        return pa.scalar(text).cast(kind)
+    except pa.ArrowInvalid:  # Arrow wants a zone in the text of a time with one
+        return pa.scalar(text).cast(pa.timestamp(kind.unit)).cast(kind)

@@ -225,6 +225,7 @@ def test_a_retry_clears_the_groups_task_and_what_is_behind_it(api: TestClient, l
     assert refused.status_code == 403, "Airflow asks for this right where it clears tasks"
     rights = f"{PREFIX}/api/runs/{flow.run.uid}/rights"
     assert api.get(rights, headers=as_user("dag+-TASK_INSTANCE")).json()["retry"] is None
+    assert api.get(rights, headers=as_user("dag+")).json()["puts_back"] is False, "that needs the author's code"
     in_state("finish", "running")
     waits = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
     assert (waits.status_code, "behind totals, finish is running" in waits.text) == (409, True)

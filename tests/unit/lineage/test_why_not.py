@@ -189,6 +189,17 @@ def test_a_start_of_a_window_with_a_zone() -> None:
     assert [met.fate for met in answer.searches[1].met] == [Fate.WAITING]
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("ms", "Europe/Berlin"), pa.timestamp("us")])
+def test_a_time_without_a_zone_is_utc(kind: pa.DataType) -> None:
+    """What a person types, whether or not the column has a zone: Spark's have one."""
+    there = logged(MemoryLogStore(), made=pa.table({"hour": HOUR.cast(kind), "shop": ["x"]}))
+    for text in ("2024-01-01T10:00", "2024-01-01 10:00:00"):
+        assert there.asked(shop="x", hour=text).is_there
+    assert not there.asked(shop="x", hour="2024-01-01T11:00").is_there
+    if kind.tz:
+        assert there.asked(shop="x", hour="2024-01-01T11:00+01:00").is_there
+
+
 def test_two_conditions_on_one_column_are_both_meant() -> None:
     twice = Dependence(Uses.ONE, {"in": {"one": "shop_id", "other": "shop_id"}})
     made = pa.table({"one": ["x"], "other": ["x"]})

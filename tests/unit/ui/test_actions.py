@@ -120,8 +120,9 @@ def test_alone_the_token_is_needed_in_a_header(store: LogStore, flow: TwoGroups)
 def test_what_may_be_done_is_said_before(client: TestClient, flow: TwoGroups) -> None:
     where = f"/api/runs/{flow.run.uid}/rights"
     told = "It will be launched again."
-    assert client.get(where, headers=BOSS).json() == {"change": True, "data": True, "retry": told}
-    assert client.get(where, headers={"x-reader": "quiet"}).json() == {"change": False, "data": False, "retry": None}
+    assert client.get(where, headers=BOSS).json() == {"change": True, "data": True, "retry": told, "puts_back": True}
+    nothing = {"change": False, "data": False, "retry": None, "puts_back": True}
+    assert client.get(where, headers={"x-reader": "quiet"}).json() == nothing
     assert client.get(where, headers=STRANGER).status_code == 403
 
 

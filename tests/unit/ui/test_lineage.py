@@ -16,7 +16,7 @@ from airflow_logio.runtime.figures.event_search import SearchLimits, search_newe
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run
-from airflow_logio.ui import found_events, lineage_documents, lineage_routes, why_not_document
+from airflow_logio.ui import found_events, lineage_documents, lineage_routes, record_documents, why_not_document
 from airflow_logio.ui.error_texts import HIDDEN
 from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
@@ -474,7 +474,7 @@ def test_a_step_from_a_record_is_bounded_and_nothing_is_left_out_silently(
     assert client.get(where, headers=OWNER).status_code == 200, "as many as there may be"
 
 
-def test_what_was_read_for_a_record(client: TestClient, sales: Sales) -> None:
+def test_what_was_read_for_a_record(client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch) -> None:
     """`hourly` says nothing of its records: all of its Input Set, and the rows of the read with their keys."""
     found = asked(client, sales, "lineage/behind", "port=hourly.out&event=2&place=0")
     assert set(found["ports"][0]["doubts"]) == {
@@ -483,6 +483,12 @@ def test_what_was_read_for_a_record(client: TestClient, sales: Sales) -> None:
     }
     (read,) = found["reads"]
     assert read["by_key"] and sorted(row[0] for row in read["rows"]) == ["3", "4"]
+    monkeypatch.setattr(record_documents, "MOST_STEP_RECORDS", read_rows := 100)
+    assert asked(client, sales, "lineage/behind", "port=hourly.out&event=2&place=0")["reads"] == [read]
+    monkeypatch.setattr(record_documents, "MOST_STEP_RECORDS", read_rows - 1)
+    (read,) = asked(client, sales, "lineage/behind", "port=hourly.out&event=2&place=0")["reads"]
+    assert read["problem"].startswith("too many to be searched at once")
+    assert (read["rows"], read["rows_in_all"]) == ([], read_rows)
 
 
 # --- records that are not there ------------------------------------------------------------------------------------------
