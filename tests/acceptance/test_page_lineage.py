@@ -56,6 +56,11 @@ def test_why_a_record_is_not_there_is_asked_and_leads_to_the_events_that_are(sql
         why.click()
         expect(answer.get_by_role("button", name="source.out 6")).to_have_count(2)
         assert "dropped" not in page.url
+        quarantine = page.get_by_label("Quarantine", exact=True)
+        expect(quarantine).to_contain_text("1 Input Set is set aside")
+        expect(quarantine.locator("pre")).to_be_hidden()
+        quarantine.locator("summary").filter(has_text="ValueError: no price").click()
+        expect(quarantine.locator("pre")).to_be_visible()
         answer.get_by_role("button", name="source.out 6").first.click()
         graph = page.get_by_label("Lineage graph")
         expect(graph.get_by_role("button", name="What it was made from: source.out 6")).to_be_disabled()

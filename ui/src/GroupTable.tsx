@@ -68,8 +68,8 @@ export function GroupTable({ run, trails, selected, select }: Props) {
               <th scope="col">state</th>
               <th scope="col" className="number">incarnation</th>
               <th scope="col" className="number">recoveries</th>
-              <th scope="col" className="number">events/s</th>
-              <th scope="col" className="number">records/s</th>
+              <th scope="col" className="number" title="taken in by its driver, over its last 10 seconds">events/s</th>
+              <th scope="col" className="number" title="acknowledged in the log, over the last 4 seconds or more">records/s</th>
               <th scope="col" className="number">busy</th>
               <th scope="col" className="number">held up</th>
               <th scope="col" className="number">MB</th>

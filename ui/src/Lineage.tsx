@@ -133,7 +133,7 @@ export function Lineage({ server, uid, rights, named, open, trail, keep }: Props
       )}
       {stepsOf(graph).length > MOST_KEPT && <p className="small">The address keeps the first {MOST_KEPT} boxes that were unfolded.</p>}
       {graph.items.size > 0 && (
-        <div className={item ? "columns with-panel" : "columns"}>
+        <div className={item ? "lineage columns with-panel" : "columns"}>
           <Picture graph={graph} chosen={chosen} choose={chooseBox} unfold={unfoldAndKeep} />
           {item && (
             <ItemDetails
