@@ -21,10 +21,11 @@ from airflow_logio.runtime.figures.record_lineage import MOST_STEP_RECORDS
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.records import Run
+from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.ui.found_events import Sought, found_document
-from airflow_logio.ui.lineage_documents import step_document
+from airflow_logio.ui.lineage_documents import event_node, ports_document, read_node, records_document, step_document
 from airflow_logio.ui.record_documents import behind_document
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
@@ -39,10 +40,12 @@ MOST_RECORDS = MOST_STEP_RECORDS // WINDOW - 1
 """Of each event of other windows: nearly as many as a click may search through."""
 CHAIN = {
     "a": Op(events=WINDOW),
-    "b": Op(("a.out",), window="count", size=WINDOW, emits={"out": 1}),
+    "b": Op(("a.out",), window="count", size=WINDOW, emits={"out": 1}, reads=1),
     "c": Op(("b.out",), emits={"out": 1}),
 }
 BESIDE = 40
+FEW_ROWS, MOST_ROWS = 100, MOST_STEP_RECORDS
+"""Of the read action of a window; of other windows: as many as a click may search through."""
 CLICKS = 9
 TARGET_MS = 300.0
 
@@ -55,8 +58,8 @@ def measure(databases: Databases) -> Iterator[Figure]:
     with small_run(databases, CHAIN, ("a.out", "b.out"), WINDOW) as (store, flow):
         copy(store, flow.run.run_id, WINDOW, 1, WINDOWS)
         windows = [_window(number) for number in range(CLICKS + 1)]
-        _give_records(store, flow.run, windows, RECORDS)
-        _give_records(store, flow.run, [window + BESIDE for window in windows], MOST_RECORDS)
+        _give_records(store, flow.run, windows, RECORDS, FEW_ROWS)
+        _give_records(store, flow.run, [window + BESIDE for window in windows], MOST_RECORDS, MOST_ROWS)
         for what, click in _clicks(flow).items():
             yield _figure(databases.name, what, click)
 
@@ -84,8 +87,15 @@ def _clicks(flow: Flow) -> dict[str, Click]:
         "what a record was made from, 20,000 records": lambda n: behind_document(
             flow.store, dependent, "b.out", first(n), n % RECORDS, None
         ),
-        f"the same, {WINDOW * MOST_RECORDS:,} records": lambda n: behind_document(
+        f"the same, {WINDOW * MOST_RECORDS:,} records, and {MOST_ROWS:,} rows of a read": lambda n: behind_document(
             flow.store, dependent, "b.out", first(n + BESIDE), n % MOST_RECORDS, None
+        ),
+        "the ports of the run": lambda _: ports_document(flow.store, flow.run),
+        "the records of an event": lambda n: records_document(
+            flow.store, flow.run, event_node(flow.run, "a.out", first(n)), None
+        ),
+        f"the rows of a read, {MOST_ROWS:,} in all": lambda n: records_document(
+            flow.store, flow.run, read_node("b", "db", first(n + BESIDE)), None
         ),
         "find by number": lambda n: find(Sought(event=first(n))),
         "find by Input Set": lambda n: find(Sought(input_set=f"0000-{n}")),
@@ -102,30 +112,33 @@ def first(window: int) -> int:
     return window * WINDOW + 1
 
 
-def _give_records(store: SqlLogStore, run: Run, windows: Sequence[int], many: int) -> None:
-    """Orders of so many stores in each event of these windows, and one sum for each store in what was made of a window."""
+def _give_records(store: SqlLogStore, run: Run, windows: Sequence[int], many: int, rows_read: int) -> None:
+    """Orders of so many stores in each event of these windows, one sum for each store in what was made of a window, and so
+    many rows that were read for it."""
+    read = pa.table({"store": range(rows_read), "city": [f"city {number % 1000}" for number in range(rows_read)]})
     stores = pa.array(range(many), pa.int64())
     bodies = []
     for window in windows:
         sums = pa.table({"store": stores, "amount": pa.array([window * WINDOW] * many, pa.int64())})
-        bodies.append(("b", first(window), sums))
+        bodies += [("b", "out", first(window), sums), ("b", read_channel("db"), first(window), read)]
         for event in range(first(window), first(window + 1)):
             amounts = pa.array([event + place for place in range(many)], pa.int64())
             rows = {"store": stores, "amount": amounts, "item": [f"item {event % 97}"] * many}
-            bodies.append(("a", event, pa.table(rows)))
+            bodies.append(("a", "out", event, pa.table(rows)))
     statement = "UPDATE logio_event_data SET header = :header, body = :body WHERE run_id = :run AND send_op = :op"
     changes = [
         {
             "run": run.run_id,
             "op": op,
+            "channel": channel,
             "event": event,
             "body": (body := encode(table)),
             "header": encode_header(Kind.DATA, table.num_rows, body),
         }
-        for op, event, table in bodies
+        for op, channel, event, table in bodies
     ]
     with store.engine.begin() as connection:
-        connection.execute(sa.text(statement + " AND channel = 'out' AND event_id = :event"), changes)
+        connection.execute(sa.text(statement + " AND channel = :channel AND event_id = :event"), changes)
 
 
 def _with_rules(run: Run) -> Run:
@@ -141,7 +154,7 @@ def _figure(database: str, what: str, click: Click) -> Figure:
         began = time.perf_counter()
         found = click(_window(number))
         took.append((time.perf_counter() - began) * 1_000)
-        if not (found.get("ports") if "ports_in_all" in found else found["events"]):
+        if not any(found.get(name) for name in ("ports", "rows", "events")):
             raise RuntimeError(f"{what} has found nothing: {str(found)[:300]}")
     details = f"a run of {WINDOW * WINDOWS:,} events; the slowest of {CLICKS} {max(took[1:]):.0f} ms"
     return Figure(database, f"page, a click: {what}", median(took[1:]), "ms", f"{TARGET_MS:g}", details)
