@@ -19,9 +19,10 @@ from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.run_report.why_not_text import why_not_lines
 from airflow_logio.runtime.figures import event_search, record_fates
 from airflow_logio.runtime.figures import why_not as why_not_module
-from airflow_logio.runtime.figures.event_search import Holding, SearchLimits
+from airflow_logio.runtime.figures.event_search import Holding
 from airflow_logio.runtime.figures.record_fates import Fate, Met
 from airflow_logio.runtime.figures.record_values import Stretch
+from airflow_logio.runtime.figures.search_limits import SearchLimits, Spent
 from airflow_logio.runtime.figures.why_not import WhyNot, why_not
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
@@ -261,7 +262,7 @@ def test_it_is_said_if_there_was_no_time_for_all_that_has_become_of_a_record(mon
         return found
 
     monkeypatch.setattr(why_not_module, "events_holding", then_late)
-    monkeypatch.setattr(event_search.Spent, "is_late", lambda _: bool(late))
+    monkeypatch.setattr(Spent, "is_late", lambda _: bool(late))
     asked = {"shop": "waiting", "hour": "2024-01-01T11:00"}
     whole = run.asked(**asked).searches[1]
     assert len(whole.met) == 3 and not whole.is_met_cut, "so few are always looked at"

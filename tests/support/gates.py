@@ -1,0 +1,43 @@
+"""A payload store that holds up who reads it, until a test lets it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from airflow_logio.runtime.payloads import Payloads
+
+PATIENCE_SECONDS = 60.0
+
+
+class Gate:
+    """The records of `payloads`, once the gate is open."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        self._payloads = payloads
+        self._open = threading.Event()
+        self._waiting = threading.Semaphore(0)
+        self.read: list[str] = []
+        """What was asked for, in order."""
+
+    def open(self) -> None:
+        self._open.set()
+
+    def await_reader(self) -> None:
+        """One more stands before the gate."""
+        assert self._waiting.acquire(timeout=PATIENCE_SECONDS)
+
+    def table(self, where: str, ref: str) -> pa.Table:
+        self._pass(where)
+        return self._payloads.table(where, ref)
+
+    def pieces(self, where: str, ref: str, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
+        self._pass(where)
+        yield from self._payloads.pieces(where, ref, columns)
+
+    def _pass(self, where: str) -> None:
+        self.read.append(where)
+        self._waiting.release()
+        assert self._open.wait(PATIENCE_SECONDS), "the test has not opened the gate"
