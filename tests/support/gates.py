@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from airflow_logio.runtime.payloads import Payloads
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.store.sql.store import SqlLogStore
+from tests.support.stored_bodies import store_body
 
 PATIENCE_SECONDS = 60.0
 
@@ -22,8 +26,19 @@ class Gate:
         self.read: list[str] = []
         """What was asked for, in order."""
 
+    @classmethod
+    def before(cls, store: LogStore, run: Run, port: str, events: Mapping[int, pa.Table], payloads: Payloads) -> Gate:
+        """The records of these events are taken out of the log, into `payloads`."""
+        assert isinstance(store, SqlLogStore)
+        for event, table in events.items():
+            store_body(store, run, port, event, table, payloads)
+        return cls(payloads)
+
     def open(self) -> None:
         self._open.set()
+
+    def close(self) -> None:
+        self._open.clear()
 
     def await_reader(self) -> None:
         """One more stands before the gate."""

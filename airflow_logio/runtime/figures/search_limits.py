@@ -48,7 +48,7 @@ class SearchedSoFar:
     """Events that hold such a record."""
 
 
-class Watch:
+class SearchWatch:
     """Who waits for a search: is told how far it is, and may end it. This one does neither. Called by the searching thread,
     at each event: so it does not wait."""
 
@@ -63,9 +63,9 @@ class Watch:
 class Spent:
     """What a search, or several together, have used up of their limits."""
 
-    def __init__(self, limits: SearchLimits, watch: Watch | None = None) -> None:
+    def __init__(self, limits: SearchLimits, watch: SearchWatch | None = None) -> None:
         self._limits = limits
-        self._watch = watch or Watch()
+        self._watch = watch or SearchWatch()
         self._begun = time.monotonic()
         self._size = self._found = self._largest = 0
         self.events = 0

@@ -16,7 +16,7 @@ from airflow_logio.runtime.figures.event_search import Holding, events_holding
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.record_fates import Met, RecordFates, Way
 from airflow_logio.runtime.figures.record_values import AllOf, Condition, Sought, Stretch, column_names
-from airflow_logio.runtime.figures.search_limits import NO_LIMITS, SearchLimits, Spent, Watch
+from airflow_logio.runtime.figures.search_limits import NO_LIMITS, SearchLimits, SearchWatch, Spent
 from airflow_logio.store.lineage.authored_events import authored_events
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort
@@ -75,7 +75,7 @@ class WhyNot:
         return bool(self.searches and self.searches[0].found)
 
 
-class AnswerWatch(Watch):
+class AnswerWatch(SearchWatch):
     """Who waits for the answer, and may look at it while it grows. This one does not."""
 
     def grows(self, so_far: Callable[[], WhyNot]) -> None:

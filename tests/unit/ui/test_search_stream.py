@@ -22,7 +22,6 @@ from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.payloads.roots import payload_root
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.ui import lineage_routes, log_source, search_stream
 from airflow_logio.ui.alone import PageServer
 from airflow_logio.ui.log_source import LogSource
@@ -32,7 +31,6 @@ from airflow_logio.ui.web_app import create_app
 from tests.support.gates import Gate
 from tests.support.page_readers import Readers, Retries
 from tests.support.served import served
-from tests.support.stored_bodies import store_body
 from tests.support.streams import events
 from tests.support.waiting import eventually
 from tests.unit.lineage.test_why_not import SALES, logged
@@ -49,11 +47,8 @@ def run(store: LogStore) -> Run:
 @pytest.fixture
 def gate(store: LogStore, run: Run, sqlite_url: str) -> Gate:
     """Before the two newest events of `clean.out`, which the search reaches after `hourly.out`."""
-    assert isinstance(store, SqlLogStore)
-    payloads = Payloads(payload_root(sqlite_url, None) or "")
-    for event in (4, 5):
-        store_body(store, run, "clean.out", event, SALES[event], payloads)
-    return Gate(payloads)
+    newest = {event: SALES[event] for event in (4, 5)}
+    return Gate.before(store, run, "clean.out", newest, Payloads(payload_root(sqlite_url, None) or ""))
 
 
 @pytest.fixture
