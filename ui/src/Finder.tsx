@@ -25,7 +25,7 @@ interface Result {
 }
 
 /** What was asked for because it is missing, and the answer, which grows until it is whole. */
-export interface Sought {
+interface Sought {
   asked: Result["asked"];
   answer: WhyNot | null;
   at: SearchedSoFar | null;

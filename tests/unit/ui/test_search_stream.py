@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,8 @@ import anyio
 import httpx
 import pytest
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.testclient import TestClient
 from starlette.types import Message
 
@@ -60,9 +61,19 @@ def app(store: LogStore, readers: Readers, gate: Gate, monkeypatch: pytest.Monke
     return create_app(source, readers, Retries().retrying(), payloads=lambda: gate)
 
 
-@pytest.fixture
-def server(app: FastAPI) -> PageServer:
-    return PageServer(uvicorn.Config(app, log_level="warning"), app.state.streams)
+@pytest.fixture(params=["alone", "in Airflow"])
+def server(app: FastAPI, request: pytest.FixtureRequest) -> PageServer:
+    """As `logio ui` has it, and below what Airflow has before it: each hands on answers, and ends of connections."""
+    served_app = app if request.param == "alone" else FastAPI()
+    if served_app is not app:
+        served_app.middleware("http")(handed_on)
+        served_app.add_middleware(GZipMiddleware, minimum_size=1)
+        served_app.mount("/", app)
+    return PageServer(uvicorn.Config(served_app, log_level="warning"), app.state.streams)
+
+
+async def handed_on(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    return await call_next(request)
 
 
 @pytest.fixture
