@@ -131,8 +131,8 @@ def test_a_search_ends_with_its_connection_and_its_place_is_free(
             with asked(address, run) as late:
                 assert late.status_code == 503
                 assert "2 long searches through records are under way" in late.read().decode()
-    assert streams.under_way == 2, "a thread that cannot end yet keeps its place"
     eventually(lambda: len(stopped) == 2, what="the server has seen that the clients are gone")
+    assert streams.under_way == 2, "a thread that cannot end yet keeps its place"
     gate.open()
     eventually(lambda: streams.under_way == 0)
     assert gate.read == ["event 5 of clean.out"] * 2, "neither has read on"
