@@ -15,6 +15,7 @@ from airflow_logio.cli.common import LogOption, RunArgument, opened, out, pairs,
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
+from airflow_logio.cli.searching import shown_search
 from airflow_logio.cli.traced_records import traced_json, traced_tables
 from airflow_logio.errors import LogioError, NotKept
 from airflow_logio.run_report.counted import counted
@@ -83,7 +84,9 @@ def lineage(
         found = store.find_run(run)
         behind = _Records(store, found, known.payloads(log))
         if is_why_not:
-            _tell_why_not(why_not(store, found, port, values, behind.load), as_json=as_json)
+            with shown_search() as watch:
+                answer = why_not(store, found, port, values, behind.load, watch=watch)
+            _tell_why_not(answer, as_json=as_json)
             return
         query = partial(forward if is_forward else backward, store, found, to=to, slots=slots)
         if event_id is None:

@@ -9,6 +9,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.counted import counted
 from airflow_logio.runtime.figures.record_fates import Fate, Met
 from airflow_logio.runtime.figures.record_values import Sought, Stretch
+from airflow_logio.runtime.figures.search_limits import SearchedSoFar
 from airflow_logio.runtime.figures.why_not import PortSearch, WhyNot
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
@@ -45,6 +46,12 @@ def found_events(search: PortSearch) -> list[EventNode]:
 def _number(event: EventNode, port: Port) -> str:
     """The number alone, where the line names its port."""
     return str(event.event_id) if event.port == port and event.slot is None else str(event)
+
+
+def searched_said(so_far: SearchedSoFar) -> str:
+    """``clean.out: 12,400 of 1,000,000 events``."""
+    slot = "" if so_far.slot is None else f" in slot {so_far.slot}"
+    return f"{so_far.port}{slot}: {so_far.searched:,} of {counted(so_far.sent, 'event')}"
 
 
 def why_not_json(answer: WhyNot) -> dict[str, Any]:

@@ -49,12 +49,13 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from airflow_logio.ui.cleared_tasks import CLEARING
     from airflow_logio.ui.log_source import MOST_ASKING, LogSource
     from airflow_logio.ui.page_files import PLUGIN, address
+    from airflow_logio.ui.search_stream import MOST_STREAMS
     from airflow_logio.ui.web_app import create_app
 
     _compat.check_page()
     conn_id = _compat.page_conn_id()
     # Commands name no log: this connection may be one that only reads, and a retry would fail with it.
-    source = LogSource(lambda: LogioHook(conn_id).get_store(connections=MOST_ASKING), None)
+    source = LogSource(lambda: LogioHook(conn_id).get_store(connections=MOST_ASKING + MOST_STREAMS), None)
     # What changes a run waits for the log in places of its own, and may need another role.
     action_id = _compat.page_action_conn_id()
     changed = LogSource(lambda: LogioHook(action_id).get_store(connections=MOST_ASKING), None)

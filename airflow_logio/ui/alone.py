@@ -19,6 +19,7 @@ from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.page_access import TokenAccess
 from airflow_logio.ui.page_files import ALONE, address
 from airflow_logio.ui.run_actions import Retrying
+from airflow_logio.ui.search_stream import Streams
 from airflow_logio.ui.web_app import create_app
 
 LOOPBACK = "127.0.0.1"
@@ -62,10 +63,22 @@ def serve(
     with closing(_bound(port)) as listening:
         place = "" if run is None else f"&run={run}"
         say(f"http://{LOOPBACK}:{listening.getsockname()[1]}/#token={token}{place}")
-        config = uvicorn.Config(
-            alone_app(source, token, retrying, payloads, changed), log_level="warning", access_log=False
+        app = alone_app(source, token, retrying, payloads, changed)
+        PageServer(uvicorn.Config(app, log_level="warning", access_log=False), app.state.streams).run(
+            sockets=[listening]
         )
-        uvicorn.Server(config).run(sockets=[listening])
+
+
+class PageServer(uvicorn.Server):
+    """Ends long searches when it is to end: uvicorn waits for answers that are under way."""
+
+    def __init__(self, config: uvicorn.Config, streams: Streams) -> None:
+        super().__init__(config)
+        self._streams = streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._streams.stop()
+        await super().shutdown(sockets)
 
 
 def _bound(port: int) -> socket.socket:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import BoundedSemaphore
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Depends, FastAPI, HTTPException, Query
+from fastapi import Depends, FastAPI, HTTPException, Query, Response
 from pydantic import Field
 
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.replicas import MAX_SLOTS
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.runtime.figures.why_not import WhyNot, why_not
+from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.lineage_port import LARGEST
 from airflow_logio.store.port import LogStore
@@ -27,11 +30,15 @@ from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.page_payloads import PagePayloads
 from airflow_logio.ui.posted import LONGEST_TEXT, NO_NUL, Posted, Text, decoded, posted_after
 from airflow_logio.ui.record_documents import behind_document
-from airflow_logio.ui.why_not_document import why_not_document
+from airflow_logio.ui.refusals import Refusals
+from airflow_logio.ui.search_stream import SearchStream, Streams
+from airflow_logio.ui.told_search import ToldSearch
+from airflow_logio.ui.why_not_document import LIMITS, why_not_document
 
 MOST_CRITERIA = 20
 MOST_SEARCHING = 2
-"""Searches through records at a time: each may take seconds, and looks at runs need the log (`log_source.MOST_ASKING`)."""
+"""Steps of searches through records at a time: some take seconds, and looks at runs need the log (`log_source.MOST_ASKING`).
+Searches for what is missing take longer, and have places of their own (`search_stream`)."""
 MOST_WAITING = 2
 WAIT_SECONDS = 1.0
 """So many more wait for one of those, so long: a step of a search takes less. Each of them has a thread of the server."""
@@ -67,7 +74,8 @@ class MissingRecord(Posted, frozen=True):
 
 
 class LineageRoutes:
-    """`payloads`: where bodies are that are not in the log. `readable` finds a run that a person may see."""
+    """`payloads`: where bodies are that are not in the log. `readable` finds a run that a person may see. `refusals` has the
+    sentences for errors of an answer that has begun; `streams` are the long searches."""
 
     def __init__(
         self,
@@ -75,11 +83,15 @@ class LineageRoutes:
         access: Access,
         payloads: Callable[[], Elsewhere | None],
         readable: Callable[[str, Any], RunLook],
+        refusals: Refusals,
+        streams: Streams,
     ) -> None:
         self._source = source
         self._access = access
         self._payloads = PagePayloads(payloads)
         self._readable = readable
+        self._refusals = refusals
+        self._streams = streams
         self._searches = BoundedSemaphore(MOST_SEARCHING)
         self._places = BoundedSemaphore(MOST_SEARCHING + MOST_WAITING)
 
@@ -145,13 +157,23 @@ class LineageRoutes:
                 return held_document(log, run, it.port, it.where, it.before, self._payloads, it.most)
 
         @app.post("/api/runs/{uid}/lineage/why_not")
-        def why_not(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+        def missing(uid: str, who: Any = user, raw: bytes = given) -> Response:
             look = self._with_data(uid, who)
-            it, load = decoded(raw, MissingRecord), self._payloads
-            errors_shown = self._access.may_read_output(who, look.dag_id)
-            with self._searching(), self._asking(look) as (log, run):
-                told = look.report.log
-                return why_not_document(log, run, it.port, it.where, load, log=told, errors_shown=errors_shown)
+            it = decoded(raw, MissingRecord)
+            with _known(look):
+                CapturedPorts(look.report.run).checked(it.port)
+            return self._missing(look, it, errors_shown=self._access.may_read_output(who, look.dag_id))
+
+    def _missing(self, look: RunLook, it: MissingRecord, *, errors_shown: bool) -> Response:
+        """What keeps the log for long holds none of the places of `asking`, nor of those who search in steps."""
+        told = ToldSearch(partial(why_not_document, log=look.report.log, errors_shown=errors_shown))
+
+        def search() -> WhyNot:
+            with _known(look):
+                store, run = self._source.opened().store, look.report.run
+                return why_not(store, run, it.port, it.where, self._payloads, LIMITS, told)
+
+        return SearchStream(self._streams, told, search, self._refusals.said)
 
     def _with_data(self, uid: str, who: Any) -> RunLook:
         look = self._readable(uid, who)
@@ -166,12 +188,18 @@ class LineageRoutes:
 
     @contextmanager
     def _asking(self, look: RunLook) -> Iterator[tuple[LogStore, Run]]:
-        """The log and the run as it is described now. What is not there is 404, with the sentence of `logio lineage`."""
-        with self._source.asking() as log:
-            try:
-                yield log.store, look.report.run
-            except LineageUnknown as error:
-                raise HTTPException(404, with_log(str(error), look.report.log)) from error
+        """The log and the run as it is described now. Raises as `_known`."""
+        with self._source.asking() as log, _known(look):
+            yield log.store, look.report.run
+
+
+@contextmanager
+def _known(look: RunLook) -> Iterator[None]:
+    """What is not there is 404, with the sentence of `logio lineage`."""
+    try:
+        yield
+    except LineageUnknown as error:
+        raise HTTPException(404, with_log(str(error), look.report.log)) from error
 
 
 @contextmanager

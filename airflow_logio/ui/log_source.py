@@ -71,6 +71,10 @@ class LogSource:
         finally:
             self._places.release()
 
+    def opened(self) -> OpenLog:
+        """The log, for a long search: it has a bound of its own (`search_stream`), and takes no place. Raises as `asking`."""
+        return self._open()
+
     def _open(self) -> OpenLog:
         with self._lock:
             if self._opened is None:

@@ -25,26 +25,31 @@ class Refusals:
         self._logged: tuple[float, str] | None = None
 
     async def answer(self, _request: Request, error: Exception) -> Response:
-        """404, 500 or 503 for a `LogioError`. The payload store has sentences of its own."""
+        """For a `LogioError`, before anything else was answered."""
+        status, detail = self.said(error)
+        return JSONResponse({"detail": detail}, status)
+
+    def said(self, error: Exception) -> tuple[int, str]:
+        """404, 500 or 503 for a `LogioError`, and the sentence with it. The payload store has sentences of its own."""
         if isinstance(error, UnknownRun):
-            return JSONResponse({"detail": "there is no such run, or no such group in it"}, 404)
+            return 404, "there is no such run, or no such group in it"
         if isinstance(error, TooManyAsk):
-            return JSONResponse({"detail": str(error)}, 503)
+            return 503, str(error)
         if isinstance(error, RecordsOutOfReach):
-            return self._out_of_reach(error)
+            return error.status, self._out_of_reach(error)
         status = 503 if isinstance(error, LogUnavailable) else 500
         if self._says_why:
-            return JSONResponse({"detail": f"the log cannot be read: {error}"}, status)
+            return status, f"the log cannot be read: {error}"
         self._log(f"the log: {error}")
-        return JSONResponse({"detail": "the log cannot be read; why is in the log of this server"}, status)
+        return status, "the log cannot be read; why is in the log of this server"
 
-    def _out_of_reach(self, error: RecordsOutOfReach) -> Response:
+    def _out_of_reach(self, error: RecordsOutOfReach) -> str:
         if not error.reason:
-            return JSONResponse({"detail": str(error)}, error.status)
+            return str(error)
         if self._says_why:
-            return JSONResponse({"detail": f"{error} ({error.reason})"}, error.status)
+            return f"{error} ({error.reason})"
         self._log(f"the payload store: {error.reason}")
-        return JSONResponse({"detail": f"{error}. What is wrong is in the log of this server"}, error.status)
+        return f"{error}. What is wrong is in the log of this server"
 
     def _log(self, reason: str) -> None:
         now = time.monotonic()

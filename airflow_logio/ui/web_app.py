@@ -27,6 +27,7 @@ from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.page_files import served
 from airflow_logio.ui.refusals import Refusals
 from airflow_logio.ui.run_actions import Retrying, RunActions
+from airflow_logio.ui.search_stream import Streams
 from airflow_logio.ui.shared_lists import ListAsked, list_document
 
 MOST_LINES = 200
@@ -64,7 +65,9 @@ def create_app(
     """
     app = FastAPI(title="LOG.io", docs_url=None, redoc_url=None, openapi_url=None)
     app.middleware("http")(secured)
-    app.add_exception_handler(LogioError, Refusals(says_why=is_of_one_person).answer)
+    refusals = Refusals(says_why=is_of_one_person)
+    app.add_exception_handler(LogioError, refusals.answer)
+    app.state.streams = Streams()
     user = Depends(access.user)
 
     def readable(uid: str, who: Any) -> RunLook:
@@ -112,7 +115,7 @@ def create_app(
         return _json({"change": may_change, "data": data, "retry": told, "puts_back": retrying.puts_back})
 
     ActionRoutes(changed or source, access, RunActions(retrying), readable).add_to(app)
-    LineageRoutes(source, access, payloads, readable).add_to(app)
+    LineageRoutes(source, access, payloads, readable, refusals, app.state.streams).add_to(app)
 
     @app.get("/assets/{name}", dependencies=[] if is_of_one_person else [user])
     def asset(name: str) -> Response:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from airflow_logio.commands import with_log
 from airflow_logio.run_report.why_not_text import found_events, met_said, named, search_said
-from airflow_logio.runtime.figures.event_search import SearchLimits
-from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.record_fates import Met
-from airflow_logio.runtime.figures.why_not import PortSearch, why_not
+from airflow_logio.runtime.figures.search_limits import SearchLimits
+from airflow_logio.runtime.figures.why_not import PortSearch, WhyNot
 from airflow_logio.store.lineage.result import EventNode
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.ui.error_texts import error_text
-from airflow_logio.ui.found_events import MOST_FOUND, MOST_SECONDS
+from airflow_logio.ui.found_events import MOST_FOUND
 from airflow_logio.ui.lineage_documents import page_port
 
-LIMITS = SearchLimits(seconds=MOST_SECONDS, size=256 * 2**20, found=MOST_FOUND)
-"""Of all searches for one answer: it is not continued."""
+LIMITS = SearchLimits(seconds=30.0, size=1536 * 2**20, found=MOST_FOUND)
+"""Of all searches for one answer: it is not continued. So long a person watches how it grows, and most proxies wait for an
+answer at least twice as long. The bytes are read, not held: in each second as many as steps of searches by values may."""
 MOST_MET = 20
 """Events of one port of which it is said what became of them, as in the terminal."""
 MOST_SEARCHES = 50
@@ -31,20 +28,9 @@ MOST_NAMED = 100
 """Events of one port, and events that were made of one."""
 
 
-def why_not_document(
-    store: LogStore,
-    run: Run,
-    port: str,
-    where: Mapping[str, str],
-    load: Elsewhere | None,
-    *,
-    log: str | None,
-    errors_shown: bool,
-    limits: SearchLimits = LIMITS,
-) -> dict[str, Any]:
-    """`log` is the connection id of the log, for commands in sentences. Raises as `why_not`."""
-    begun = time.monotonic()
-    answer = why_not(store, run, port, where, load, limits)
+def why_not_document(answer: WhyNot, seconds: float, log: str | None, *, errors_shown: bool) -> dict[str, Any]:
+    """The answer, or what is known of it after so many seconds. `log` is the connection id of the log, for commands in
+    sentences."""
     ports = answer.ports
     return {
         "is_there": answer.is_there,
@@ -52,7 +38,7 @@ def why_not_document(
         "searches_in_all": len(answer.searches),
         "notes": [with_log(note, log) for note in answer.notes[:MOST_SEARCHES]],
         "notes_in_all": len(answer.notes),
-        "seconds": round(time.monotonic() - begun, 3),
+        "seconds": round(seconds, 3),
     }
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Route, expect
+import uvicorn
+from playwright.sync_api import Page, Route, expect
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
@@ -16,11 +19,17 @@ from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.ui.alone import PageServer, alone_app
+from airflow_logio.ui.log_source import LogSource
 from tests.support.chromium import browsed
+from tests.support.gates import Gate
 from tests.support.logs import start_driver
+from tests.support.page_readers import Retries
 from tests.support.page_server import page_of
+from tests.support.served import served
 from tests.support.stored_bodies import store_dataset
 from tests.unit.lineage.test_records import INGEST, filled, sold
+from tests.unit.lineage.test_why_not import SALES
 from tests.unit.lineage.test_why_not import logged as with_losses
 
 pytestmark = pytest.mark.acceptance
@@ -67,6 +76,94 @@ def test_why_a_record_is_not_there_is_asked_and_leads_to_the_events_that_are(sql
         assert re.search("port=source.out&event=6", page.url)
         assert browser.faults() == browser.complaints == []
     store.dispose()
+
+
+@contextmanager
+def held_up(url: str) -> Iterator[tuple[str, Gate]]:
+    """The page of a run with losses, in this process; a search gets through `hourly.out`, and waits in `clean.out`."""
+    store = open_store(url)
+    run = with_losses(store).run
+    newest = {event: SALES[event] for event in (4, 5)}
+    gate = Gate.before(store, run, "clean.out", newest, Payloads(payload_root(url, None) or ""))
+    app = alone_app(LogSource(lambda: store, None), "secret", Retries().retrying(), lambda: gate)
+    with served(PageServer(uvicorn.Config(app, log_level="warning"), app.state.streams)) as address:
+        yield f"{address}/#token=secret&run={run.uid}", gate
+        gate.open()
+    store.dispose()
+
+
+def ask_for_what_is_aside(page: Page) -> None:
+    lineage = page.get_by_label("Lineage", exact=True)
+    lineage.get_by_label("Port").select_option("hourly.out")
+    lineage.get_by_label("by", exact=False).select_option("where")
+    lineage.get_by_label("What to look for").fill("shop=aside")
+    lineage.get_by_role("button", name="Why is it not there?").click()
+
+
+def test_why_it_is_not_there_is_told_while_it_is_found_and_can_be_stopped(sqlite_url: str) -> None:
+    with held_up(sqlite_url) as (address, gate), browsed() as browser:
+        page = browser.page
+        page.goto(address)
+        ask_for_what_is_aside(page)
+        lineage = page.get_by_label("Lineage", exact=True)
+        answer, said = lineage.get_by_label("Why it is not there"), lineage.get_by_role("status")
+        stop = lineage.get_by_role("button", name="Stop")
+        expect(said).to_have_text("Searching clean.out:")
+        expect(lineage.get_by_text("0 of 5 events")).to_be_visible()
+        expect(answer).to_contain_text("hourly.out: no record has shop=aside (1 event searched)")
+        assert browser.faults() == []
+        stop.focus()
+        page.keyboard.press("Enter")
+        expect(said).to_have_text(
+            "The search was stopped at clean.out (0 of 5 events): the other 5 events of it and ports before it were not "
+            "searched."
+        )
+        expect(answer).to_contain_text("hourly.out: no record has shop=aside (1 event searched)")
+        expect(answer).not_to_contain_text("clean.out")
+        expect(lineage.get_by_role("button", name="Search again")).to_be_focused()
+        assert browser.faults() == []
+        page.keyboard.press("Enter")
+        expect(said).to_have_text("Searching clean.out:")
+        expect(stop).to_be_focused()
+        gate.open()
+        expect(said).to_contain_text("Answered in")
+        expect(answer).to_contain_text("it is quarantined: ValueError: no price")
+        expect(answer).to_be_focused()
+        expect(stop).to_have_count(0)
+        assert browser.faults() == browser.complaints == []
+
+
+def test_an_answer_that_a_proxy_holds_back_is_shown_and_one_that_breaks_off_is_not_taken_for_whole(
+    sqlite_url: str,
+) -> None:
+    def held_back(route: Route) -> None:
+        route.fulfill(response=route.fetch())
+
+    def broken_off(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().partition("event: answer")[0])
+
+    with held_up(sqlite_url) as (address, gate), browsed() as browser:
+        page = browser.page
+        gate.open()
+        page.route("**/lineage/why_not", held_back)
+        page.goto(address)
+        ask_for_what_is_aside(page)
+        lineage = page.get_by_label("Lineage", exact=True)
+        expect(lineage.get_by_role("status")).to_contain_text("Answered in")
+        expect(lineage.get_by_label("Why it is not there")).to_contain_text("it is quarantined: ValueError: no price")
+        page.unroute("**/lineage/why_not")
+        page.route("**/lineage/why_not", broken_off)
+        lineage.get_by_role("button", name="Why is it not there?").click()
+        expect(lineage.get_by_role("alert")).to_contain_text(
+            "the connection to the server has ended before the answer was there"
+        )
+        expect(lineage.get_by_role("status")).to_contain_text("The search has failed")
+        page.unroute("**/lineage/why_not")
+        lineage.get_by_role("button", name="Try again").click()
+        expect(lineage.get_by_role("status")).to_contain_text("Answered in")
+        expect(lineage.get_by_role("alert")).to_have_count(0)
+        assert browser.faults() == browser.complaints == []
 
 
 def test_a_link_shows_what_was_unfolded_and_followed_again_or_says_what_is_missing(sqlite_url: str) -> None:

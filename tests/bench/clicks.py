@@ -12,8 +12,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import sqlalchemy as sa
+import uvicorn
 
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 from airflow_logio.protocol.values import Kind
@@ -24,12 +26,19 @@ from airflow_logio.store.records import Run
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.ui.alone import PageServer, alone_app
 from airflow_logio.ui.found_events import Sought, found_document
 from airflow_logio.ui.lineage_documents import event_node, ports_document, read_node, records_document, step_document
+from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.record_documents import behind_document
+from airflow_logio.ui.search_stream import Streams
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
 from tests.bench.growth import copy, small_run
+from tests.support.page_readers import Retries
+from tests.support.served import served
+from tests.support.streams import events
+from tests.support.waiting import eventually
 from tests.unit.lineage.flows import Flow, Op
 
 WINDOW = 1_000
@@ -62,6 +71,7 @@ def measure(databases: Databases) -> Iterator[Figure]:
         _give_records(store, flow.run, [window + BESIDE for window in windows], MOST_RECORDS, MOST_ROWS)
         for what, click in _clicks(flow).items():
             yield _figure(databases.name, what, click)
+        yield from _streamed(databases.name, store, flow.run)
 
 
 def _clicks(flow: Flow) -> dict[str, Click]:
@@ -139,6 +149,41 @@ def _give_records(store: SqlLogStore, run: Run, windows: Sequence[int], many: in
     ]
     with store.engine.begin() as connection:
         connection.execute(sa.text(statement + " AND channel = :channel AND event_id = :event"), changes)
+
+
+def _streamed(database: str, store: SqlLogStore, run: Run) -> Iterator[Figure]:
+    """A search for what is missing, over a socket: it is stopped once it has told how far it is."""
+    _give_records(store, run, range(WINDOWS - 20, WINDOWS), RECORDS, FEW_ROWS)
+    app = alone_app(LogSource(lambda: store, None), "token", Retries().retrying())
+    streams: Streams = app.state.streams
+    began, told, counted, ended = [], [], [], []
+    with served(PageServer(uvicorn.Config(app, log_level="warning"), streams)) as address, httpx.Client() as client:
+        asked = client.build_request(
+            "POST",
+            f"{address}/api/runs/{run.uid}/lineage/why_not",
+            json={"port": "a.out", "where": {"store": "-1"}},
+            headers={"Authorization": "Bearer token"},
+        )
+        for _ in range(CLICKS + 1):
+            began.append(time.perf_counter())
+            answer = client.send(asked, stream=True)
+            found = (data for name, data in events(answer.iter_lines()) if name == "progress")
+            next(found)
+            told.append(time.perf_counter())
+            far = next(data for data in found if data and data["searched"])
+            counted.append(time.perf_counter())
+            answer.close()
+            eventually(lambda: streams.under_way == 0)
+            ended.append(time.perf_counter())
+    details = f"a run of {WINDOW * WINDOWS:,} events"
+    for what, since, times, target in (
+        ("the first byte", began, told, f"{TARGET_MS:g}"),
+        (f"the first {far['searched']:,} events are told of", began, counted, f"{TARGET_MS:g}"),
+        ("its thread has ended after Stop", counted, ended, "none"),
+    ):
+        took = [(end - start) * 1_000 for start, end in zip(since, times, strict=True)][1:]
+        slowest = f"{details}; the slowest of {CLICKS} {max(took):.0f} ms"
+        yield Figure(database, f"page, why is it not there: {what}", median(took), "ms", target, slowest)
 
 
 def _with_rules(run: Run) -> Run:

@@ -1,8 +1,8 @@
 import { type FormEvent, useEffect, useRef, useState } from "react";
 import { type By, KINDS, Mistyped, type Wanted, wanted } from "./criteria";
-import { type Found, type FoundByValues, type LineagePorts, Refused, type Server, type WhyNot } from "./data";
+import { type Found, type FoundByValues, type LineagePorts, Refused, type SearchedSoFar, type Server, type WhyNot } from "./data";
 import { EventLink } from "./EventLink";
-import { Missing } from "./Missing";
+import { Missing, extent, notWhole } from "./Missing";
 import type { Named } from "./place";
 import { count, counted, part, seconds } from "./words";
 
@@ -24,6 +24,14 @@ interface Result {
   found: Found;
 }
 
+/** What was asked for because it is missing, and the answer, which grows until it is whole. */
+interface Sought {
+  asked: Result["asked"];
+  answer: WhyNot | null;
+  at: SearchedSoFar | null;
+  whole: boolean;
+}
+
 interface Failure {
   message: string;
   again: (() => void) | null;
@@ -36,10 +44,12 @@ export function Finder({ server, api, data, open }: Props) {
   const [by, setBy] = useState<By>("event");
   const [text, setText] = useState("");
   const [result, setResult] = useState<Result | null>(null);
-  const [missing, setMissing] = useState<WhyNot | null>(null);
+  const [missing, setMissing] = useState<Sought | null>(null);
   const [failure, setFailure] = useState<Failure | null>(null);
   const [busy, setBusy] = useState(false);
   const asking = useRef<AbortController | null>(null);
+  const stopping = useRef<HTMLButtonElement>(null);
+  const reading = useRef<HTMLElement>(null);
 
   /** One question at a time: a new one ends that before it. */
   const ask = async (work: (signal: AbortSignal) => Promise<void>) => {
@@ -82,8 +92,18 @@ export function Finder({ server, api, data, open }: Props) {
   };
   const askWhy = (asked: Result["asked"]) =>
     ask(async (signal) => {
-      const answer = await server.post<WhyNot>(`${api}/why_not`, asked, signal);
-      if (!signal.aborted) setMissing(answer);
+      let sofar: Sought = { asked, answer: null, at: null, whole: false };
+      const show = (more: Partial<Sought>) => {
+        sofar = { ...sofar, ...more };
+        if (!signal.aborted) setMissing(sofar);
+      };
+      show({});
+      const answer = await server.follow<WhyNot>(`${api}/why_not`, asked, signal, (name, data) =>
+        show(name === "so_far" ? { answer: data as WhyNot } : { at: data as SearchedSoFar | null }),
+      );
+      // The button to stop it goes, and hands on the focus.
+      if (stopping.current !== null && document.activeElement === stopping.current) reading.current?.focus();
+      show({ answer, whole: true });
     });
   const submit = (event: FormEvent, isMissing = false) => {
     event.preventDefault();
@@ -103,6 +123,12 @@ export function Finder({ server, api, data, open }: Props) {
     setBusy(false);
   };
   const values = result !== null && "searched" in result.found ? result.found : null;
+  const further =
+    values !== null && (busy || values.before !== null)
+      ? { name: "Search further", go: () => look(result!.asked, values) }
+      : missing !== null && !missing.whole && (busy || failure === null)
+        ? { name: "Search again", go: () => askWhy(missing.asked) }
+        : null;
   if (ports?.ports.length === 0) return <p className="small">The pipeline declares no lineage scope.</p>;
   return (
     <>
@@ -169,12 +195,22 @@ export function Finder({ server, api, data, open }: Props) {
         </p>
       )}
       <p className="small">
-        <span role="status">{busy ? (ports === null ? "Looking at the log ..." : "Searching ...") : result !== null ? said(result.found) : missing !== null && `Answered in ${seconds(missing.seconds)}:`}</span>{" "}
+        <span role="status">
+          {busy
+            ? ports === null
+              ? "Looking at the log ..."
+              : missing?.at
+                ? `Searching ${missing.at.port}:`
+                : "Searching ..."
+            : result !== null
+              ? said(result.found)
+              : missing !== null && (missing.whole ? `Answered in ${seconds(missing.answer!.seconds)}:` : notWhole(missing.at, failure === null))}
+        </span>{" "}
         {/* Not part of the status, which would be read out at each step. */}
-        {busy && values !== null && said(values)}{" "}
-        {values !== null && (busy || values.before !== null) && (
-          <button type="button" className="choice" onClick={busy ? stop : () => void look(result!.asked, values)}>
-            {busy ? "Stop" : "Search further"}
+        {busy && (values !== null ? said(values) : missing?.at && extent(missing.at))}{" "}
+        {further !== null && (
+          <button ref={stopping} type="button" className="choice" onClick={busy ? stop : () => void further.go()}>
+            {busy ? "Stop" : further.name}
           </button>
         )}
       </p>
@@ -185,7 +221,7 @@ export function Finder({ server, api, data, open }: Props) {
           ))}
         </div>
       )}
-      {missing !== null && <Missing answer={missing} open={open} />}
+      {missing !== null && <Missing answer={missing.answer} busy={busy} place={reading} open={open} />}
     </>
   );
 }

@@ -1,16 +1,44 @@
-import { Fragment } from "react";
+import { Fragment, type RefObject } from "react";
 import { EventLink } from "./EventLink";
-import type { WhyNot } from "./data";
+import type { SearchedSoFar, WhyNot } from "./data";
 import type { Named } from "./place";
-import { count, part } from "./words";
+import { count, counted, part } from "./words";
 
 type Open = (named: Named) => void;
 
+interface Props {
+  /** As far as it is known. */
+  answer: WhyNot | null;
+  busy: boolean;
+  place: RefObject<HTMLElement | null>;
+  open: Open;
+}
+
 /** Why a record is not there, in the sentences of the terminal; the events that they name open their lineage. */
-export function Missing({ answer, open }: { answer: WhyNot; open: Open }) {
+export const Missing = ({ answer, busy, place, open }: Props) => (
+  <section ref={place} tabIndex={-1} aria-label="Why it is not there" aria-busy={busy}>
+    {answer !== null && <Answer answer={answer} open={open} />}
+  </section>
+);
+
+/** `12,400 of 1,000,000 events, 3 with such records`. */
+export function extent(at: SearchedSoFar): string {
+  const slot = at.slot === null ? "" : `slot ${at.slot}, `;
+  return `${slot}${part(at.searched, at.sent, "event")}${at.found > 0 ? `, ${count(at.found)} with such records` : ""}`;
+}
+
+/** What was not searched when a search ended early. */
+export function notWhole(at: SearchedSoFar | null, stopped: boolean): string {
+  const how = stopped ? "The search was stopped" : "The search has failed";
+  if (at === null) return `${how} before an event was searched.`;
+  const left = at.sent > at.searched ? `the other ${counted(at.sent - at.searched, "event")} of it and ` : "";
+  return `${how} at ${at.port} (${extent(at)}): ${left}ports before it were not searched.`;
+}
+
+function Answer({ answer, open }: { answer: WhyNot; open: Open }) {
   const { searches, searches_in_all } = answer;
   return (
-    <section aria-label="Why it is not there">
+    <>
       {answer.is_there && <p className="small">It is there. Add values that the missing record would have.</p>}
       <ol className="plain small">
         {searches.map((one, index) => (
@@ -39,7 +67,7 @@ export function Missing({ answer, open }: { answer: WhyNot; open: Open }) {
       <p className="small">
         <code>logio lineage --why-not</code> has no limits.
       </p>
-    </section>
+    </>
   );
 }
 

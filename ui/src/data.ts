@@ -1,5 +1,6 @@
 // What the server says (airflow_logio/ui), as far as the page reads it, and how it is asked.
 
+import { events } from "./events";
 import type { Named } from "./place";
 
 export interface Amount {
@@ -286,6 +287,15 @@ export interface WhyNot {
   seconds: number;
 }
 
+/** How far the search of one port has come. */
+export interface SearchedSoFar {
+  port: string;
+  slot: number | null;
+  searched: number;
+  sent: number;
+  found: number;
+}
+
 export interface Table {
   columns: string[];
   rows: (string | null)[][];
@@ -329,18 +339,36 @@ export class Server {
     private readonly token: string | null,
   ) {}
 
-  get<T>(path: string, signal?: AbortSignal): Promise<T> {
-    return this.ask(path, { signal });
+  async get<T>(path: string, signal?: AbortSignal): Promise<T> {
+    return (await (await this.ask(path, { signal })).json()) as T;
   }
 
   /** Has something done, or asks with data, which no address may have. */
-  post<T>(path: string, body: object, signal?: AbortSignal): Promise<T> {
-    return this.ask(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, signal });
+  async post<T>(path: string, body: object, signal?: AbortSignal): Promise<T> {
+    return (await (await this.ask(path, posted(body, signal))).json()) as T;
   }
 
-  private async ask<T>(path: string, how: RequestInit): Promise<T> {
+  /** As `post`, for an answer that takes long: `told` gets what comes before it. */
+  async follow<T>(path: string, body: object, signal: AbortSignal, told: (name: string, data: unknown) => void): Promise<T> {
+    const answer = await this.ask(path, posted(body, signal));
+    try {
+      for await (const [name, data] of events(answer)) {
+        if (name === "answer") return data as T;
+        if (name === "refused") {
+          const { status, detail } = data as { status: number; detail: string };
+          throw new Refused(status, detail);
+        }
+        told(name, data);
+      }
+    } catch (error) {
+      if (error instanceof Refused || signal.aborted) throw error;
+    }
+    throw new Refused(0, "the connection to the server has ended before the answer was there");
+  }
+
+  private async ask(path: string, how: RequestInit): Promise<Response> {
     const headers = new Headers(how.headers);
-    headers.set("Accept", "application/json");
+    headers.set("Accept", "application/json, text/event-stream");
     if (this.token !== null) headers.set("Authorization", `Bearer ${this.token}`);
     let answer: Response;
     try {
@@ -350,9 +378,16 @@ export class Server {
       throw new Refused(0, "the server does not answer");
     }
     if (!answer.ok) throw new Refused(answer.status, await reason(answer));
-    return (await answer.json()) as T;
+    return answer;
   }
 }
+
+const posted = (body: object, signal?: AbortSignal): RequestInit => ({
+  method: "POST",
+  body: JSON.stringify(body),
+  headers: { "Content-Type": "application/json" },
+  signal,
+});
 
 async function reason(answer: Response): Promise<string> {
   try {

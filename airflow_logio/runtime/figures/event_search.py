@@ -9,42 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from airflow_logio.errors import LineageUnknown, LogInconsistent
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, not_kept
 from airflow_logio.runtime.figures.record_values import Sought, column_names, looked_at
+from airflow_logio.runtime.figures.search_limits import NO_LIMITS, SearchedSoFar, SearchLimits, Spent
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.header import decode_header
 
-EVENTS_AT_ONCE = 32
-"""Bodies of one question to the log, at most: they are in memory together."""
-BYTES_AT_ONCE = 64 * 2**20
-"""Where bodies are large (without a payload store, all of a record's data is in the log), fewer are read at once."""
-
 ALWAYS_LOOKED_AT = 2
 """Parts of an event: the first one of a dataset has no records."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchLimits:
-    """A search ends at whichever comes first, but not before it has looked at one event: the next one gets further."""
-
-    seconds: float = inf
-    alone_seconds: float = 0.0
-    """The first event gets so long, if that is longer: what one search does not get through, none does."""
-    size: float = inf
-    """Bytes that are read: of bodies, and of the columns of datasets."""
-    found: float = inf
-    """Events that hold such a record."""
-
-
-NO_LIMITS = SearchLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +87,7 @@ def events_holding(
     spent: Spent | None = None,
 ) -> Sequence[Holding]:
     """All events of an output port that hold a record with all these values: column → the value as text. `spent`: only as
-    many, the newest ones, as its limits leave.
+    many, the newest ones, as its limits leave; who waits for it is told.
 
     A value is read as the type of its column. `port` is as for a lineage query, and also one inside of a replicated group,
     whose slots count their events on their own: the answer has one `Holding` for each port of the log. Raises
@@ -173,40 +152,6 @@ def _search(searches: Iterable[_PlaceSearch], spent: Spent) -> None:
             return
 
 
-class Spent:
-    """What a search, or several together, have used up of their limits."""
-
-    def __init__(self, limits: SearchLimits) -> None:
-        self._limits = limits
-        self._begun = time.monotonic()
-        self._size = self._found = self._largest = 0
-        self.events = 0
-
-    def at_once(self) -> int:
-        """How many bodies to read now: one, until it is known how large they are."""
-        if not self.events:
-            return 1
-        return max(1, min(EVENTS_AT_ONCE, BYTES_AT_ONCE // max(self._largest, 1)))
-
-    def fetched(self, body: bytes) -> None:
-        self._largest = max(self._largest, len(body))
-
-    def read(self, size: int) -> None:
-        self._size += size
-
-    def looked(self, *, is_found: bool) -> None:
-        self.events += 1
-        self._found += is_found
-
-    def is_over(self) -> bool:
-        return self._size >= self._limits.size or self._found >= self._limits.found or self.is_late()
-
-    def is_late(self) -> bool:
-        limits = self._limits
-        most = limits.seconds if self.events else max(limits.seconds, limits.alone_seconds)
-        return time.monotonic() - self._begun >= most
-
-
 class _PlaceSearch:
     """The search of one port of the log. `start`: only events with numbers below it."""
 
@@ -225,6 +170,7 @@ class _PlaceSearch:
         self._log, self._place, self._values, self._load, self._sent = log, place, values, load, sent
         self._port = ports.authored.seen(place)
         slot = slot_of(place.operator)
+        self._slot = slot
         self._told = str(self._port) if slot is None else f"{self._port} in slot {slot}"
         self.before = self._start = start
         self._passes_damaged = passes_damaged
@@ -240,16 +186,21 @@ class _PlaceSearch:
 
     def look_at_some(self, spent: Spent) -> None:
         many = spent.at_once()
+        spent.tell(self._so_far())
         some = list(self._log.bodies_before(self._place.operator, self._place.name, self.before, many))
         for event_id, stored in some:
             spent.fetched(stored.body)
             if not self._look_at(event_id, stored, spent):
                 return
             self.before = event_id
+            spent.tell(self._so_far())
             if spent.is_over():
                 return
         if len(some) < many:
             self.before = 1
+
+    def _so_far(self) -> SearchedSoFar:
+        return SearchedSoFar(self._port, self._slot, self._searched, self._sent, len(self._records))
 
     def _look_at(self, event_id: int, stored: StoredBody, spent: Spent) -> bool:
         """Whether that is done with this event: another search begins with it if this one had no time for all of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -13,10 +13,10 @@ import pyarrow as pa
 from airflow_logio.protocol.replicas import is_dispatcher
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.runtime.figures.event_columns import EventColumns
-from airflow_logio.runtime.figures.event_search import Spent
 from airflow_logio.runtime.figures.input_set_parts import InputSetPart
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.record_values import Sought, holding
+from airflow_logio.runtime.figures.search_limits import Spent
 from airflow_logio.store.lineage.authored_events import authored_events
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.result import EventNode
@@ -92,7 +92,7 @@ class RecordFates:
         return {(one.operator, one.inset_id): one.error for one in self._store.quarantined(self._run.run_id)}
 
     def of(self, port: Port, values: Sought, found: Mapping[int, int], ways: Sequence[Way]) -> tuple[list[Met], bool]:
-        """In the order of the events; and whether some may be missing, for want of time."""
+        """In the order of the events; and whether some may be missing, for want of time. Raises `SearchStopped`."""
         met: list[Met] = []
         is_cut = False
         with self._store.lineage(self._run) as log:
@@ -101,7 +101,14 @@ class RecordFates:
                 some, is_less = self._on(way, port, values, [row for row in rows if row.receiver == way.receiver], log)
                 met += some
                 is_cut = is_cut or is_less
+        # After that, for the log lends a search one connection at a time.
+        met = [self._with_error(one) for one in met]
         return sorted(met, key=lambda one: one.event_id), is_cut
+
+    def _with_error(self, met: Met) -> Met:
+        if met.fate is not Fate.ASIDE:
+            return met
+        return replace(met, error=self._errors.get((met.operator, met.inset_id or ""), ""))
 
     def _on(
         self, way: Way, port: Port, values: Sought, rows: Sequence[Delivered], log: LineageLog
@@ -111,7 +118,7 @@ class RecordFates:
             of_event[row.event_id].append(row)
         met: list[Met] = []
         for known, with_such in enumerate(self._delivered(way, port, values, of_event, log)):
-            if known >= LEAST_FATES and self._spent.is_late():
+            if self._spent.is_late() and known >= LEAST_FATES:  # asked at each event: no one may wait any more
                 return met, True
             met += [self._fate(row, way, log) for row in with_such]
         return met, False
@@ -138,9 +145,7 @@ class RecordFates:
             fate = Fate.IGNORED if row.status is Status.DONE else Fate.UNUSED_YET
             return Met(row.event_id, operator, None, fate)
         if row.status is Status.ASIDE:
-            return Met(
-                row.event_id, operator, row.inset_id, Fate.ASIDE, error=self._errors.get((operator, row.inset_id), "")
-            )
+            return Met(row.event_id, operator, row.inset_id, Fate.ASIDE)
         if row.status is not Status.DONE:
             return Met(row.event_id, operator, row.inset_id, Fate.WAITING)
         names = [output.name for output in way.every]

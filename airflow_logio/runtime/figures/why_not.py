@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -12,10 +12,11 @@ from airflow_logio.errors import LineageUnknown, LogioError, LogUnavailable, Not
 from airflow_logio.protocol.record_rules import Dependence, Part
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, slot_of
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.runtime.figures.event_search import NO_LIMITS, Holding, SearchLimits, Spent, events_holding
+from airflow_logio.runtime.figures.event_search import Holding, events_holding
 from airflow_logio.runtime.figures.lineage_records import Elsewhere
 from airflow_logio.runtime.figures.record_fates import Met, RecordFates, Way
 from airflow_logio.runtime.figures.record_values import AllOf, Condition, Sought, Stretch, column_names
+from airflow_logio.runtime.figures.search_limits import NO_LIMITS, SearchLimits, SearchWatch, Spent
 from airflow_logio.store.lineage.authored_events import authored_events
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort
@@ -60,7 +61,7 @@ class PortSearch:
 
 @dataclass
 class WhyNot:
-    """The answer: the searches, from the port that was asked for towards the sources."""
+    """The answer, or what is known of it so far: the searches, from the port that was asked for towards the sources."""
 
     ports: AuthoredPorts
     """The ports of the run, for their names."""
@@ -74,6 +75,13 @@ class WhyNot:
         return bool(self.searches and self.searches[0].found)
 
 
+class AnswerWatch(SearchWatch):
+    """Who waits for the answer, and may look at it while it grows. This one does not."""
+
+    def grows(self, so_far: Callable[[], WhyNot]) -> None:
+        """One more port was searched; `so_far` may be called in here, and makes the answer as far as it is known."""
+
+
 def why_not(
     store: LogStore,
     run: Run | str,
@@ -81,16 +89,17 @@ def why_not(
     values: Mapping[str, str],
     load: Elsewhere | None = None,
     limits: SearchLimits = NO_LIMITS,
+    watch: AnswerWatch | None = None,
 ) -> WhyNot:
     """Where a record with these values (column → as text) got to that is not among the output of a port.
 
     All events of the port are searched, as far as they are retained; then those of the ports before it, for the records that
     it would have been made from by what operators declare. Where some are found, the search ends. `limits` are those of all
     searches together: where they are reached, a note says so, and nothing behind that is searched. Raises as
-    `events_holding`.
+    `events_holding`, and `SearchStopped` if `watch` says so.
     """
     found = store.find_run(run) if isinstance(run, str) else run
-    return _Search(store, found, load, Spent(limits)).all(CapturedPorts(found).checked(port), values)
+    return _Search(store, found, load, limits, watch or AnswerWatch()).all(CapturedPorts(found).checked(port), values)
 
 
 @dataclass
@@ -151,13 +160,16 @@ class _Search:
     """Operator by operator from the port that was asked for to the sources, each after all operators behind it: what one
     of its outputs has, another one need not have."""
 
-    def __init__(self, store: LogStore, run: Run, load: Elsewhere | None, spent: Spent) -> None:
+    def __init__(
+        self, store: LogStore, run: Run, load: Elsewhere | None, limits: SearchLimits, watch: AnswerWatch
+    ) -> None:
         self._store = store
         self._run = run
         self._ports = CapturedPorts(run)
         self._load = load
-        self._spent = spent
-        self._fates = RecordFates(store, run, load, spent)
+        self._watch = watch
+        self._spent = Spent(limits, watch)
+        self._fates = RecordFates(store, run, load, self._spent)
         self._answer = WhyNot(self._ports.authored)
         self._asks: dict[Port, dict[tuple[tuple[str, str], ...], _Ask]] = {}
         self._columns: dict[Port, Sequence[str]] = {}
@@ -175,9 +187,11 @@ class _Search:
                 if self._answer.is_there:
                     break
                 self._ask_before(operator, outputs, known)
-        self._answer.searches = summed_up(self._answer.searches, self._ports)
-        self._answer.notes = list(dict.fromkeys([*self._answer.notes, *self._sentences()]))
-        return self._answer
+        return self._so_far()
+
+    def _so_far(self) -> WhyNot:
+        notes = list(dict.fromkeys([*self._answer.notes, *self._sentences()]))
+        return WhyNot(self._ports.authored, summed_up(self._answer.searches, self._ports), notes)
 
     def _sentences(self) -> Iterable[str]:
         """Of ports that were not searched, or not to the end; slots are one."""
@@ -188,10 +202,14 @@ class _Search:
         self._unsearched.setdefault((sentence, self._ports.authored.told(port, slots=2)), []).append(port)
 
     def _known(self, ask: _Ask) -> _Searched:
-        return _Searched(_State.FOUND) if ask.is_behind and not ask.ways else self._searched(ask)
+        if ask.is_behind and not ask.ways:
+            return _Searched(_State.FOUND)
+        found = self._searched(ask)
+        self._watch.grows(self._so_far)
+        return found
 
     def _searched(self, ask: _Ask) -> _Searched:
-        if self._answer.searches and self._spent.is_over():
+        if self._spent.is_over() and self._answer.searches:  # asked in each case: no one may wait any more
             self._say_unsearched(ask.port, "{} was not searched: the limits of this search are reached")
             return _Searched(_State.UNKNOWN)
         try:

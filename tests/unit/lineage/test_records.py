@@ -18,9 +18,10 @@ from airflow_logio.cli.app import main
 from airflow_logio.errors import ConfigurationError, LineageUnknown, LogInconsistent, NotKept, OperatorFailed
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
-from airflow_logio.runtime.figures import event_search
-from airflow_logio.runtime.figures.event_search import EVENTS_AT_ONCE, SearchLimits, events_holding, search_newest
+from airflow_logio.runtime.figures import search_limits
+from airflow_logio.runtime.figures.event_search import events_holding, search_newest
 from airflow_logio.runtime.figures.lineage_records import effect, records
+from airflow_logio.runtime.figures.search_limits import EVENTS_AT_ONCE, SearchLimits
 from airflow_logio.runtime.payloads import Payloads, dataset
 from airflow_logio.runtime.systems.arrow import decode, encode
 from airflow_logio.store import open_store
@@ -156,7 +157,7 @@ def test_searches_with_limits_add_up_to_the_whole_one(sales: Sales, limits: Sear
 @pytest.mark.parametrize(("room", "most"), [(2**20, EVENTS_AT_ONCE), (2 * len(encode(sold(1))), 2), (1, 1)])
 def test_bodies_are_read_some_at_a_time(sales: Sales, monkeypatch: pytest.MonkeyPatch, room: int, most: int) -> None:
     """The first one alone: it says how large they are."""
-    monkeypatch.setattr(event_search, "BYTES_AT_ONCE", room)
+    monkeypatch.setattr(search_limits, "BYTES_AT_ONCE", room)
     asked: list[int] = []
     adapter = MemoryLineageLog if isinstance(sales.store, MemoryLogStore) else SqlLineageLog
     bodies_before = adapter.bodies_before

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from io import StringIO
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
+from airflow_logio.cli import searching
 from airflow_logio.cli.app import main
+from airflow_logio.cli.common import PIPE_WIDTH
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
-from airflow_logio.run_report.why_not_text import why_not_lines
+from airflow_logio.run_report.why_not_text import searched_said, why_not_lines
 from airflow_logio.runtime.figures import event_search, record_fates
 from airflow_logio.runtime.figures import why_not as why_not_module
-from airflow_logio.runtime.figures.event_search import Holding, SearchLimits
-from airflow_logio.runtime.figures.record_fates import Fate, Met
+from airflow_logio.runtime.figures.event_search import Holding
+from airflow_logio.runtime.figures.record_fates import Fate, Met, RecordFates
 from airflow_logio.runtime.figures.record_values import Stretch
-from airflow_logio.runtime.figures.why_not import WhyNot, why_not
+from airflow_logio.runtime.figures.search_limits import SearchedSoFar, SearchLimits, SearchStopped, Spent
+from airflow_logio.runtime.figures.why_not import AnswerWatch, WhyNot, why_not
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.result import EventNode
@@ -272,7 +277,7 @@ def test_it_is_said_if_there_was_no_time_for_all_that_has_become_of_a_record(mon
         return found
 
     monkeypatch.setattr(why_not_module, "events_holding", then_late)
-    monkeypatch.setattr(event_search.Spent, "is_late", lambda _: bool(late))
+    monkeypatch.setattr(Spent, "is_late", lambda _: bool(late))
     asked = {"shop": "waiting", "hour": "2024-01-01T11:00"}
     whole = run.asked(**asked).searches[1]
     assert len(whole.met) == 3 and not whole.is_met_cut, "so few are always looked at"
@@ -280,6 +285,73 @@ def test_it_is_said_if_there_was_no_time_for_all_that_has_become_of_a_record(mon
     monkeypatch.setattr(record_fates, "LEAST_FATES", 1)
     some = run.asked(**asked).searches[1]
     assert len(some.met) == 1 and some.is_met_cut
+
+
+class Watching(AnswerWatch):
+    """Looks on, and ends the search once it has come so far."""
+
+    def __init__(self, last: str = "") -> None:
+        self.seen: list[str] = []
+        self.answers: list[WhyNot] = []
+        self._last = last
+
+    def looks(self, so_far: SearchedSoFar) -> None:
+        self.seen.append(searched_said(so_far))
+
+    def grows(self, so_far: Callable[[], WhyNot]) -> None:
+        self.answers.append(so_far())
+
+    def is_stopped(self) -> bool:
+        return self._last in self.seen
+
+
+def test_who_waits_sees_the_search_move_and_the_answer_grow() -> None:
+    run, watch = logged(MemoryLogStore()), Watching()
+    answer = why_not(run.store, run.run, "hourly.out", {"shop": "aside"}, watch=watch)
+    assert list(dict.fromkeys(watch.seen)) == [
+        "hourly.out: 0 of 1 event",
+        "hourly.out: 1 of 1 event",
+        *(f"clean.out: {number} of 5 events" for number in range(6)),
+    ]
+    assert [len(one.searches) for one in watch.answers] == [1, 2]
+    assert watch.answers[-1].searches == answer.searches
+    assert watch.answers[0].searches == answer.searches[:1]
+
+
+def test_who_waits_ends_the_search_at_an_event() -> None:
+    run, watch = logged(MemoryLogStore()), Watching(last="clean.out: 2 of 5 events")
+    with pytest.raises(SearchStopped):
+        why_not(run.store, run.run, "hourly.out", {"shop": "aside"}, watch=watch)
+    assert watch.seen[-1] == "clean.out: 2 of 5 events" and len(watch.answers) == 1
+
+
+def test_what_has_become_of_records_is_not_asked_any_more_when_no_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_hour = RecordRules({"out": Dependence(Uses.SOME, {}, ("hour",), HOURS)}, BY_HOUR.parts)
+    run, watch, fate = logged(MemoryLogStore(), only_hour), Watching(last="gone"), RecordFates._fate
+    fates = []
+
+    def then_gone(*given: Any) -> Met:
+        fates.append(fate(*given))
+        watch.seen.append("gone")
+        return fates[-1]
+
+    monkeypatch.setattr(RecordFates, "_fate", then_gone)
+    asked = {"shop": "waiting", "hour": "2024-01-01T11:00"}
+    with pytest.raises(SearchStopped):
+        why_not(run.store, run.run, "hourly.out", asked, watch=watch)
+    assert len(fates) == 1
+
+
+def test_a_terminal_shows_how_far_the_search_is(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    store = open_store(sqlite_url)
+    logged(store)
+    store.dispose()
+    shown = Console(file=StringIO(), force_terminal=True, width=PIPE_WIDTH)
+    monkeypatch.setattr(searching, "err", shown)
+    monkeypatch.setattr(searching, "EVERY_SECONDS", 0.0)
+    assert logio(monkeypatch, "--where", "shop=aside", "--why-not") == 0
+    assert isinstance(shown.file, StringIO) and "searching clean.out: 5 of 5 events" in shown.file.getvalue()
 
 
 def test_the_end_of_a_stream_has_no_columns() -> None:

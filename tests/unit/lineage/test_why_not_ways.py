@@ -15,8 +15,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
-from airflow_logio.runtime.figures.event_search import SearchLimits
 from airflow_logio.runtime.figures.record_fates import Fate
+from airflow_logio.runtime.figures.search_limits import SearchLimits
 from airflow_logio.runtime.figures.why_not import why_not
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.systems.arrow import encode
@@ -147,7 +147,7 @@ def test_no_slot_and_no_source_has_it(log_store: LogStore) -> None:
 def test_the_page_shows_the_cause_however_many_slots_there_are() -> None:
     store = MemoryLogStore()
     run = in_slots(store, 64, dropped=63)
-    found = why_not_document(store, run, "op.out", {"v": "v63"}, None, log=None, errors_shown=True)
+    found = why_not_document(why_not(store, run, "op.out", {"v": "v63"}), 0.0, log=None, errors_shown=True)
     assert found["searches_in_all"] == 4 < MOST_SEARCHES
     [cause] = [one for one in found["searches"] if one["met"]]
     assert cause["events"] == [{"port": "source.out", "event": 2}]
@@ -239,8 +239,8 @@ def test_what_limits_leave_out_of_many_slots_is_one_sentence() -> None:
     with store.lineage(run) as log:
         bodies = log.bodies("merge(op)", "out", range(1, 200))
         limits = SearchLimits(size=sum(len(stored.body) for _, stored in bodies))
-    found = why_not_document(store, run, "op.out", {"v": "v63"}, None, log=None, errors_shown=True, limits=limits)
-    assert found["notes"] == ["op.out in 64 slots was not searched: the limits of this search are reached"]
+    found = why_not(store, run, "op.out", {"v": "v63"}, limits=limits)
+    assert found.notes == ["op.out in 64 slots was not searched: the limits of this search are reached"]
 
 
 class Unreadable:

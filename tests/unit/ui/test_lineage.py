@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ from fastapi.testclient import TestClient
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.figures import record_lineage
-from airflow_logio.runtime.figures.event_search import SearchLimits, search_newest
+from airflow_logio.runtime.figures.event_search import search_newest
+from airflow_logio.runtime.figures.search_limits import SearchLimits
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run
@@ -22,6 +22,7 @@ from airflow_logio.ui.fair_shares import fair_shares
 from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
 from tests.support.statements import counted_statements
+from tests.support.streams import events
 from tests.unit.lineage.test_record_lineage import logged, shop
 from tests.unit.lineage.test_records import EVENTS, Sales, filled, slots_with_events
 from tests.unit.lineage.test_steps import parted_flow
@@ -498,6 +499,14 @@ def why_not(client: TestClient, run: Run, reader: dict[str, str] = OWNER, **want
     return client.post(f"/api/runs/{run.uid}/lineage/why_not", json={"port": "hourly.out", **wanted}, headers=reader)
 
 
+def last(answer: Any, name: str = "answer") -> Any:
+    """The data of the last event of a stream, which is of that name."""
+    assert answer.status_code == 200, answer.text
+    *_, (found, data) = events(answer.text.splitlines())
+    assert found == name, data
+    return data
+
+
 @pytest.fixture
 def missing(store: LogStore) -> Run:
     """source → clean → hourly, in which records got lost in every way."""
@@ -515,7 +524,7 @@ def test_why_a_record_is_not_there_is_data_and_its_error_what_a_task_logs(client
 
 
 def test_why_a_record_is_not_there_in_the_sentences_of_the_terminal(client: TestClient, missing: Run) -> None:
-    found = why_not(client, missing, where={"shop": "left_out", "hour": "2024-01-01T10:00"}).json()
+    found = last(why_not(client, missing, where={"shop": "left_out", "hour": "2024-01-01T10:00"}))
     asked_for, before = found["searches"]
     assert (found["is_there"], found["notes"]) == (False, [])
     assert asked_for["said"] == "hourly.out: no record has shop=left_out and hour=2024-01-01T10:00 (1 event searched)"
@@ -529,7 +538,7 @@ def test_why_a_record_is_not_there_in_the_sentences_of_the_terminal(client: Test
             "made": [{"port": "hourly.out", "event": 1}],
         }
     ]
-    there = why_not(client, missing, where={"shop": "x"}).json()
+    there = last(why_not(client, missing, where={"shop": "x"}))
     assert there["is_there"] and there["searches"][0]["events"] == [{"port": "hourly.out", "event": 1}]
 
 
@@ -537,15 +546,13 @@ def test_a_search_for_what_is_missing_ends_and_says_where(
     client: TestClient, missing: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(why_not_document, "MOST_MET", 0)
-    none = why_not(client, missing, where={"shop": "waiting"}).json()["searches"][1]
+    none = last(why_not(client, missing, where={"shop": "waiting"}))["searches"][1]
     assert (none["met"], none["met_in_all"]) == ([], 1)
-    late = SearchLimits(seconds=0)
-    document = partial(why_not_document.why_not_document, limits=late)
-    monkeypatch.setattr("airflow_logio.ui.lineage_routes.why_not_document", document)
-    found = why_not(client, missing, where={"shop": "waiting"}).json()
+    monkeypatch.setattr(lineage_routes, "LIMITS", SearchLimits(seconds=0))
+    found = last(why_not(client, missing, where={"shop": "waiting"}))
     assert len(found["searches"]) == 1
     assert found["notes"] == ["clean.out was not searched: the limits of this search are reached"]
-    cut = why_not(client, missing, port="clean.out", where={"shop_id": "left_out"}).json()
+    cut = last(why_not(client, missing, port="clean.out", where={"shop_id": "left_out"}))
     assert not cut["is_there"] and "only the newest 1 of 5 events searched" in cut["searches"][0]["said"]
     assert cut["notes"] == ["of clean.out only the newest events were searched: earlier ones may have such a record"]
 
@@ -554,5 +561,9 @@ def test_what_is_missing_is_asked_for_by_values(client: TestClient, missing: Run
     wrong: list[dict[str, Any]] = [{}, {"where": {}}, {"where": {"shop": 1}}, {"where": {"shop": "x"}, "before": [1]}]
     for wanted in wrong:
         assert why_not(client, missing, **wanted).status_code == 422, wanted
-    answer = why_not(client, missing, where={"order": "1"})
-    assert (answer.status_code, "have no column 'order'" in answer.json()["detail"]) == (404, True)
+    unknown = why_not(client, missing, port="nowhere.out", where={"order": "1"})
+    assert (unknown.status_code, "'nowhere.out'" in unknown.json()["detail"]) == (404, True), (
+        "before anything is searched"
+    )
+    refused = last(why_not(client, missing, where={"order": "1"}), "refused")
+    assert (refused["status"], "have no column 'order'" in refused["detail"]) == (404, True)
