@@ -27,6 +27,12 @@ from tests.unit.lineage.test_steps import parted_flow
 from tests.unit.lineage.test_why_not import HOURLY, Logged, logged
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine does not cut the answers here; a test that is about the limit sets it."""
+    monkeypatch.setattr(unmade_module, "MOST_SECONDS", 600.0)
+
+
 def hourly(use: Use, event: int, inset: str | None = None) -> Unmade:
     return Unmade("hourly", use, {event}, set() if inset is None else {InputSetNode("hourly", inset)})
 
