@@ -28,6 +28,8 @@ from tests.support.page_readers import Retries
 from tests.support.page_server import page_of
 from tests.support.served import served
 from tests.support.stored_bodies import store_dataset
+from tests.support.streams import ends
+from tests.support.waiting import eventually
 from tests.unit.lineage.test_records import INGEST, filled, sold
 from tests.unit.lineage.test_why_not import SALES
 from tests.unit.lineage.test_why_not import logged as with_losses
@@ -100,7 +102,10 @@ def ask_for_what_is_aside(page: Page) -> None:
     lineage.get_by_role("button", name="Why is it not there?").click()
 
 
-def test_why_it_is_not_there_is_told_while_it_is_found_and_can_be_stopped(sqlite_url: str) -> None:
+def test_why_it_is_not_there_is_told_while_it_is_found_and_can_be_stopped(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = ends(monkeypatch)
     with held_up(sqlite_url) as (address, gate), browsed() as browser:
         page = browser.page
         page.goto(address)
@@ -121,6 +126,7 @@ def test_why_it_is_not_there_is_told_while_it_is_found_and_can_be_stopped(sqlite
         expect(answer).to_contain_text("hourly.out: no record has shop=aside (1 event searched)")
         expect(answer).not_to_contain_text("clean.out")
         expect(lineage.get_by_role("button", name="Search again")).to_be_focused()
+        eventually(lambda: len(ended) == 1, what="the server has ended the search")
         assert browser.faults() == []
         page.keyboard.press("Enter")
         expect(said).to_have_text("Searching clean.out:")

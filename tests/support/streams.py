@@ -1,10 +1,14 @@
-"""Server-sent events of the page, as a client takes them apart."""
+"""Server-sent events of the page, as a client takes them apart, and the ends of searches that send them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+import pytest
+
+from airflow_logio.ui.told_search import ToldSearch
 
 
 def events(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
@@ -17,3 +21,15 @@ def events(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
             yield name, json.loads(line.removeprefix("data: "))
         else:
             assert not line, line
+
+
+def ends(patch: pytest.MonkeyPatch) -> list[ToldSearch]:
+    """The searches that have been told to end, from now on: a client has gone, or got its answer."""
+    stop, told = ToldSearch.stop, []
+
+    def noted(one: ToldSearch) -> None:
+        stop(one)
+        told.append(one)
+
+    patch.setattr(ToldSearch, "stop", noted)
+    return told

@@ -32,7 +32,7 @@ from airflow_logio.ui.web_app import create_app
 from tests.support.gates import Gate
 from tests.support.page_readers import Readers, Retries
 from tests.support.served import served
-from tests.support.streams import events
+from tests.support.streams import ends, events
 from tests.support.waiting import eventually
 from tests.unit.lineage.test_why_not import SALES, logged
 from tests.unit.ui.conftest import OWNER
@@ -113,14 +113,7 @@ def test_it_is_told_while_it_is_found(address: str, run: Run, gate: Gate) -> Non
 def test_a_search_ends_with_its_connection_and_its_place_is_free(
     address: str, run: Run, gate: Gate, app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams, stop = app.state.streams, ToldSearch.stop
-    stopped: list[ToldSearch] = []
-
-    def noted(told: ToldSearch) -> None:
-        stop(told)
-        stopped.append(told)
-
-    monkeypatch.setattr(ToldSearch, "stop", noted)
+    streams, ended = app.state.streams, ends(monkeypatch)
     with asked(address, run) as left:
         assert left.status_code == 200
         gate.await_reader()
@@ -131,7 +124,7 @@ def test_a_search_ends_with_its_connection_and_its_place_is_free(
             with asked(address, run) as late:
                 assert late.status_code == 503
                 assert "2 long searches through records are under way" in late.read().decode()
-    eventually(lambda: len(stopped) == 2, what="the server has seen that the clients are gone")
+    eventually(lambda: len(ended) == 2, what="the server has seen that the clients are gone")
     assert streams.under_way == 2, "a thread that cannot end yet keeps its place"
     gate.open()
     eventually(lambda: streams.under_way == 0)
