@@ -105,6 +105,10 @@ export function Finder({ server, api, data, open }: Props) {
       if (stopping.current !== null && document.activeElement === stopping.current) reading.current?.focus();
       show({ answer, whole: true });
     });
+  const stop = () => {
+    asking.current?.abort();
+    setBusy(false);
+  };
   const submit = (event: FormEvent, isMissing = false) => {
     event.preventDefault();
     try {
@@ -114,14 +118,11 @@ export function Finder({ server, api, data, open }: Props) {
       void (isMissing ? askWhy(asked) : look(asked, null));
     } catch (error) {
       if (!(error instanceof Mistyped)) throw error;
+      stop(); // what is found from now on would stand below this
       setFailure({ message: error.message, again: null });
     }
   };
 
-  const stop = () => {
-    asking.current?.abort();
-    setBusy(false);
-  };
   const values = result !== null && "searched" in result.found ? result.found : null;
   const further =
     values !== null && (busy || values.before !== null)
