@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.errors import LineageUnknown
 from airflow_logio.runtime.figures.event_columns import EventColumns
 from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, effect_size, port_in_log
 from airflow_logio.runtime.figures.record_lineage import MOST_STEP_RECORDS, TracedEvent, TracedRead, step_behind
@@ -108,6 +109,8 @@ def _read(store: LogStore, run: Run, one: TracedRead, load: Elsewhere | None, le
     left.many -= many
     try:
         rows, by_key = one.rows(effect(store, run, one.read, load=load))
+    except LineageUnknown as error:  # retention has removed them
+        return {**shown, **_no_rows(many), "problem": str(error)}
     except RecordsOutOfReach as error:
         if error.reason:  # for the owner of the server: it may name paths
             log.warning("The page of LOG.io cannot show the rows of %s: %s", one.read, error.reason)

@@ -7,8 +7,7 @@ that a search takes is taken and given back in one call of the response: nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from fastapi import HTTPException
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from airflow_logio.errors import LogioError
+from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.runtime.figures.search_limits import SearchStopped
 from airflow_logio.runtime.figures.why_not import WhyNot
 from airflow_logio.ui.log_source import TooManyAsk
@@ -38,32 +37,35 @@ class Streams:
 
     def __init__(self) -> None:
         self._under_way: set[ToldSearch] = set()
+        self._is_closed = False
 
     @property
     def under_way(self) -> int:
         return len(self._under_way)
 
-    @contextmanager
-    def place(self, search: ToldSearch) -> Iterator[None]:
-        """One of the few, and the end of the search at its end. Raises `TooManyAsk`."""
+    def take_place(self, search: ToldSearch) -> None:
+        """One of the few. Raises `TooManyAsk`, and `LogUnavailable` once the server is shutting down."""
+        if self._is_closed:
+            raise LogUnavailable("this server is shutting down")
         if self.under_way >= MOST_STREAMS:
             raise TooManyAsk(
                 f"{MOST_STREAMS} long searches through records are under way: try again when one has ended"
             )
         self._under_way.add(search)
-        try:
-            yield
-        finally:
-            self._under_way.discard(search)
+
+    def give_back(self, search: ToldSearch) -> None:
+        """Its place, if it has one."""
+        self._under_way.discard(search)
 
     def stop(self) -> None:
-        """End them all: the server is shutting down."""
+        """End them all, and let none begin: the server is shutting down."""
+        self._is_closed = True
         for one in self._under_way:
             one.stop()
 
 
 class SearchStream(StreamingResponse):
-    """Searches when it is awaited. Raises `TooManyAsk` then, before anything is sent.
+    """Searches when it is awaited. Raises `TooManyAsk` or `LogUnavailable` then, before anything is sent.
 
     `search` finds the answer in a thread; `refused` has the status and the sentence of what it raises.
     """
@@ -82,17 +84,21 @@ class SearchStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._ended = Event()  # of the event loop, in which it was perhaps not made
-        with self._streams.place(self._told):
+        self._streams.take_place(self._told)
+        try:
             async with create_task_group() as group:  # it waits for the thread, however the response ends
                 group.start_soon(self._find)
                 try:
                     await super().__call__(scope, receive, send)
                 finally:
                     self._told.stop()
+        finally:
+            self._streams.give_back(self._told)
 
     async def _find(self) -> None:
         """In a thread beside those that all requests share."""
         self._last = await to_thread.run_sync(self._found, limiter=CapacityLimiter(1))
+        self._streams.give_back(self._told)  # a client may take its time to read what was found
         self._ended.set()
 
     def _found(self) -> bytes:

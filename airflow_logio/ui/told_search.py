@@ -29,18 +29,27 @@ class ToldSearch(AnswerWatch):
         self._made = 0
         self._made_at = 0.0
         self._so_far: SearchedSoFar | None = None
+        self._grown: Callable[[], WhyNot] | None = None
+        """More is known than `answer` says."""
         self.answer: dict[str, Any] | None = None
         """Of the answer, what is known of it; a new one each time that more is known."""
 
     def looks(self, so_far: SearchedSoFar) -> None:
         self._so_far = so_far
+        self._make()
 
     def grows(self, so_far: Callable[[], WhyNot]) -> None:
-        now = time.monotonic()
-        if self._made < AT_ONCE or now - self._made_at >= EVERY_SECONDS:
-            self.answer = self.told(so_far())
-            self._made += 1
-            self._made_at = now
+        self._grown = so_far
+        self._make()
+
+    def _make(self) -> None:
+        """The answer as it is now, unless one was made a moment ago: then at one of the next calls."""
+        if self._grown is None or (self._made >= AT_ONCE and time.monotonic() - self._made_at < EVERY_SECONDS):
+            return
+        self.answer = self.told(self._grown())
+        self._grown = None
+        self._made += 1
+        self._made_at = time.monotonic()
 
     def told(self, answer: WhyNot) -> dict[str, Any]:
         return self._document(answer, time.monotonic() - self._begun)

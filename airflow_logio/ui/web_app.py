@@ -25,6 +25,7 @@ from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.page_files import served
+from airflow_logio.ui.posted import NO_NUL
 from airflow_logio.ui.refusals import Refusals
 from airflow_logio.ui.run_actions import Retrying, RunActions
 from airflow_logio.ui.search_stream import Streams
@@ -79,9 +80,9 @@ def create_app(
     @app.get("/api/runs")
     def runs(
         who: Any = user,
-        dag_id: str | None = Query(None, max_length=LONGEST_NAME),
-        dag_run_id: str | None = Query(None, max_length=LONGEST_NAME),
-        named: str | None = Query(None, min_length=1, max_length=LONGEST_NAME),
+        dag_id: str | None = Query(None, max_length=LONGEST_NAME, pattern=NO_NUL),
+        dag_run_id: str | None = Query(None, max_length=LONGEST_NAME, pattern=NO_NUL),
+        named: str | None = Query(None, min_length=1, max_length=LONGEST_NAME, pattern=NO_NUL),
     ) -> Response:
         if dag_id is None:
             allowed = access.readable(who)

@@ -120,8 +120,7 @@ def test_why_it_is_not_there_is_told_while_it_is_found_and_can_be_stopped(
         stop.focus()
         page.keyboard.press("Enter")
         expect(said).to_have_text(
-            "The search was stopped at clean.out (0 of 5 events): the other 5 events of it and ports before it were not "
-            "searched."
+            "The search was stopped at clean.out (0 of 5 events). What it had not come to by then was not searched."
         )
         expect(answer).to_contain_text("hourly.out: no record has shop=aside (1 event searched)")
         expect(answer).not_to_contain_text("clean.out")

@@ -30,6 +30,8 @@ interface Sought {
   answer: WhyNot | null;
   at: SearchedSoFar | null;
   whole: boolean;
+  /** It broke off, and nobody has stopped it. */
+  failed: boolean;
 }
 
 interface Failure {
@@ -92,15 +94,18 @@ export function Finder({ server, api, data, open }: Props) {
   };
   const askWhy = (asked: Result["asked"]) =>
     ask(async (signal) => {
-      let sofar: Sought = { asked, answer: null, at: null, whole: false };
+      let sofar: Sought = { asked, answer: null, at: null, whole: false, failed: false };
       const show = (more: Partial<Sought>) => {
         sofar = { ...sofar, ...more };
         if (!signal.aborted) setMissing(sofar);
       };
       show({});
-      const answer = await server.follow<WhyNot>(`${api}/why_not`, asked, signal, (name, data) =>
-        show(name === "so_far" ? { answer: data as WhyNot } : { at: data as SearchedSoFar | null }),
-      );
+      const told = (name: string, data: unknown) =>
+        show(name === "so_far" ? { answer: data as WhyNot } : { at: data as SearchedSoFar | null });
+      const answer = await server.follow<WhyNot>(`${api}/why_not`, asked, signal, told).catch((error: unknown) => {
+        show({ failed: true });
+        throw error;
+      });
       // The button to stop it goes, and hands on the focus.
       if (stopping.current !== null && document.activeElement === stopping.current) reading.current?.focus();
       show({ answer, whole: true });
@@ -127,7 +132,7 @@ export function Finder({ server, api, data, open }: Props) {
   const further =
     values !== null && (busy || values.before !== null)
       ? { name: "Search further", go: () => look(result!.asked, values) }
-      : missing !== null && !missing.whole && (busy || failure === null)
+      : missing !== null && !missing.whole && !missing.failed
         ? { name: "Search again", go: () => askWhy(missing.asked) }
         : null;
   if (ports?.ports.length === 0) return <p className="small">The pipeline declares no lineage scope.</p>;
@@ -205,7 +210,7 @@ export function Finder({ server, api, data, open }: Props) {
                 : "Searching ..."
             : result !== null
               ? said(result.found)
-              : missing !== null && (missing.whole ? `Answered in ${seconds(missing.answer!.seconds)}:` : notWhole(missing.at, failure === null))}
+              : missing !== null && (missing.whole ? `Answered in ${seconds(missing.answer!.seconds)}:` : notWhole(missing.at, missing.failed))}
         </span>{" "}
         {/* Not part of the status, which would be read out at each step. */}
         {busy && (values !== null ? said(values) : missing?.at && extent(missing.at))}{" "}

@@ -2,7 +2,7 @@ import { Fragment, type RefObject } from "react";
 import { EventLink } from "./EventLink";
 import type { SearchedSoFar, WhyNot } from "./data";
 import type { Named } from "./place";
-import { count, counted, part } from "./words";
+import { count, part } from "./words";
 
 type Open = (named: Named) => void;
 
@@ -28,11 +28,10 @@ export function extent(at: SearchedSoFar): string {
 }
 
 /** What was not searched when a search ended early. */
-export function notWhole(at: SearchedSoFar | null, stopped: boolean): string {
-  const how = stopped ? "The search was stopped" : "The search has failed";
+export function notWhole(at: SearchedSoFar | null, failed: boolean): string {
+  const how = failed ? "The search has failed" : "The search was stopped";
   if (at === null) return `${how} before an event was searched.`;
-  const left = at.sent > at.searched ? `the other ${counted(at.sent - at.searched, "event")} of it and ` : "";
-  return `${how} at ${at.port} (${extent(at)}): ${left}ports before it were not searched.`;
+  return `${how} at ${at.port} (${extent(at)}). What it had not come to by then was not searched.`;
 }
 
 function Answer({ answer, open }: { answer: WhyNot; open: Open }) {

@@ -17,7 +17,7 @@ from airflow_logio.runtime.figures.lineage_records import Elsewhere, not_kept
 from airflow_logio.runtime.figures.record_values import Sought, column_names, looked_at
 from airflow_logio.runtime.figures.search_limits import NO_LIMITS, SearchedSoFar, SearchLimits, Spent
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage_port import LineageLog, StoredBody
+from airflow_logio.store.lineage_port import StoredBody
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.header import decode_header
@@ -98,11 +98,12 @@ def events_holding(
     places = ports.places(port)
     with store.lineage(run) as log:
         sent, newest = log.sent_by(places), log.newest_by(places)
-        searches = [_PlaceSearch(log, ports, place, values, load, sent[place], newest[place] + 1) for place in places]
-        for one in searches:
-            _search([one], spent or Spent(NO_LIMITS))
-            if lacking := one.lacking():
-                raise LineageUnknown(lacking if one.before == 1 else f"as far as was searched, {lacking}")
+    bodies = _Bodies(store, run)
+    searches = [_PlaceSearch(bodies, ports, place, values, load, sent[place], newest[place] + 1) for place in places]
+    for one in searches:
+        _search([one], spent or Spent(NO_LIMITS))
+        if lacking := one.lacking():
+            raise LineageUnknown(lacking if one.before == 1 else f"as far as was searched, {lacking}")
     return [one.holding() for one in searches]
 
 
@@ -130,14 +131,15 @@ def search_newest(
     with store.lineage(run) as log:
         # Not from `sent` on: ends of the stream that a retry took back have numbers, too.
         sent, newest = log.sent_by(places), log.newest_by(places)
-        starts = before or [newest[place] + 1 for place in places]
-        searches = [
-            _PlaceSearch(log, ports, place, values, load, sent[place], start, passes_damaged=True)
-            for place, start in zip(places, starts, strict=True)
-        ]
-        _search(searches, Spent(limits))
-        has_columns = any(one.has_columns for one in searches)
-        lacking = "" if has_columns else next(filter(None, (one.lacking() for one in searches)), "")
+    starts = before or [newest[place] + 1 for place in places]
+    bodies = _Bodies(store, run)
+    searches = [
+        _PlaceSearch(bodies, ports, place, values, load, sent[place], start, passes_damaged=True)
+        for place, start in zip(places, starts, strict=True)
+    ]
+    _search(searches, Spent(limits))
+    has_columns = any(one.has_columns for one in searches)
+    lacking = "" if has_columns else next(filter(None, (one.lacking() for one in searches)), "")
     found = Searched([one.holding() for one in searches], lacking, time.monotonic() - begun)
     if lacking and before is None and found.before is None:
         raise LineageUnknown(lacking)
@@ -152,12 +154,24 @@ def _search(searches: Iterable[_PlaceSearch], spent: Spent) -> None:
             return
 
 
+class _Bodies:
+    """Some bodies at a time, each time from the log as it is then: a search may take long, and no transaction should."""
+
+    def __init__(self, store: LogStore, run: Run) -> None:
+        self._store = store
+        self._run = run
+
+    def before(self, place: Port, before: int, limit: int) -> Sequence[tuple[int, StoredBody]]:
+        with self._store.lineage(self._run) as log:
+            return list(log.bodies_before(place.operator, place.name, before, limit))
+
+
 class _PlaceSearch:
     """The search of one port of the log. `start`: only events with numbers below it."""
 
     def __init__(
         self,
-        log: LineageLog,
+        bodies: _Bodies,
         ports: CapturedPorts,
         place: Port,
         values: Sought,
@@ -167,7 +181,7 @@ class _PlaceSearch:
         *,
         passes_damaged: bool = False,
     ) -> None:
-        self._log, self._place, self._values, self._load, self._sent = log, place, values, load, sent
+        self._bodies, self._place, self._values, self._load, self._sent = bodies, place, values, load, sent
         self._port = ports.authored.seen(place)
         slot = slot_of(place.operator)
         self._slot = slot
@@ -187,7 +201,7 @@ class _PlaceSearch:
     def look_at_some(self, spent: Spent) -> None:
         many = spent.at_once()
         spent.tell(self._so_far())
-        some = list(self._log.bodies_before(self._place.operator, self._place.name, self.before, many))
+        some = self._bodies.before(self._place, self.before, many)
         for event_id, stored in some:
             spent.fetched(stored.body)
             if not self._look_at(event_id, stored, spent):

@@ -120,7 +120,10 @@ class RecordFates:
         for known, with_such in enumerate(self._delivered(way, port, values, of_event, log)):
             if self._spent.is_late() and known >= LEAST_FATES:  # asked at each event: no one may wait any more
                 return met, True
-            met += [self._fate(row, way, log) for row in with_such]
+            for row in with_such:  # each may be a question to the log
+                if self._spent.is_late() and len(met) >= LEAST_FATES:
+                    return met, True
+                met.append(self._fate(row, way, log))
         return met, False
 
     def _delivered(

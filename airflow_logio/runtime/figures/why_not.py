@@ -234,7 +234,6 @@ class _Search:
         return _Searched(_State.NONE, search.is_whole, one.newest)
 
     def _note(self, ask: _Ask, held: Holding) -> PortSearch:
-        met, is_met_cut = self._became(ask, held)
         with self._store.lineage(self._run) as log:
             named = authored_events(log, self._ports, ask.port, held.records) if held.records else {}
         search = PortSearch(
@@ -244,18 +243,19 @@ class _Search:
             held.searched,
             held.sent,
             ask.not_followed,
-            tuple(met),
-            named,
+            named=named,
             is_cut=held.before > 1,
             is_partly=bool(held.partly),
-            is_met_cut=is_met_cut,
         )
         self._answer.searches.append(search)
+        if held.records:
+            self._watch.grows(self._so_far)  # what was found is told before it is asked what has become of it
+            met, is_met_cut = self._became(ask, held)
+            search = replace(search, met=tuple(met), is_met_cut=is_met_cut)
+            self._answer.searches[-1] = search
         return search
 
     def _became(self, ask: _Ask, held: Holding) -> tuple[Sequence[Met], bool]:
-        if not held.records:
-            return (), False
         try:
             return self._fates.of(ask.port, ask.values, held.records, ask.ways)
         except LogUnavailable:

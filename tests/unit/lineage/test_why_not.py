@@ -313,7 +313,10 @@ def test_who_waits_sees_the_search_move_and_the_answer_grow() -> None:
         "hourly.out: 1 of 1 event",
         *(f"clean.out: {number} of 5 events" for number in range(6)),
     ]
-    assert [len(one.searches) for one in watch.answers] == [1, 2]
+    assert [len(one.searches) for one in watch.answers] == [1, 2, 2]
+    found, whole = watch.answers[1].searches[1], answer.searches[1]
+    assert (found.found, found.met) == (whole.found, ()), "found, before it is asked what has become of it"
+    assert whole.found and whole.met
     assert watch.answers[-1].searches == answer.searches
     assert watch.answers[0].searches == answer.searches[:1]
 

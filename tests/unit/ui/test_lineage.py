@@ -422,6 +422,8 @@ def test_what_is_asked_wrongly_is_said(client: TestClient, sales: Sales) -> None
         assert client.get(f"/api/runs/{sales.run.uid}/lineage/step?{query}", headers=OWNER).status_code == 422
     for query in ("operator=hourly[x]&connection=warehouse&action=1", "operator=hourly&connection=warehouse&action=9"):
         assert client.get(f"/api/runs/{sales.run.uid}/lineage/read?{query}", headers=OWNER).status_code == 404
+    for query in ("dag_id=%00", "dag_id=dag&dag_run_id=a%00b", "named=%00"):
+        assert client.get(f"/api/runs?{query}", headers=OWNER).status_code == 422
     for query in ("operator=hourly&connection=a%00&action=1", "operator=%00&connection=warehouse&action=1"):
         assert client.get(f"/api/runs/{sales.run.uid}/lineage/read?{query}", headers=OWNER).status_code == 422
 

@@ -17,13 +17,15 @@ from fastapi.testclient import TestClient
 from starlette.types import Message
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.runtime.figures.search_limits import SearchStopped
+from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.figures.search_limits import SearchedSoFar, SearchStopped
 from airflow_logio.runtime.figures.why_not import WhyNot
 from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.payloads.roots import payload_root
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
-from airflow_logio.ui import lineage_routes, log_source, search_stream
+from airflow_logio.store.rules.authored_ports import AuthoredPorts
+from airflow_logio.ui import lineage_routes, log_source, told_search
 from airflow_logio.ui.alone import PageServer
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.search_stream import MOST_STREAMS, SearchStream, Streams
@@ -103,6 +105,7 @@ def test_it_is_told_while_it_is_found(address: str, run: Run, gate: Gate) -> Non
         ]
         at = next(data for name, data in found if name == "progress" and data["port"] == "clean.out")
         assert at == {"port": "clean.out", "slot": None, "searched": 0, "sent": 5, "found": 0}
+        gate.await_reader()
         assert gate.read == ["event 5 of clean.out"], "the search is under way"
         gate.open()
         *_, (name, whole) = found
@@ -212,9 +215,65 @@ def test_who_has_gone_before_the_first_byte_leaves_nothing_behind() -> None:
         return SearchStream(streams, told, search, lambda error: (500, str(error)))
 
     unheard = [response() for _ in range(MOST_STREAMS)]
-    assert streams.under_way == 0, "what no one awaits has taken nothing"
+    assert (streams.under_way, len(unheard)) == (0, MOST_STREAMS), "what no one awaits has taken nothing"
     scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
     with anyio.from_thread.start_blocking_portal() as portal:
         portal.call(response(), scope, disconnected, send)
     assert streams.under_way == 0 and told.is_stopped()
-    assert len(unheard) == search_stream.MOST_STREAMS
+
+
+def test_who_reads_slowly_holds_no_place_once_the_search_has_ended() -> None:
+    streams, reads = Streams(), anyio.Event()
+
+    async def send(_message: Message) -> None:
+        await reads.wait()
+
+    async def connected() -> Message:
+        await reads.wait()
+        return await disconnected()
+
+    def response() -> SearchStream:
+        told = ToldSearch(lambda _answer, _seconds: {})
+        return SearchStream(streams, told, lambda: WhyNot(AuthoredPorts({})), lambda error: (500, str(error)))
+
+    async def ask() -> None:
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+        async with anyio.create_task_group() as group:
+            group.start_soon(response(), scope, connected, send)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(60):
+                while streams.under_way:
+                    await anyio.sleep(0.01)
+            reads.set()
+
+    anyio.run(ask)
+
+
+def test_a_search_that_comes_when_the_server_shuts_down_does_not_begin() -> None:
+    streams, told = Streams(), ToldSearch(lambda _answer, _seconds: {})
+    streams.stop()
+    late = SearchStream(streams, told, lambda: pytest.fail("it searches"), lambda error: (500, str(error)))
+
+    async def send(_message: Message) -> None:
+        pytest.fail("it answers")
+
+    with pytest.raises(LogUnavailable, match="shutting down"):
+        anyio.run(late, {"type": "http", "asgi": {"spec_version": "2.3"}}, disconnected, send)
+    assert streams.under_way == 0
+
+
+def test_an_answer_that_grows_fast_is_told_whole_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group has sixty-four slots, and the port after them takes half a minute."""
+    told = ToldSearch(lambda answer, _seconds: {"notes": list(answer.notes)})
+    answer = WhyNot(AuthoredPorts({}))
+    monkeypatch.setattr(told_search, "EVERY_SECONDS", 3600.0)
+    for slot in range(64):
+        answer.notes.append(f"slot {slot}")
+        told.grows(lambda: answer)
+    assert told.answer is not None and len(told.answer["notes"]) == told_search.AT_ONCE
+    so_far = SearchedSoFar(Port("source", "out"), None, 1, 2, 0)
+    told.looks(so_far)
+    assert len(told.answer["notes"]) == told_search.AT_ONCE, "a moment has not passed"
+    monkeypatch.setattr(told_search, "EVERY_SECONDS", 0.0)
+    told.looks(so_far)
+    assert len(told.answer["notes"]) == 64
