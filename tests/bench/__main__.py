@@ -24,6 +24,7 @@ from tests.bench import (
     many_groups,
     page,
     page_requests,
+    partitions,
     recovery,
     replicas,
     simulation,
@@ -100,6 +101,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("log", Postgres, lambda at, asked: log_commits.measure(at, asked.runs, asked.log_rows)),
     ("growth", Databases, lambda at, asked: growth.measure(at, asked.log_rows)),
     ("groups", Postgres, lambda at, _: many_groups.measure(at)),
+    ("partitions", Postgres, lambda at, asked: partitions.measure(at, asked.log_runs, asked.run_events)),
     ("undone", Databases, lambda at, asked: undone.measure(at, asked.runs)),
     ("lineage", Postgres, lambda at, asked: lineage.measure(at, asked.runs)),
     ("hops", Postgres, lambda at, _: hops.measure(at)),
@@ -132,6 +134,8 @@ def _arguments() -> argparse.Namespace:
         default=1_000_000,
         help="of events in the log, up to which commits and lineage are measured",
     )
+    parser.add_argument("--log-runs", type=int, default=1_000, help="in the log, whose tables are partitioned by run")
+    parser.add_argument("--run-events", type=int, default=1_500, help="of each of these runs, with two rows each")
     parser.add_argument(
         "--factor", type=float, default=0.2, help="of the paper's numbers of events; 0.2 takes three hours, 1 twelve"
     )

@@ -103,6 +103,15 @@ def _prepare(store: SqlLogStore, driver: Driver, size: int) -> None:
 
 def fill(store: SqlLogStore, run_id: int, first: int, last: int, status: Status, inset: str, *, kept: bool) -> None:
     """Rows of events `first` to `last`, on their way from `OUT` to `IN`, with bodies of 100 bytes."""
+    with store.engine.begin() as connection:
+        add_rows(connection, run_id, first, last, status, inset, kept=kept)
+        connection.execute(sa.text("ANALYZE logio_event_log, logio_event_data"))
+
+
+def add_rows(
+    connection: sa.Connection, run_id: int, first: int, last: int, status: Status, inset: str, *, kept: bool
+) -> None:
+    """As `fill`, without new statistics of the tables."""
     numbers = f"generate_series({first}, {last}) AS n"
     log = (
         "INSERT INTO logio_event_log (run_id, event_id, status, send_op, send_port, channel, rec_op, rec_port, inset_id, "
@@ -114,9 +123,8 @@ def fill(store: SqlLogStore, run_id: int, first: int, last: int, status: Status,
         f"{run_id}, '{OUT.operator}', '{OUT.name}', '{OUT.name}', n, '\\x00'::bytea, "
         f"decode(repeat('ab', 100), 'hex'), {kept} FROM {numbers}"
     )
-    with store.engine.begin() as connection:
-        for statement in (log, data, "ANALYZE logio_event_log, logio_event_data"):
-            connection.execute(sa.text(statement))
+    for statement in (log, data):
+        connection.execute(sa.text(statement))
 
 
 def _commits(log_url: str, way: str, name: str, size: int, sets: int, barrier: Barrier, results: Any) -> None:
@@ -124,7 +132,7 @@ def _commits(log_url: str, way: str, name: str, size: int, sets: int, barrier: B
     store = open_sql_store(log_url)
     run = next(run for run in store.list_runs() if run.spec.key.dag_run_id == name)
     driver = start_driver(store, run=run, group=name, expected=1)
-    commit = _ours(driver) if way == "ours" else _by_hand(log_url, driver, name)
+    commit = ours(driver) if way == "ours" else _by_hand(log_url, driver, name)
     body = bytes(index * 7 % 256 for index in range(1000)) * (size // 1000) or b"x" * size
     number = 1
     commit(list(range(number, number + sets)), body)  # what is done once is not measured
@@ -137,7 +145,9 @@ def _commits(log_url: str, way: str, name: str, size: int, sets: int, barrier: B
     store.dispose()
 
 
-def _ours(driver: Driver) -> Commit:
+def ours(driver: Driver) -> Commit:
+    """Commits Output Sets of the events with these ids, which wait at `IN`, each with one event of this body."""
+
     def commit(event_ids: list[int], body: bytes) -> None:
         effects: list[fx.Effect] = []
         for number in event_ids:
@@ -239,7 +249,7 @@ def _growth(databases: Postgres, most_rows: int) -> Iterator[Figure]:
         log_url, _ = databases.fresh(Path(folder))
         store = open_sql_store(log_url)
         driver = start_driver(store, run=store.start_run(spec("g")))
-        commit, body, there, next_id = _ours(driver), b"x" * 100, 0, 10**9
+        commit, body, there, next_id = ours(driver), b"x" * 100, 0, 10**9
         cost: dict[int, float] = {}
         for rows in sorted({*(rows for rows in GROWTH if rows < most_rows), most_rows}):
             fill(store, driver.run.run_id, there + 1, rows, Status.DONE, "n::text", kept=True)
