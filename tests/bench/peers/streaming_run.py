@@ -29,6 +29,7 @@ def run_streaming(size: int, work: Work, folder: Path, reads: Path, warehouse: s
     config = folder / "streaming.json"
     wanted = {
         "records": str(work.batches(size)),
+        "warm": str(work.warm),
         "size": size,
         "reads": str(reads),
         "table": TABLE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,6 @@ from typing import Any
 import psycopg2
 from psycopg2.extras import execute_values
 from pyspark.sql import DataFrame, SparkSession
-
-sys.path.append(str(Path(__file__).parents[3]))
-
-from airflow_logio.runtime.driver.spark_session import warm_up
 
 UPSERT = """
 INSERT INTO {table} AS there (minute, key, records, cents) VALUES %s
@@ -44,15 +41,24 @@ class Upserts:
                 execute_values(cursor, self._upsert, rows, page_size=1_000)
 
 
-def summed(session: Any, wanted: dict[str, Any]) -> DataFrame:
+def summed(session: Any, folder: str) -> DataFrame:
+    """A row of each minute and key that a micro-batch, one file of `folder`, has changed."""
     from pyspark.sql import functions as F
 
     files = session.readStream.schema("key BIGINT, at TIMESTAMP_NTZ, cents BIGINT").option("maxFilesPerTrigger", 1)
-    records = files.parquet(wanted["records"]).where("cents > 0")
+    records = files.parquet(folder).where("cents > 0")
     converted = records.selectExpr("key", "CAST(at AS TIMESTAMP) AS at", "cents + cents * 19 div 100 AS cents")
     windows = converted.withWatermark("at", "0 seconds").groupBy(F.window("at", "1 minute"), "key")
     sums = windows.agg(F.count("*").alias("records"), F.sum("cents").alias("cents"))
     return sums.selectExpr("CAST(window.start AS TIMESTAMP_NTZ) AS minute", "key", "records", "cents")
+
+
+def run(sums: DataFrame, write: Callable[[DataFrame, int], Any], checkpoint: str) -> Any:
+    """The query, when it has processed all files."""
+    written = sums.writeStream.outputMode("update").foreachBatch(write).trigger(availableNow=True)
+    query = written.option("checkpointLocation", checkpoint).start()
+    query.awaitTermination()
+    return query
 
 
 def main(config: str) -> None:
@@ -61,11 +67,8 @@ def main(config: str) -> None:
     for name, value in wanted["conf"].items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    warm_up(session)
-    written = summed(session, wanted).writeStream.outputMode("update").foreachBatch(Upserts(wanted))
-    written = written.option("checkpointLocation", wanted["checkpoint"]).trigger(availableNow=True)
-    query = written.start()
-    query.awaitTermination()
+    run(summed(session, wanted["warm"]), lambda changed, _: changed.collect(), wanted["checkpoint"] + ".warm")
+    query = run(summed(session, wanted["records"]), Upserts(wanted), wanted["checkpoint"])
     triggers = [json.loads(progress.json) for progress in query.recentProgress]
     began = [datetime.fromisoformat(one["timestamp"]).timestamp() for one in triggers if one["numInputRows"]]
     reads = [(0, began[0]), *((number * wanted["size"], at) for number, at in enumerate(began, start=1))]

@@ -1,8 +1,8 @@
 """The clock, the same for all sides: from the first record read to the commit of the last row in PostgreSQL.
 
-All processes are up before, and Spark's session is warm. Each side notes in a file how many records it has read by when: a
-line ``0 <seconds>`` just before its first record. For Structured Streaming the records of a micro-batch count as read when
-its trigger begins. Commits have the times that PostgreSQL gives them, on the same host.
+All processes are up before, and Spark has processed a first micro-batch. Each side notes in a file how many records it has
+read by when: a line ``0 <seconds>`` just before its first record. For Structured Streaming the records of a micro-batch count
+as read when its trigger begins. Commits have the times that PostgreSQL gives them, on the same host.
 """
 
 from __future__ import annotations

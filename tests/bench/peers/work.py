@@ -59,6 +59,11 @@ class Work:
     def binary(self) -> Path:
         return self.folder / "records.bin"
 
+    @property
+    def warm(self) -> Path:
+        """A folder of one small file: what a query processes before the clock begins."""
+        return self.folder / "warm"
+
     def batches(self, size: int) -> Path:
         """A folder of files with `size` records each."""
         return self.folder / f"batches-{size}"
@@ -75,6 +80,7 @@ def prepared(folder: Path, records: int) -> Work:
             binary.write(numbers.astype(">i8").tobytes())
             for size in BATCHES:
                 _write_batches(empty.batches(size), chunk, first, size)
+    _write_batches(empty.warm, _chunk(0, min(records, BATCHES[0])), 0, BATCHES[0])
     with duckdb.connect() as database:
         rows = database.execute(EXPECTED.format(empty.parquet)).fetchall()
     return Work(records, folder, tuple((minute, key, count, int(cents)) for minute, key, count, cents in rows))
