@@ -72,6 +72,7 @@ class Work:
 def prepared(folder: Path, records: int) -> Work:
     """Write the files into `folder`, and ask DuckDB for the rows."""
     empty = Work(records, folder, ())
+    folder.mkdir(parents=True, exist_ok=True)
     with pq.ParquetWriter(empty.parquet, _chunk(0, 0).schema) as parquet, empty.binary.open("wb") as binary:
         for first in range(0, records, CHUNK):
             chunk = _chunk(first, min(CHUNK, records - first))
