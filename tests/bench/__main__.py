@@ -1,5 +1,6 @@
 """``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, the simulator, and
-DataFrames against PySpark scripts and on a cluster, commits against hand-written SQL, the paper's evaluation; all checked."""
+DataFrames against PySpark scripts and on a cluster, commits against hand-written SQL, the paper's evaluation, an
+aggregation beside Structured Streaming and Flink; all checked."""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ from tests.bench import (
 from tests.bench.databases import DATABASES, Databases, Postgres, Sqlite
 from tests.bench.paper import evaluation
 from tests.bench.paper.series import BY_NAME
+from tests.bench.peers import evaluation as peers
 
 RECOVERED = ("totals", "hourly")
 
@@ -104,14 +106,15 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("partitions", Postgres, lambda at, asked: partitions.measure(at, asked.log_runs, asked.run_events)),
     ("undone", Databases, lambda at, asked: undone.measure(at, asked.runs)),
     ("lineage", Postgres, lambda at, asked: lineage.measure(at, asked.runs)),
+    ("peers", Postgres, lambda at, asked: peers.measure(at, asked.runs, asked.records)),
     ("hops", Postgres, lambda at, _: hops.measure(at)),
     ("page", Databases, lambda at, _: itertools.chain(page.measure(at), page_requests.measure(at), clicks.measure(at))),
     ("paper", Postgres, lambda at, to: evaluation.evaluate(at, to.factor, to.results, to.paper_runs, to.series)),
 )
 """Part → where it is measured, and how."""
 PARTS = ("simulation", *(part for part, *_ in OF_A_DATABASE))
-ASKED_FOR = ("paper",)
-"""Parts that take hours, so that they are measured only if they are named."""
+ASKED_FOR = ("paper", "peers")
+"""Parts that take long, so that they are measured only if they are named."""
 
 
 def _arguments() -> argparse.Namespace:
@@ -146,6 +149,9 @@ def _arguments() -> argparse.Namespace:
         type=Path,
         default=Path(".bench/paper.jsonl"),
         help="of the paper's evaluation, as JSON lines; what is in the file is not measured again",
+    )
+    parser.add_argument(
+        "--records", type=int, action="append", help="beside Structured Streaming and Flink, only so many (repeatable)"
     )
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=PARTS, help="only this part")

@@ -1,4 +1,4 @@
-"""A cluster of Flink that ends with its job: a JobManager, a TaskManager for each operator, and one to spare."""
+"""A cluster of Flink that ends with its job: a JobManager, and TaskManagers as many as are wanted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.paper import flink_settings, flink_setup
@@ -19,22 +20,40 @@ WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 """Processes end with the bench, also if it is killed. Without this they end when the job has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a cluster runs, and how its processes are started. The default is the paper's job."""
+
+    job: str = "paper.PaperJob"
+    sources: Path = flink_setup.SOURCES
+    heap_mb: int = flink_settings.HEAP_MB
+    jvm: Sequence[str] = flink_settings.JVM
+
+
 class FlinkCluster:
     """All processes are children of this one, and are ended by `close`."""
 
-    def __init__(self, folder: Path, task_managers: int) -> None:
+    def __init__(self, folder: Path, task_managers: int, program: Program | None = None) -> None:
         """`folder` has config.yaml, log4j.properties and job.properties."""
+        program = program or Program()
         self._folder = folder
         (folder / "tmp").mkdir()
         self._started = 0
-        memory = [f"-Xmx{flink_settings.HEAP_MB}m", "-XX:MaxMetaspaceSize=128m"]
+        memory = [f"-Xmx{program.heap_mb}m", "-XX:MaxMetaspaceSize=128m"]
         options = [f"-Dlog4j.configurationFile={folder / 'log4j.properties'}", f"-Djava.io.tmpdir={folder / 'tmp'}"]
-        self._java = [flink_setup.java(), *memory, *flink_settings.JVM, *options, "-cp", flink_setup.class_path()]
-        arguments = ["--job-classname", "paper.PaperJob", str(folder / "job.properties")]
+        self._java = [
+            flink_setup.java(),
+            *memory,
+            *program.jvm,
+            *options,
+            "-cp",
+            flink_setup.class_path(program.sources),
+        ]
+        arguments = ["--job-classname", program.job, str(folder / "job.properties")]
         self._job_manager = self._start(JOB_MANAGER, *arguments)
         self._task_managers: list[subprocess.Popen[bytes]] = []
         try:
-            for _ in range(task_managers + 1):
+            for _ in range(task_managers):
                 self._start_task_manager()
         except BaseException:
             self.close()

@@ -29,7 +29,7 @@ def run_flink(
         if all((marks / f"{name}.opened").is_file() for name in operators):
             (marks / "go").touch()
 
-    cluster = FlinkCluster(flink, len(operators))
+    cluster = FlinkCluster(flink, len(operators) + 1)  # one to spare, for who was killed
     try:
         cluster.watch(limit, look)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.bench.paper.scaled import Scaled
@@ -41,14 +42,19 @@ def job(wanted: Scaled, failures: int, marks: Path, warehouse: str) -> str:
         **wanted.as_json(),
         "points": ",".join(map(str, wanted.points[:failures])),
         "folder": marks,
-        "warehouse": f"jdbc:{warehouse.replace('postgres@', '')}?user=postgres",
+        "warehouse": jdbc(warehouse),
     }
     return "".join(f"{name} = {value}\n" for name, value in settings.items())
 
 
-def cluster(wanted: Scaled, folder: Path, port: int) -> str:
-    """config.yaml, of all processes."""
-    settings: dict[str, object] = {
+def jdbc(warehouse: str) -> str:
+    """Its URL, for Java."""
+    return f"jdbc:{warehouse.replace('postgres@', '')}?user=postgres"
+
+
+def processes(folder: Path, port: int) -> dict[str, object]:
+    """Of any cluster here: where its processes are, their memory, and checkpoints, aligned and exactly once."""
+    return {
         "jobmanager.rpc.address": "127.0.0.1",
         "jobmanager.bind-host": "127.0.0.1",
         "jobmanager.rpc.port": port,
@@ -73,9 +79,21 @@ def cluster(wanted: Scaled, folder: Path, port: int) -> str:
         "io.tmp.dirs": folder / "tmp",
         "execution.checkpointing.mode": "EXACTLY_ONCE",
         "execution.checkpointing.unaligned.enabled": "false",
-        "execution.checkpointing.interval": f"{max(1, round(wanted.snapshot_seconds * 1e3))} ms",
         "execution.checkpointing.storage": "filesystem",
         "execution.checkpointing.dir": f"file://{folder / 'checkpoints'}",
+    }
+
+
+def lines(settings: Mapping[str, object]) -> str:
+    """As config.yaml has them."""
+    return "".join(f"{name}: {value}\n" for name, value in settings.items())
+
+
+def cluster(wanted: Scaled, folder: Path, port: int) -> str:
+    """config.yaml, of all processes of the paper's job."""
+    settings = {
+        **processes(folder, port),
+        "execution.checkpointing.interval": f"{max(1, round(wanted.snapshot_seconds * 1e3))} ms",
         # The paper's epochs begin by the clock of the source, whether the last snapshot is complete or not. Flink would wait
         # for it, so for all that OP3 has before it: fewer snapshots, and more to do again after a failure.
         "execution.checkpointing.max-concurrent-checkpoints": 1_000,
@@ -85,4 +103,4 @@ def cluster(wanted: Scaled, folder: Path, port: int) -> str:
         "heartbeat.interval": "250 ms",
         "heartbeat.rpc-failure-threshold": 2,
     }
-    return "".join(f"{name}: {value}\n" for name, value in settings.items())
+    return lines(settings)

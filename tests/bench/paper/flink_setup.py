@@ -31,17 +31,17 @@ def java() -> str:
 
 
 @cache
-def class_path() -> str:
+def class_path(operators: Path = SOURCES) -> str:
     """Jars and compiled operators. Raises `NoFlink`."""
     compiler = _program("javac", "openjdk-17-jdk-headless")
     jars = [*_flink(), _driver()]
-    classes = KEPT / "classes"
-    sources = sorted(str(file) for file in SOURCES.rglob("*.java"))
+    classes = KEPT / "classes" / operators.parent.name
+    sources = sorted(str(file) for file in operators.rglob("*.java"))
     shutil.rmtree(classes, ignore_errors=True)
     _run(
         [compiler, "-J-XX:-UsePerfData", "--release", "17", "-d", str(classes), "-cp", str(jars[0]), *sources],
         "the operators cannot be compiled",
-        f"look at {SOURCES}",
+        f"look at {operators}",
     )
     return os.pathsep.join(map(str, (classes, *jars)))
 

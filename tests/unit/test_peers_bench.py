@@ -1,0 +1,64 @@
+"""The bench beside Structured Streaming and Flink, as far as it is arithmetic: records, clock, bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from airflow_logio.runtime.launch import bundle
+from tests.bench.peers import evaluation, flink_run
+from tests.bench.peers.logged_run import PIPELINES
+from tests.bench.peers.strict_clock import latencies
+from tests.bench.peers.work import BATCHES, COLUMNS, KEY, TABLE, WINDOW_RECORDS, Work, prepared
+
+RECORDS = 250_000
+
+
+def test_all_sides_read_the_same_records(tmp_path: Path) -> None:
+    work = prepared(tmp_path, RECORDS)
+    whole = pq.read_table(work.parquet)
+    numbers = np.fromfile(work.binary, dtype=">i8").reshape(-1, 3)
+    assert [column.to_numpy().astype("int64").tolist() for column in whole.columns] == numbers.T.tolist()
+    for size in BATCHES:
+        files = sorted(work.batches(size).iterdir(), key=lambda file: file.stat().st_mtime)
+        assert [pq.read_metadata(file).num_rows for file in files][:-1] == [size] * (
+            RECORDS // size - (RECORDS % size == 0)
+        )
+        assert pq.read_table(work.batches(size)).equals(whole)
+    kept = numbers[numbers[:, 2] > 0]
+    assert sum(row[2] for row in work.rows) == len(kept) < RECORDS
+    assert sum(row[3] for row in work.rows) == int((kept[:, 2] + kept[:, 2] * 19 // 100).sum())
+    assert len({row[0] for row in work.rows}) == 3
+
+
+def test_a_latency_is_from_the_read_of_a_minute_s_last_record_to_its_rows() -> None:
+    marks = [(0, 1.0), (60_000, 2.0), (120_000, 3.0), (180_000, 4.0), (210_000, 5.0)]
+    assert latencies(210_000, marks, {0: 3.5, 1: 5.5, 2: 5.25}) == [0.5, 0.5, 0.25]
+    assert WINDOW_RECORDS == 100_000
+
+
+def test_only_structured_streaming_is_given_fewer_records() -> None:
+    given = {side.name: (side.records(2_000_000), side.records(10_000_000)) for side in evaluation.sides()}
+    assert given.pop("Structured Streaming, 10,000 a batch") == (500_000, 500_000)
+    assert given.pop("Structured Streaming, 100,000 a batch") == (2_000_000, 5_000_000)
+    assert set(given.values()) == {(2_000_000, 10_000_000)}
+    assert [side.target for side in evaluation.sides()] == ["1000", "2500", "600", "none", "none", "none", "none"]
+
+
+def test_our_pipelines_write_the_table_of_all_sides_in_four_groups_or_one() -> None:
+    for attr, groups in (("four_10000", 4), ("four_1000", 4), ("fused_10000", 1), ("fused_1000", 1)):
+        pipeline = bundle.load(bundle.parse_ref(f"{PIPELINES}:{attr}"))
+        writer = pipeline.operators["save"]
+        assert len(pipeline.groups) == groups
+        assert (writer.table, writer.columns, writer.primary_key) == (TABLE, COLUMNS, KEY)  # type: ignore[attr-defined]
+
+
+def test_flink_is_compiled_well_and_told_what_it_reads(tmp_path: Path) -> None:
+    assert not [one for one in flink_run.FAST if "Tiered" in one or "Serial" in one]
+    settings = Path(flink_run.PROGRAM.sources, "peers", "Settings.java").read_text()
+    job = flink_run.job(Work(5, tmp_path, ()), tmp_path / "reads", "postgresql://postgres@127.0.0.1:5/of_this_run")
+    for line in job.splitlines():
+        assert f'"{line.split(" = ")[0]}"' in settings
+    assert "warehouse = jdbc:postgresql://127.0.0.1:5/of_this_run?user=postgres" in job
