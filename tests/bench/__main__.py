@@ -113,7 +113,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
 )
 """Part → where it is measured, and how."""
 PARTS = ("simulation", *(part for part, *_ in OF_A_DATABASE))
-ASKED_FOR = ("paper", "peers")
+ASKED_FOR = ("paper", "partitions", "peers")
 """Parts that take long, so that they are measured only if they are named."""
 
 
