@@ -62,7 +62,9 @@ def _rows(
     store: LogStore, run: Run, group: Sequence[TracedEvent], load: Elsewhere | None
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The columns and the first records; what a replay operator made has none, also where a writer hands it on."""
-    named = {EventNode(port_in_log(run, one.event), one.event.event_id): one for one in group}
+    places = {(one.event.port, one.event.slot): one.event for one in group}
+    in_log = {place: port_in_log(run, event) for place, event in places.items()}
+    named = {EventNode(in_log[one.event.port, one.event.slot], one.event.event_id): one for one in group}
     having = iter([(node, one) for node, one in named.items() if _many(one)])
     columns: list[str] = []
     rows: list[dict[str, Any]] = []

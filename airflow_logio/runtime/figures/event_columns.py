@@ -35,10 +35,13 @@ class EventColumns:
         """Of the largest records that were seen."""
 
     def know(self, events: Iterable[EventNode]) -> None:
-        """Ask how many records events have, all at once; one by one they are asked for otherwise."""
+        """Ask how many records events have, all at once, unless they say it; one by one they are asked for otherwise."""
         by_port: dict[Port, dict[int, EventNode]] = defaultdict(dict)
         for event in events:
-            by_port[event.port][event.event_id] = event
+            if event.records is None:
+                by_port[event.port][event.event_id] = event
+            else:
+                self._records[event] = event.records
         for port, group in by_port.items():
             found = {number: header.records for number, header in self._log.headers(port.operator, port.name, group)}
             self._records |= {event: found.get(number) for number, event in group.items()}

@@ -238,7 +238,10 @@ class _Tracing:
             for event, places, doubts in made_from(made, self._columns):
                 if places is None or len(places):
                     for one in (self._selected, used):
-                        one.setdefault(event, _Selected(np.array([], np.int64))).add(places, doubts)
+                        if event in one:
+                            one[event].add(places, doubts)
+                        else:
+                            one[event] = _Selected(places, dict.fromkeys(doubts))
             for read in reads:
                 self._keys[read] += self._keys_of(read, {event: sel.places for event, sel in used.items()})
 

@@ -14,6 +14,9 @@ COMPRESS_FROM_BYTES = 4096
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 """What every whole stream ends with."""
 
+COLUMNS_FROM_BYTES = 1 << 14
+"""Below this it costs more to open a stream twice, for its names and then for some columns, than to read all of it."""
+
 THREADS_FROM_BYTES = 1 << 18
 """Below this it costs more to hand columns to other threads, 0.1 ms each time, than they save."""
 
@@ -40,23 +43,26 @@ def encode(table: pa.Table) -> bytes:
 def decode(where: str, body: bytes, columns: Sequence[str] = ()) -> pa.Table:
     """The table of an event body; raises `LogInconsistent` naming `where` if the bytes are not a whole stream.
 
-    If some `columns` are named, only those of them that it has: others are not decompressed. If it has none of them, the
-    table has neither columns nor records.
+    If some `columns` are named, only those of them that it has: of a large body, others are not decompressed. If it has
+    none of them, the table has neither columns nor records.
     """
     if not body.endswith(_END):  # Arrow takes a stream that breaks off between two messages for a shorter one
         raise LogInconsistent(f"the body of {where} is not a whole Arrow stream: it breaks off ({len(body):,} bytes)")
     try:
         options = _READ_BY_MANY if len(body) >= THREADS_FROM_BYTES else _READ
-        if columns:
+        if columns and len(body) >= COLUMNS_FROM_BYTES:
             options = _of_columns(body, columns, options)
             if options is None:
                 return pa.table({})
         table = pa.ipc.open_stream(body, options=options).read_all()
         table.validate(full=True)  # a buffer that is too short would be read beyond its end; costs a tenth of decoding
-        _ = table.column_names  # which are decoded now, from bytes that may be no text
+        names = table.column_names  # which are decoded now, from bytes that may be no text
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise LogInconsistent(f"the body of {where} is not an Arrow stream: {error}") from error
-    return table
+    if not columns:
+        return table
+    kept = [place for place, name in enumerate(names) if name in columns]
+    return table.select(kept) if kept else pa.table({})
 
 
 def _of_columns(body: bytes, columns: Sequence[str], options: pa.ipc.IpcReadOptions) -> pa.ipc.IpcReadOptions | None:

@@ -66,11 +66,4 @@ def decode_header(where: str, header: bytes, body: bytes, ref: str | None = None
 
 def decode_about(where: str, header: bytes) -> dict[str, Any]:
     """What a header says about its event, without the body. Raises `LogInconsistent` if it is not a header."""
-    return _decoded(where, header).about
-
-
-def _decoded(where: str, header: bytes) -> Header:
-    try:
-        return _decoder.decode(header)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise LogInconsistent(f"the header of {where} cannot be read: {error}") from error
+    return read_header(where, header).about
