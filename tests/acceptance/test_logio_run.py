@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,6 +54,8 @@ def test_a_run_needs_no_options_but_its_data(folder: Path) -> None:
     run = started(folder, "run", SALES, "--param", "transactions=transactions.parquet", "--json", "summary.json")
     printed, _ = run.communicate(timeout=240)
     assert run.returncode == 0, printed
+    uid, shown = re.findall(r"uid (\w{8}); `logio ui (\w+)` shows it in a browser", " ".join(printed.split()))[0]
+    assert uid == shown
     assert is_exact(folder)
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["outcome"], summary["records"], summary["drivers_launched"]) == ("finished", ROWS, 4)

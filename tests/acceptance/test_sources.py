@@ -26,6 +26,7 @@ from airflow_logio.store.records import BacklogBound
 from tests.support.bundle.exchange import EMPTY_PART, PARTS, open_exchange
 from tests.support.crash_sites import IN_PAYLOADS, IN_REMOVALS, IN_STORES
 from tests.support.grocery import assert_exact, expected, write_slice, written
+from tests.support.object_store import ObjectStore
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, has_ended, running
 from tests.support.waiting import eventually
 from tests.support.warehouse import rows_of
@@ -93,18 +94,24 @@ class Watched:
 
 @pytest.fixture
 def watch(log_url: str, tmp_path: Path) -> Any:
-    """Starts a run; `padding` is the size of one row in characters."""
+    """Starts a run; `padding` is the size of one row in characters. Payloads are in a folder if there are no `objects`."""
 
     @contextmanager
     def start(
-        armed: dict[tuple[str, int], str], *, padding: int = 0, quotes: int = QUOTES, **more: Any
+        armed: dict[tuple[str, int], str],
+        *,
+        padding: int = 0,
+        quotes: int = QUOTES,
+        objects: ObjectStore | None = None,
+        **more: Any,
     ) -> Iterator[Watched]:
         urls = {
             "exchange": open_exchange(tmp_path / "exchange.db", quotes),
             "warehouse": f"sqlite:///{tmp_path / 'quotes.db'}",
         }
-        payloads = str(tmp_path / "payloads")
-        launcher = PlainLauncher(tmp_path / "drivers", armed)
+        payloads = str(tmp_path / "payloads") if objects is None else f"s3://{objects.new_bucket()}/logio"
+        variables = {} if objects is None else objects.variables
+        launcher = PlainLauncher(tmp_path / "drivers", armed, everywhere=variables)
         settings = {"ref": EXCHANGE, "connections": urls, "params": {"padding": padding}, "payloads": payloads}
         with running(log_url, "", Path(), launcher, **settings, **more) as run:
             yield Watched(run, launcher, Journal(tmp_path / "exchange.db"), urls["warehouse"], payloads)
@@ -167,6 +174,27 @@ def test_dying_around_a_body_too_large_for_the_log_twice(point: CrashPoint, watc
         watched.run.finish()
         died = {group: watched.run.status(group).incarnation - 1 for group in BODIES}
         assert died == dict.fromkeys(BODIES, 3), f"{point} was not passed: {died}"
+        watched.assert_exact()
+        watched.assert_nothing_left()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("log_url", ["postgres"], indirect=True)
+def test_effects_and_bodies_in_an_object_store(
+    watch: Any, objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over S3, whose objects appear as a whole when they are closed. This process sweeps and removes, as drivers do."""
+    for name, value in objects.variables.items():
+        monkeypatch.setenv(name, value)
+    deaths = {
+        "feed": (CrashPoint.IN_STORE, CrashPoint.AFTER_STORE, CrashPoint.AFTER_BODY),
+        "save": (CrashPoint.BEFORE_BODY, CrashPoint.AFTER_BODY),
+    }
+    armed = {(group, n): f"{point}:1" for group, points in deaths.items() for n, point in enumerate(points, 1)}
+    with watch(armed, padding=100_000, quotes=40, objects=objects) as watched:
+        watched.run.finish()
+        died = {group: watched.run.status(group).incarnation - 1 for group in deaths}
+        assert died == {group: len(points) for group, points in deaths.items()}, "every one of them was passed"
         watched.assert_exact()
         watched.assert_nothing_left()
 

@@ -6,13 +6,14 @@ import contextlib
 import json
 import signal
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import psutil
 import pytest
+from pyarrow import fs
 from sqlalchemy import text
 
 from airflow_logio.crash import CrashPoint
@@ -22,6 +23,7 @@ from airflow_logio.runtime.launch.bundle import parse_ref
 from airflow_logio.runtime.launch.exit_codes import REPLACED
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.crash_sites import IN_EXTERNAL_WRITES, IN_PARKS, IN_QUESTIONS
+from tests.support.object_store import ObjectStore
 from tests.support.running import PlainLauncher, Running, running
 
 pytestmark = pytest.mark.acceptance
@@ -36,6 +38,8 @@ class Systems:
     """The external systems of a run, below one folder."""
 
     folder: Path
+    lake: str | None = None
+    """Where its files are if not in the folder; `bring` copies them there."""
 
     @classmethod
     def make(cls, folder: Path) -> Systems:
@@ -45,7 +49,14 @@ class Systems:
 
     @property
     def connections(self) -> dict[str, str]:
-        return {name: str(self.folder / name) for name in ("ledger", "journal", "lake", "atlas")}
+        found = {name: str(self.folder / name) for name in ("ledger", "journal", "lake", "atlas")}
+        return found if self.lake is None else found | {"lake": self.lake}
+
+    def bring(self, objects: ObjectStore) -> None:
+        """Copy the lake's files out of an object store, for DuckDB."""
+        assert self.lake is not None
+        source = self.lake.removeprefix("s3://")
+        fs.copy_files(source, str(self.folder / "lake"), source_filesystem=objects.files())
 
     def leave(self, name: str) -> None:
         Path(f"{self.folder / name}.away").touch()
@@ -124,6 +135,20 @@ def test_dying_around_a_write_action_twice_changes_nothing(
         died = {group: run.status(group).incarnation for group in WRITERS}
     systems.assert_exact(small_transactions)
     assert all(incarnation == 3 for incarnation in died.values()), f"{point} was not passed: {died}"
+
+
+def test_dying_around_files_in_an_object_store_changes_nothing(
+    sqlite_url: str, objects: ObjectStore, systems: Systems, small_transactions: Path, tmp_path: Path
+) -> None:
+    systems = replace(systems, lake=f"s3://{objects.new_bucket()}/lake")
+    points = (CrashPoint.BEFORE_WRITE, CrashPoint.IN_EXTERNAL_WRITE, CrashPoint.AFTER_WRITE)
+    armed = {("lake", incarnation): f"{point}:2" for incarnation, point in enumerate(points, 1)}
+    launcher = PlainLauncher(tmp_path / "drivers", armed, everywhere=objects.variables)
+    with started(sqlite_url, systems, small_transactions, launcher) as run:
+        run.finish()
+        assert run.status("lake").incarnation == 4, "one of the points was not passed"
+    systems.bring(objects)
+    systems.assert_exact(small_transactions)
 
 
 @pytest.mark.parametrize("point", IN_QUESTIONS)
