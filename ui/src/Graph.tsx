@@ -1,4 +1,4 @@
-import dagre from "@dagrejs/dagre";
+import { Graph as DagreGraph, layout as arrange } from "@dagrejs/dagre";
 import {
   BaseEdge,
   Controls,
@@ -134,7 +134,7 @@ export function Flow<N extends Node, E extends Edge>({ label, nodes, edges, node
 }
 
 function layout(run: Run): Map<string, { x: number; y: number; height: number }> {
-  const graph = new dagre.graphlib.Graph();
+  const graph = new DagreGraph();
   graph.setGraph({ rankdir: "LR", ranksep: 120, nodesep: 28, marginx: 10, marginy: 10 });
   graph.setDefaultEdgeLabel(() => ({}));
   const sizes = new Map<string, number>();
@@ -143,7 +143,7 @@ function layout(run: Run): Map<string, { x: number; y: number; height: number }>
   for (const one of run.connections) {
     if (one.from_group !== one.to_group) graph.setEdge(one.from_group, one.to_group);
   }
-  dagre.layout(graph);
+  arrange(graph);
   const places = new Map<string, { x: number; y: number; height: number }>();
   for (const [name, height] of sizes) {
     const { x, y } = graph.node(name) as { x: number; y: number };

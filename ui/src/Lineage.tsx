@@ -1,4 +1,4 @@
-import dagre from "@dagrejs/dagre";
+import { Graph as DagreGraph, layout as arrange } from "@dagrejs/dagre";
 import { type Edge, Handle, type Node, type NodeProps, Position } from "@xyflow/react";
 import { useEffect, useRef, useState } from "react";
 import { type LineageStep, Refused, type Rights, type Server } from "./data";
@@ -157,12 +157,12 @@ export function Lineage({ server, uid, rights, named, open, trail, keep }: Props
 type ItemNode = Node<{ item: Item; chosen: boolean; choose: (id: string) => void; unfold: (item: Item, way: Way) => void }, "item">;
 
 function Picture({ graph, chosen, choose, unfold }: { graph: Unfolded; chosen: string | null } & Pick<ItemNode["data"], "choose" | "unfold">) {
-  const drawn = new dagre.graphlib.Graph();
+  const drawn = new DagreGraph();
   drawn.setGraph({ rankdir: "LR", ranksep: 60, nodesep: 20, marginx: 10, marginy: 10 });
   drawn.setDefaultEdgeLabel(() => ({}));
   for (const id of graph.items.keys()) drawn.setNode(id, { width: WIDTH, height: HEIGHT });
   for (const [begin, end] of graph.edges.values()) drawn.setEdge(begin, end);
-  dagre.layout(drawn);
+  arrange(drawn);
   const nodes: ItemNode[] = [...graph.items.values()].map((item) => {
     const { x, y } = drawn.node(item.id) as { x: number; y: number };
     return {
