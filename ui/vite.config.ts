@@ -7,13 +7,21 @@ const GLOBALS: Record<string, string> = {
   "react-dom": "ReactDOM",
   "react/jsx-runtime": "ReactJSXRuntime",
 };
+/** Parts of the graph library that the page does not have: their styles would only be carried along. */
+const UNUSED = /__(minimap|controls|resize-control|node-toolbar|edgeupdater)/;
+const stylesInUse = {
+  name: "styles-in-use",
+  enforce: "pre" as const,
+  transform: (code: string, id: string) =>
+    id.includes("@xyflow/react/dist/base.css") ? code.replace(/[^{}]+\{[^{}]*\}/g, (rule) => (UNUSED.test(rule.split("{")[0]) ? "" : rule)) : null,
+};
 const OUT = process.env.LOGIO_PAGE_OUT ?? "../airflow_logio/ui/built";
 
 export default defineConfig(({ mode }) => {
   const alone = mode === "standalone";
   return {
     define: { "process.env.NODE_ENV": JSON.stringify("production") },
-    plugins: alone ? [] : [esmExternalRequirePlugin({ external: Object.keys(GLOBALS) })],
+    plugins: alone ? [stylesInUse] : [stylesInUse, esmExternalRequirePlugin({ external: Object.keys(GLOBALS) })],
     build: {
       outDir: OUT,
       emptyOutDir: false,

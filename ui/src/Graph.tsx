@@ -1,7 +1,6 @@
 import { Graph as DagreGraph, layout as arrange } from "@dagrejs/dagre";
 import {
   BaseEdge,
-  Controls,
   type Edge,
   EdgeLabelRenderer,
   type EdgeProps,
@@ -126,10 +125,23 @@ export function Flow<N extends Node, E extends Edge>({ label, nodes, edges, node
         elementsSelectable={false}
         preventScrolling={false}
         onlyRenderVisibleElements={nodes.length > 60}
-      >
-        <Controls showInteractive={false} />
-      </ReactFlow>
+      />
+      <div className="zoom">
+        <Zoom name="Zoom in" path="M6 1v10M1 6h10" change={() => flow?.zoomIn()} />
+        <Zoom name="Zoom out" path="M1 6h10" change={() => flow?.zoomOut()} />
+        <Zoom name="Show all of it" path="M1 4V1h3M8 1h3v3M11 8v3H8M4 11H1V8" change={() => flow?.fitView(FIT)} />
+      </div>
     </section>
+  );
+}
+
+function Zoom({ name, path, change }: { name: string; path: string; change: () => unknown }) {
+  return (
+    <button type="button" aria-label={name} title={name} onClick={change}>
+      <svg viewBox="0 0 12 12" aria-hidden="true">
+        <path d={path} />
+      </svg>
+    </button>
   );
 }
 
