@@ -36,6 +36,8 @@ MOST_UNMADE = 5
 MOST_READS = 50
 MOST_RECORDS = 50
 MOST_COLUMNS = 100
+MOST_OPENED_BYTES = 32 * 2**20
+"""Of an event or a read action in the log whose first records are shown: it is read as a whole."""
 LONGEST_VALUE = 200
 """Characters of a value, of a record or of what a source says about an event."""
 
@@ -163,7 +165,7 @@ def _read(one: ReadNode, with_data: bool) -> dict[str, Any]:
 
 def records_document(store: LogStore, run: Run, node: EventNode | ReadNode, load: Elsewhere | None) -> dict[str, Any]:
     """The first records of an event, or of what a read action has read, as texts. Raises as `lineage_records.records`."""
-    table, in_all = first_records(store, run, node, MOST_RECORDS, load)
+    table, in_all = first_records(store, run, node, MOST_RECORDS, load, MOST_OPENED_BYTES)
     shown = table.select(table.column_names[:MOST_COLUMNS])
     return {
         "columns": shown.column_names,

@@ -12,8 +12,14 @@ import pyarrow as pa
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.runtime.figures.event_columns import EventColumns
-from airflow_logio.runtime.figures.lineage_records import Elsewhere, effect, effect_size, port_in_log
-from airflow_logio.runtime.figures.record_lineage import MOST_STEP_RECORDS, TracedEvent, TracedRead, step_behind
+from airflow_logio.runtime.figures.lineage_records import Elsewhere, Extent, effect, effect_extent, port_in_log
+from airflow_logio.runtime.figures.record_lineage import (
+    MOST_STEP_BYTES,
+    MOST_STEP_RECORDS,
+    TracedEvent,
+    TracedRead,
+    step_behind,
+)
 from airflow_logio.runtime.figures.shown_records import distinct_names, rows_at
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.port import LogStore
@@ -32,7 +38,7 @@ def behind_document(
     Raises as `step_behind`.
     """
     found = step_behind(store, run, port, event, place, load)
-    left = _RowsLeft(MOST_STEP_RECORDS)
+    left = _RowsLeft(MOST_STEP_RECORDS, MOST_STEP_BYTES)
     by_port: dict[str, list[TracedEvent]] = {}
     for one in found.origins:
         by_port.setdefault(page_port(one.event), []).append(one)
@@ -99,24 +105,33 @@ class _RowsLeft:
     """Rows of reads through which this click may still search."""
 
     many: int
+    size: int
+    """Bytes in the log."""
+
+    def take(self, extent: Extent) -> bool:
+        """Search through so many more; false if they are too many."""
+        if extent.records > self.many or extent.size > self.size:
+            return False
+        self.many -= extent.records
+        self.size -= extent.size
+        return True
 
 
 def _read(store: LogStore, run: Run, one: TracedRead, load: Elsewhere | None, left: _RowsLeft) -> dict[str, Any]:
     """Its rows; where they are too many, or out of reach, a sentence: the records of events are there all the same."""
     shown = {"operator": one.read.operator_in_log, "connection": one.read.connection}
-    many = effect_size(store, run, one.read)
-    if many > left.many:
+    extent = effect_extent(store, run, one.read)
+    if not left.take(extent):
         said = "too many to be searched at once: ask `logio lineage ... --records`, or open the read"
-        return {**shown, **_no_rows(many), "problem": said}
-    left.many -= many
+        return {**shown, **_no_rows(extent.records), "problem": said}
     try:
         rows, by_key = one.rows(effect(store, run, one.read, load=load))
     except LineageUnknown as error:  # retention has removed them
-        return {**shown, **_no_rows(many), "problem": str(error)}
+        return {**shown, **_no_rows(extent.records), "problem": str(error)}
     except RecordsOutOfReach as error:
         if error.reason:  # for the owner of the server: it may name paths
             log.warning("The page of LOG.io cannot show the rows of %s: %s", one.read, error.reason)
-        return {**shown, **_no_rows(many), "problem": str(error)}
+        return {**shown, **_no_rows(extent.records), "problem": str(error)}
     first: pa.Table = distinct_names(rows.slice(0, MOST_RECORDS))
     first = first.select(first.column_names[:MOST_COLUMNS])
     return {

@@ -28,21 +28,21 @@ class EventColumns:
         self._log = log
         self._load = load
         self._most = most
-        self._read: dict[EventNode, int] = {}
-        self._read_bytes = 0
+        self._sizes: dict[EventNode, int] = {}
+        """Of the events whose records were asked for, if they are bounded."""
         self._records: dict[EventNode, int | None] = {}
         self._record_bytes = 0.0
         """Of the largest records that were seen."""
 
     def know(self, events: Iterable[EventNode]) -> None:
         """Ask how many records events have, all at once, unless they say it; one by one they are asked for otherwise."""
-        by_port: dict[Port, dict[int, EventNode]] = defaultdict(dict)
+        unknown = []
         for event in events:
             if event.records is None:
-                by_port[event.port][event.event_id] = event
+                unknown.append(event)
             else:
                 self._records[event] = event.records
-        for port, group in by_port.items():
+        for port, group in _by_port(unknown).items():
             found = {number: header.records for number, header in self._log.headers(port.operator, port.name, group)}
             self._records |= {event: found.get(number) for number, event in group.items()}
 
@@ -66,6 +66,7 @@ class EventColumns:
         if columns is not None and not columns:
             yield from ((one, pa.table({})) for one in there)
             return
+        self._check_sizes(there)
         for port, group in self._groups(there):
             nodes = {event.event_id: event for event in group}
             for number, stored in self._log.bodies(port.operator, port.name, nodes):
@@ -79,11 +80,16 @@ class EventColumns:
     def _learn(self, event: EventNode, stored: StoredBody) -> None:
         size = len(stored.body) / max(1, self._records[event] or 0)
         self._record_bytes = max(self._record_bytes, size)
-        if self._most is not None:
-            self._read_bytes += len(stored.body) - self._read.get(event, 0)
-            self._read[event] = len(stored.body)
-            if self._read_bytes > self._most[0]:
-                raise self._most[1]
+
+    def _check_sizes(self, events: Iterable[EventNode]) -> None:
+        """Before any of them is read: one event may be larger than all that may be."""
+        if self._most is None:
+            return
+        most, error = self._most
+        for port, group in _by_port(one for one in events if one not in self._sizes).items():
+            self._sizes |= {group[number]: size for number, size in self._log.sizes(port.operator, port.name, group)}
+        if sum(self._sizes.values()) > most:
+            raise error
 
     def each_needed(
         self, events: Collection[EventNode], columns: Sequence[str] | None
@@ -126,6 +132,14 @@ class EventColumns:
         found = [EventNode(port, number) for _, port, number in made]
         self.know(one for one in found if one not in self._records)
         return found
+
+
+def _by_port(events: Iterable[EventNode]) -> dict[Port, dict[int, EventNode]]:
+    """Port → id → event."""
+    found: dict[Port, dict[int, EventNode]] = defaultdict(dict)
+    for event in events:
+        found[event.port][event.event_id] = event
+    return found
 
 
 def common(tables: Iterable[pa.Table]) -> list[str]:

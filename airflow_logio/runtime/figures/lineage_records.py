@@ -65,6 +65,14 @@ def records(
                 return _table(log, port.operator, port.name, node.event_id, str(node), load)
 
 
+class Extent(NamedTuple):
+    """How much the records of an event, or the effect of a read action, are."""
+
+    records: int
+    size: int
+    """Bytes in the log; of what is in the payload store, none."""
+
+
 class FirstRecords(NamedTuple):
     """Some records, and how many there are."""
 
@@ -73,9 +81,12 @@ class FirstRecords(NamedTuple):
 
 
 def first_records(
-    store: LogStore, run: Run, node: EventNode | ReadNode, many: int, load: Elsewhere | None = None
+    store: LogStore, run: Run, node: EventNode | ReadNode, many: int, load: Elsewhere | None, most_bytes: int
 ) -> FirstRecords:
-    """The first records of `records`, at most so many: of a dataset, no more is read than is needed. Raises as `records`."""
+    """The first records of `records`, at most so many: of a dataset, no more is read than is needed.
+
+    Raises as `records`, and `LineageUnknown` where their body in the log has more than `most_bytes`: it is read as a whole.
+    """
     if isinstance(node, ReadNode):
         if node.is_source:
             effect(store, run, node, load=load)  # says why there are none
@@ -85,12 +96,17 @@ def first_records(
         operator, channel, number = port.operator, port.name, node.event_id
     found: list[pa.Table] = []
     with store.lineage(run) as log:
+        extent = _extent(log, operator, channel, number)
+        if extent.size > most_bytes:
+            raise LineageUnknown(
+                f"{node} has {extent.records:,} records of {extent.size:,} bytes, too many to be opened at once: ask "
+                "`logio lineage ... --records`"
+            )
         for piece in _pieces(log, operator, channel, number, str(node), load):
             found.append(piece.slice(0, many - sum(one.num_rows for one in found)))
             if sum(one.num_rows for one in found) >= many:
                 break
-        in_all = sum(header.records for _, header in log.headers(operator, channel, [number]))
-    return FirstRecords(pa.concat_tables(found, promote_options="default"), in_all)
+    return FirstRecords(pa.concat_tables(found, promote_options="default"), extent.records)
 
 
 def port_in_log(run: Run, event: EventNode) -> Port:
@@ -128,11 +144,15 @@ def effect(
         return pa.concat_tables(piece.filter(pc.is_in(piece.column(key), wanted)) for piece in chain([first], pieces))
 
 
-def effect_size(store: LogStore, run: Run, read: ReadNode) -> int:
-    """How many rows the stored effect of a side-effect read action has; none if retention has removed it."""
+def effect_extent(store: LogStore, run: Run, read: ReadNode) -> Extent:
+    """How much the stored effect of a side-effect read action is; nothing if retention has removed it."""
     with store.lineage(run) as log:
-        headers = log.headers(read.operator_in_log, read_channel(read.connection), [read.action_id])
-        return sum(header.records for _, header in headers)
+        return _extent(log, read.operator_in_log, read_channel(read.connection), read.action_id)
+
+
+def _extent(log: LineageLog, operator: str, channel: str, number: int) -> Extent:
+    records = sum(header.records for _, header in log.headers(operator, channel, [number]))
+    return Extent(records, sum(size for _, size in log.sizes(operator, channel, [number])))
 
 
 def columns_of(stored: StoredBody, where: str, load: Elsewhere | None, columns: Sequence[str] | None) -> pa.Table:

@@ -110,6 +110,13 @@ class SqlLineageLog(LineageLog):
         for row in self._rows(self._bodies(operator, channel), schema.event_data.c.event_id, event_ids):
             yield row.event_id, _stored(row)
 
+    def sizes(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterator[tuple[int, int]]:
+        columns = schema.event_data.c
+        size = sa.func.length(columns.body).label("size")
+        query = sa.select(columns.event_id, size).where(*self._data(operator, channel))
+        for row in self._rows(query, columns.event_id, event_ids):
+            yield row.event_id, row.size or 0
+
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
         number = schema.event_data.c.event_id
         query = self._bodies(operator, channel).where(number < before).order_by(number.desc())

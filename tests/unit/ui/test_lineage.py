@@ -13,6 +13,7 @@ from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.figures import record_lineage
 from airflow_logio.runtime.figures.event_search import search_newest
 from airflow_logio.runtime.figures.search_limits import SearchLimits
+from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run
@@ -24,7 +25,7 @@ from tests.support.logs import spec, start_driver
 from tests.support.statements import counted_statements
 from tests.support.streams import events
 from tests.unit.lineage.test_record_lineage import logged, shop
-from tests.unit.lineage.test_records import EVENTS, Sales, filled, slots_with_events
+from tests.unit.lineage.test_records import EVENTS, Sales, filled, slots_with_events, sold
 from tests.unit.lineage.test_steps import parted_flow
 from tests.unit.lineage.test_why_not import logged as written
 from tests.unit.ui.conftest import OWNER, QUIET, SILENT, STRANGER
@@ -492,6 +493,23 @@ def test_what_was_read_for_a_record(client: TestClient, sales: Sales, monkeypatc
     (read,) = asked(client, sales, "lineage/behind", "port=hourly.out&event=2&place=0")["reads"]
     assert read["problem"].startswith("too many to be searched at once")
     assert (read["rows"], read["rows_in_all"]) == ([], read_rows)
+    monkeypatch.undo()
+    monkeypatch.setattr(record_documents, "MOST_STEP_BYTES", 100)
+    (read,) = asked(client, sales, "lineage/behind", "port=hourly.out&event=2&place=0")["reads"]
+    assert read["problem"].startswith("too many to be searched at once"), "wide rows"
+
+
+def test_records_that_are_too_large_are_not_opened(
+    client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = ("lineage/records", "port=ingest.out&event=3")
+    size = len(encode(sold(3)))
+    monkeypatch.setattr(lineage_documents, "MOST_OPENED_BYTES", size)
+    assert asked(client, sales, *event)["rows"], "as many as there may be"
+    monkeypatch.setattr(lineage_documents, "MOST_OPENED_BYTES", size - 1)
+    refused = client.get(f"/api/runs/{sales.run.uid}/{event[0]}?{event[1]}", headers=OWNER)
+    assert refused.status_code == 404
+    assert f"of {size:,} bytes, too many to be opened at once: ask `logio lineage ... --records`" in refused.text
 
 
 # --- records that are not there ------------------------------------------------------------------------------------------
