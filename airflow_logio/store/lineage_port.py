@@ -93,9 +93,9 @@ class LineageLog(ABC):
         """Header and body of events or read actions; those that are not in the log (any more) are left out."""
 
     @abstractmethod
-    def sizes(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterable[tuple[int, int]]:
-        """(event_id, bytes of its body in the log) of events or read actions; none are in the log of a body that is in the
-        payload store."""
+    def size(self, operator: str, channel: str, event_ids: Collection[int]) -> int:
+        """How many bytes the bodies of events or read actions have in the log together; a body in the payload store has none
+        there."""
 
     @abstractmethod
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterable[tuple[int, StoredBody]]:

@@ -28,8 +28,9 @@ class EventColumns:
         self._log = log
         self._load = load
         self._most = most
-        self._sizes: dict[EventNode, int] = {}
-        """Of the events whose records were asked for, if they are bounded."""
+        self._counted: set[EventNode] = set()
+        self._counted_bytes = 0
+        """Events whose records were asked for, and bytes of these, if they are bounded."""
         self._records: dict[EventNode, int | None] = {}
         self._record_bytes = 0.0
         """Of the largest records that were seen."""
@@ -86,9 +87,10 @@ class EventColumns:
         if self._most is None:
             return
         most, error = self._most
-        for port, group in _by_port(one for one in events if one not in self._sizes).items():
-            self._sizes |= {group[number]: size for number, size in self._log.sizes(port.operator, port.name, group)}
-        if sum(self._sizes.values()) > most:
+        for port, group in _by_port(one for one in events if one not in self._counted).items():
+            self._counted.update(group.values())
+            self._counted_bytes += self._log.size(port.operator, port.name, group)
+        if self._counted_bytes > most:
             raise error
 
     def each_needed(

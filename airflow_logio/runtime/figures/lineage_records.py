@@ -152,7 +152,7 @@ def effect_extent(store: LogStore, run: Run, read: ReadNode) -> Extent:
 
 def _extent(log: LineageLog, operator: str, channel: str, number: int) -> Extent:
     records = sum(header.records for _, header in log.headers(operator, channel, [number]))
-    return Extent(records, sum(size for _, size in log.sizes(operator, channel, [number])))
+    return Extent(records, log.size(operator, channel, [number]))
 
 
 def columns_of(stored: StoredBody, where: str, load: Elsewhere | None, columns: Sequence[str] | None) -> pa.Table:

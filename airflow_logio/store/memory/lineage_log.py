@@ -100,9 +100,8 @@ class MemoryLineageLog(LineageLog):
             if (row := self._bodies.get(BodyKey(self.run.run_id, operator, channel, event_id))) is not None:
                 yield event_id, StoredBody(row.header, row.body, row.ref)
 
-    def sizes(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterator[tuple[int, int]]:
-        for event_id, stored in self.bodies(operator, channel, event_ids):
-            yield event_id, len(stored.body)
+    def size(self, operator: str, channel: str, event_ids: Collection[int]) -> int:
+        return sum(len(stored.body) for _, stored in self.bodies(operator, channel, event_ids))
 
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
         wanted = (self.run.run_id, operator, channel)

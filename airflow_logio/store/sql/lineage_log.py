@@ -110,12 +110,13 @@ class SqlLineageLog(LineageLog):
         for row in self._rows(self._bodies(operator, channel), schema.event_data.c.event_id, event_ids):
             yield row.event_id, _stored(row)
 
-    def sizes(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterator[tuple[int, int]]:
+    def size(self, operator: str, channel: str, event_ids: Collection[int]) -> int:
         columns = schema.event_data.c
-        size = sa.func.length(columns.body).label("size")
-        query = sa.select(columns.event_id, size).where(*self._data(operator, channel))
-        for row in self._rows(query, columns.event_id, event_ids):
-            yield row.event_id, row.size or 0
+        query = sa.select(sa.func.sum(sa.func.length(columns.body))).where(*self._data(operator, channel))
+        waiting, found = iter(event_ids), 0
+        while some := list(islice(waiting, KEYS_PER_STATEMENT)):
+            found += int(self._connection.scalar(query.where(self._among(columns.event_id, some))) or 0)
+        return found
 
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
         number = schema.event_data.c.event_id
