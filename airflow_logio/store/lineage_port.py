@@ -94,8 +94,8 @@ class LineageLog(ABC):
 
     @abstractmethod
     def size(self, operator: str, channel: str, event_ids: Collection[int]) -> int:
-        """How many bytes the bodies of events or read actions have in the log together; a body in the payload store has none
-        there."""
+        """How many bytes the bodies of events or read actions have together, in the log or in the payload store; of a
+        dataset, its manifest counts."""
 
     @abstractmethod
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterable[tuple[int, StoredBody]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -27,32 +27,47 @@ from airflow_logio.store.records import Run
 from airflow_logio.ui.lineage_documents import MOST_COLUMNS, MOST_PORTS, MOST_READS, MOST_RECORDS, page_port, shown_text
 from airflow_logio.ui.page_payloads import RecordsOutOfReach
 
+TOO_LARGE = "they are too large to be opened together: ask `logio lineage ... --records`"
 log = logging.getLogger(__name__)
 
 
 def behind_document(
     store: LogStore, run: Run, port: str, event: int, place: int, load: Elsewhere | None
 ) -> dict[str, Any]:
-    """The records that one record was made from, by port, with the first of them, and the rows of read actions.
+    """The records that one record was made from, by port, with the first of them, and the rows of read actions; where these
+    are too large to be opened, a sentence (`problem`).
 
     Raises as `step_behind`.
     """
     found = step_behind(store, run, port, event, place, load)
+    with store.lineage(run) as lineage:
+        columns = EventColumns(lineage, load, (MOST_STEP_BYTES, LineageUnknown(TOO_LARGE)))
+        ports = [_port(run, name, group, columns) for name, group in list(_by_port(found.origins).items())[:MOST_PORTS]]
     left = _RowsLeft(MOST_STEP_RECORDS, MOST_STEP_BYTES)
-    by_port: dict[str, list[TracedEvent]] = {}
-    for one in found.origins:
-        by_port.setdefault(page_port(one.event), []).append(one)
     return {
-        "ports": [_port(store, run, name, group, load) for name, group in list(by_port.items())[:MOST_PORTS]],
-        "ports_in_all": len(by_port),
+        "ports": ports,
+        "ports_in_all": len(_by_port(found.origins)),
         "reads": [_read(store, run, one, load, left) for one in found.reads[:MOST_READS]],
         "reads_in_all": len(found.reads),
     }
 
 
-def _port(store: LogStore, run: Run, name: str, group: Sequence[TracedEvent], load: Elsewhere | None) -> dict[str, Any]:
+def _by_port(origins: Iterable[TracedEvent]) -> dict[str, list[TracedEvent]]:
+    found: dict[str, list[TracedEvent]] = {}
+    for one in origins:
+        found.setdefault(page_port(one.event), []).append(one)
+    return found
+
+
+def _port(run: Run, name: str, group: Sequence[TracedEvent], events: EventColumns) -> dict[str, Any]:
     group = sorted(group, key=lambda one: one.event.event_id)
-    columns, rows = _rows(store, run, group, load)
+    columns: list[str] = []
+    rows: list[dict[str, Any]] = []
+    problem = None
+    try:
+        columns, rows = _rows(run, group, events)
+    except LineageUnknown as error:
+        problem = str(error)
     return {
         "port": name,
         "events": len(group),
@@ -61,12 +76,11 @@ def _port(store: LogStore, run: Run, name: str, group: Sequence[TracedEvent], lo
         "doubts": list(dict.fromkeys(doubt for one in group for doubt in one.doubts)),
         "columns": columns,
         "rows": rows,
+        "problem": problem,
     }
 
 
-def _rows(
-    store: LogStore, run: Run, group: Sequence[TracedEvent], load: Elsewhere | None
-) -> tuple[list[str], list[dict[str, Any]]]:
+def _rows(run: Run, group: Sequence[TracedEvent], events: EventColumns) -> tuple[list[str], list[dict[str, Any]]]:
     """The columns and the first records; what a replay operator made has none, also where a writer hands it on."""
     places = {(one.event.port, one.event.slot): one.event for one in group}
     in_log = {place: port_in_log(run, event) for place, event in places.items()}
@@ -74,15 +88,13 @@ def _rows(
     having = iter([(node, one) for node, one in named.items() if _many(one)])
     columns: list[str] = []
     rows: list[dict[str, Any]] = []
-    with store.lineage(run) as lineage:
-        events = EventColumns(lineage, load)
-        while len(rows) < MOST_RECORDS and (some := dict(islice(having, MOST_RECORDS))):
-            for event, records in events.each_kept(some, None):
-                one = some[event]
-                places = [] if one.places is None else one.places[: MOST_RECORDS - len(rows)].tolist()
-                table = distinct_names(rows_at(records, places))
-                columns = columns or table.column_names[:MOST_COLUMNS]
-                rows += [_row(one, *pair, columns) for pair in zip(places, table.to_pylist(), strict=True)]
+    while len(rows) < MOST_RECORDS and (some := dict(islice(having, MOST_RECORDS))):
+        for event, records in events.each_kept(some, None):
+            one = some[event]
+            places = [] if one.places is None else one.places[: MOST_RECORDS - len(rows)].tolist()
+            table = distinct_names(rows_at(records, places))
+            columns = columns or table.column_names[:MOST_COLUMNS]
+            rows += [_row(one, *pair, columns) for pair in zip(places, table.to_pylist(), strict=True)]
     return columns, rows
 
 
@@ -106,7 +118,7 @@ class _RowsLeft:
 
     many: int
     size: int
-    """Bytes in the log."""
+    """Bytes of their bodies."""
 
     def take(self, extent: Extent) -> bool:
         """Search through so many more; false if they are too many."""

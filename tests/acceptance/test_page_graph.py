@@ -18,6 +18,7 @@ from airflow_logio.store.records import BacklogBound, OperatorShape, Run
 from tests.support.chromium import browsed
 from tests.support.logs import spec, start_driver
 from tests.support.page_server import page_of
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
 
@@ -84,6 +85,20 @@ def test_connections_inside_a_group_are_drawn_and_only_the_full_one_is_held_up(s
         label = graph.get_by_text("12 behind").bounding_box()
         assert box is not None and label is not None
         assert box["x"] < label["x"] and label["x"] + label["width"] < box["x"] + box["width"]
+
+        def scale() -> float:
+            return float(
+                graph.locator(".react-flow__viewport").evaluate(
+                    "(it) => new DOMMatrix(getComputedStyle(it).transform).a"
+                )
+            )
+
+        whole = scale()
+        zoom = graph.get_by_role("group", name="Zoom")
+        zoom.get_by_role("button", name="Zoom in").click()
+        eventually(lambda: scale() > whole, what="it is larger")
+        zoom.get_by_role("button", name="Show all of it").press("Enter")
+        eventually(lambda: scale() == pytest.approx(whole), what="all of it is shown again")
 
         assert browser.faults() == browser.complaints == []
     store.dispose()

@@ -183,7 +183,7 @@ def test_dying_around_a_body_too_large_for_the_log_twice(point: CrashPoint, watc
 def test_effects_and_bodies_in_an_object_store(
     watch: Any, objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over S3, whose objects appear as a whole when they are closed. This process sweeps and removes, as drivers do."""
+    """Over S3, with the clients that users have. This process sweeps and removes, as drivers do."""
     for name, value in objects.variables.items():
         monkeypatch.setenv(name, value)
     deaths = {

@@ -97,17 +97,21 @@ function Port({ port, follow }: { port: BehindPort; follow: (event: number, plac
           ))}
         </ul>
       )}
-      <Records
-        columns={["event", "record", ...(withRows ? ["row"] : []), ...port.columns]}
-        rows={port.rows.map((row) => [
-          String(row.event),
-          String(row.place),
-          ...(withRows ? [row.source_row === null ? null : String(row.source_row)] : []),
-          ...row.values,
-        ])}
-        label={`Records of ${port.port}`}
-        choose={(index) => follow(port.rows[index]!.event, port.rows[index]!.place)}
-      />
+      {port.problem !== null ? (
+        <p className="small">No records are shown: {port.problem}</p>
+      ) : (
+        <Records
+          columns={["event", "record", ...(withRows ? ["row"] : []), ...port.columns]}
+          rows={port.rows.map((row) => [
+            String(row.event),
+            String(row.place),
+            ...(withRows ? [row.source_row === null ? null : String(row.source_row)] : []),
+            ...row.values,
+          ])}
+          label={`Records of ${port.port}`}
+          choose={(index) => follow(port.rows[index]!.event, port.rows[index]!.place)}
+        />
+      )}
     </div>
   );
 }

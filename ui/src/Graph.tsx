@@ -126,7 +126,7 @@ export function Flow<N extends Node, E extends Edge>({ label, nodes, edges, node
         preventScrolling={false}
         onlyRenderVisibleElements={nodes.length > 60}
       />
-      <div className="zoom">
+      <div className="zoom" role="group" aria-label="Zoom">
         <Zoom name="Zoom in" path="M6 1v10M1 6h10" change={() => flow?.zoomIn()} />
         <Zoom name="Zoom out" path="M1 6h10" change={() => flow?.zoomOut()} />
         <Zoom name="Show all of it" path="M1 4V1h3M8 1h3v3M11 8v3H8M4 11H1V8" change={() => flow?.fitView(FIT)} />

@@ -313,6 +313,8 @@ export interface BehindPort {
   doubts: string[];
   columns: string[];
   rows: { event: number; place: number; source_row: number | null; values: (string | null)[] }[];
+  /** Why no records are shown. */
+  problem: string | null;
 }
 
 export interface Behind {

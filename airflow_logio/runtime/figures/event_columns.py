@@ -24,7 +24,8 @@ class EventColumns:
     """Reads some events at a time, and of them no more than the columns that are asked for."""
 
     def __init__(self, log: LineageLog, load: Elsewhere | None, most: tuple[int, LogioError] | None = None) -> None:
-        """`most`: bytes of bodies in the log that may be read, each counted once, and what is raised for more."""
+        """`most`: bytes of bodies that may be read, each counted once, and what is raised for more: of what would be too
+        much, nothing is read, and less may be asked for."""
         self._log = log
         self._load = load
         self._most = most
@@ -36,7 +37,10 @@ class EventColumns:
         """Of the largest records that were seen."""
 
     def know(self, events: Iterable[EventNode]) -> None:
-        """Ask how many records events have, all at once, unless they say it; one by one they are asked for otherwise."""
+        """Ask how many records events have, all at once, unless they say it; one by one they are asked for otherwise.
+
+        What they say is as old as the question that found them: retention may have removed these records since.
+        """
         unknown = []
         for event in events:
             if event.records is None:
@@ -87,11 +91,14 @@ class EventColumns:
         if self._most is None:
             return
         most, error = self._most
-        for port, group in _by_port(one for one in events if one not in self._counted).items():
-            self._counted.update(group.values())
-            self._counted_bytes += self._log.size(port.operator, port.name, group)
-        if self._counted_bytes > most:
+        uncounted = [one for one in events if one not in self._counted]
+        size = self._counted_bytes
+        for port, group in _by_port(uncounted).items():
+            size += self._log.size(port.operator, port.name, group)
+        if size > most:
             raise error
+        self._counted.update(uncounted)
+        self._counted_bytes = size
 
     def each_needed(
         self, events: Collection[EventNode], columns: Sequence[str] | None

@@ -70,7 +70,7 @@ class Extent(NamedTuple):
 
     records: int
     size: int
-    """Bytes in the log; of what is in the payload store, none."""
+    """Bytes, as `LineageLog.size` counts them."""
 
 
 class FirstRecords(NamedTuple):
@@ -85,7 +85,8 @@ def first_records(
 ) -> FirstRecords:
     """The first records of `records`, at most so many: of a dataset, no more is read than is needed.
 
-    Raises as `records`, and `LineageUnknown` where their body in the log has more than `most_bytes`: it is read as a whole.
+    Raises as `records`, and `LineageUnknown` where their body, unless it is a dataset, has more than `most_bytes`: it would
+    be read as a whole.
     """
     if isinstance(node, ReadNode):
         if node.is_source:

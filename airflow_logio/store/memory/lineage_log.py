@@ -12,6 +12,7 @@ from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import Header, read_header
+from airflow_logio.store.rules.payload_references import size_of_payload
 
 READS = read_channel("")
 
@@ -101,7 +102,8 @@ class MemoryLineageLog(LineageLog):
                 yield event_id, StoredBody(row.header, row.body, row.ref)
 
     def size(self, operator: str, channel: str, event_ids: Collection[int]) -> int:
-        return sum(len(stored.body) for _, stored in self.bodies(operator, channel, event_ids))
+        bodies = (stored for _, stored in self.bodies(operator, channel, set(event_ids)))
+        return sum(len(stored.body) if stored.ref is None else size_of_payload(stored.ref) for stored in bodies)
 
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
         wanted = (self.run.run_id, operator, channel)

@@ -39,3 +39,9 @@ class Reference:
         if form is None or ".." in form["path"].split("/") or form["path"].startswith("/"):
             return None
         return cls(form["path"], int(form["checksum"], 16), int(form["size"]))
+
+
+def size_of_payload(text: str) -> int:
+    """The bytes of the file that a reference names; none if it is not one of ours."""
+    reference = Reference.own(text)
+    return 0 if reference is None else reference.size

@@ -17,6 +17,7 @@ from airflow_logio.store.lineage_port import Delivered, LineageLog, StoredBody
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import Header, read_header
+from airflow_logio.store.rules.payload_references import size_of_payload
 from airflow_logio.store.sql import schema
 
 KEYS_PER_STATEMENT = 5_000
@@ -112,10 +113,16 @@ class SqlLineageLog(LineageLog):
 
     def size(self, operator: str, channel: str, event_ids: Collection[int]) -> int:
         columns = schema.event_data.c
-        query = sa.select(sa.func.sum(sa.func.length(columns.body))).where(*self._data(operator, channel))
+        of_port = self._data(operator, channel)
+        bodies = sa.select(sa.func.sum(sa.func.length(columns.body)), sa.func.count(columns.ref)).where(*of_port)
+        elsewhere = sa.select(columns.ref).where(*of_port, columns.ref.is_not(None))
         waiting, found = iter(event_ids), 0
         while some := list(islice(waiting, KEYS_PER_STATEMENT)):
-            found += int(self._connection.scalar(query.where(self._among(columns.event_id, some))) or 0)
+            among = self._among(columns.event_id, some)
+            size, refs = self._connection.execute(bodies.where(among)).one()
+            found += int(size or 0)
+            if refs:
+                found += sum(map(size_of_payload, self._connection.scalars(elsewhere.where(among))))
         return found
 
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.record_rules import Dependence, Uses
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.figures import record_lineage
 from airflow_logio.runtime.figures.event_search import search_newest
@@ -24,7 +25,7 @@ from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
 from tests.support.statements import counted_statements
 from tests.support.streams import events
-from tests.unit.lineage.test_record_lineage import logged, shop
+from tests.unit.lineage.test_record_lineage import TAKEN, logged, shop
 from tests.unit.lineage.test_records import EVENTS, Sales, filled, slots_with_events, sold
 from tests.unit.lineage.test_steps import parted_flow
 from tests.unit.lineage.test_why_not import logged as written
@@ -450,6 +451,7 @@ def test_one_step_back_from_one_record(client: TestClient, store: LogStore) -> N
                 {"event": 1, "place": 2, "source_row": 2, "values": ["a", "2", "3"]},
                 {"event": 2, "place": 2, "source_row": 5, "values": ["a", "5", "6"]},
             ],
+            "problem": None,
         }
     ]
     answer = client.get(f"{where}4", headers=OWNER)
@@ -476,6 +478,25 @@ def test_a_step_from_a_record_is_bounded_and_nothing_is_left_out_silently(
     monkeypatch.setattr(record_lineage, "MOST_STEP_RECORDS", 10)
     monkeypatch.setattr(record_lineage, "MOST_STEP_BYTES", 2**20)
     assert client.get(where, headers=OWNER).status_code == 200, "as many as there may be"
+
+
+@pytest.mark.parametrize("dependence", [Dependence(Uses.SAME), None])
+def test_records_of_a_step_that_are_too_large_are_counted_and_not_opened(
+    dependence: Dependence | None, client: TestClient, store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of these dependencies no record is read to find which ones count; all columns are, to show them."""
+    run = logged(dependence, taken=TAKEN[:1], made=TAKEN[:1], store=store).run
+    where = f"/api/runs/{run.uid}/lineage/behind?port=op.out&event=1&place=0"
+    (port,) = client.get(where, headers=OWNER).json()["ports"]
+    assert port["rows"] and port["problem"] is None
+    monkeypatch.setattr(record_documents, "MOST_STEP_BYTES", 100)
+    (refused,) = client.get(where, headers=OWNER).json()["ports"]
+    assert refused == {
+        **port,
+        "columns": [],
+        "rows": [],
+        "problem": "they are too large to be opened together: ask `logio lineage ... --records`",
+    }
 
 
 def test_what_was_read_for_a_record(client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch) -> None:

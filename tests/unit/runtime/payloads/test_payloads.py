@@ -259,6 +259,10 @@ def test_a_reference_goes_through_the_log(log_store: LogStore, payloads: Payload
     assert len(driver.session.fetch(IN, 0, max_events=9, max_bytes=len(BODY))) == 1
     assert log_store.references(driver.run.run_id, driver.run.uid) == {str(ref)}
     assert not log_store.references(driver.run.run_id, driver.run.uid + "x")
+    with log_store.lineage(driver.run) as lineage:
+        assert lineage.size("sender", "out", [1, 2]) == size_of(first.event) + size_of(second.event), (
+            "wherever they are"
+        )
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------
