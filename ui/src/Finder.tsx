@@ -14,8 +14,8 @@ interface Props {
   open: (named: Named) => void;
 }
 
-/** After so long, or so many further events, a search waits for its reader. */
-const SEARCH_MS = 5_000;
+/** After so many steps of the server, or so many further events, a search waits for its reader: a server that is busy gets no fewer. */
+const MOST_STEPS = 25;
 const MOST_FOUND = 100;
 
 /** What was asked, and what all its answers so far say together. */
@@ -80,7 +80,7 @@ export function Finder({ server, api, data, open }: Props) {
   const look = (asked: Result["asked"], before: FoundByValues | null) => {
     let sofar = before;
     return ask(async (signal) => {
-      const end = performance.now() + SEARCH_MS;
+      let steps = 0;
       const most = (sofar?.events.length ?? 0) + MOST_FOUND;
       do {
         const body = "where" in asked ? { ...asked, before: sofar?.before, most: most - (sofar?.events.length ?? 0) } : asked;
@@ -89,7 +89,7 @@ export function Finder({ server, api, data, open }: Props) {
         const found = sofar === null || !("searched" in step) ? step : together(sofar, step);
         sofar = "searched" in found ? found : null;
         setResult({ asked, found });
-      } while (sofar !== null && sofar.before !== null && sofar.events.length < most && performance.now() < end);
+      } while (sofar !== null && sofar.before !== null && sofar.events.length < most && ++steps < MOST_STEPS);
     });
   };
   const askWhy = (asked: Result["asked"]) =>

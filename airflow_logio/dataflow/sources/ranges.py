@@ -64,9 +64,9 @@ class RangeSource(SourceOperator):
     def observed(self, params: Mapping[str, Any], start: Offset, end: Offset) -> Any:
         """What tells in the driver whether the range is still what it was; compared for equality.
 
-        `frame` is lazy: Spark reads later than it looks. So this is asked before `frame`, and again when Spark has read and
-        before an event is made of it: another answer parks the group, and nothing of the range is kept. The default sees
-        nothing.
+        `frame` is lazy: Spark reads later than it looks. So this is asked before `frame`, and again when Spark has read, or
+        has failed, and before an event is made of it: another answer parks the group, and nothing of the range is kept.
+        It may raise SourceChanged itself. The default sees nothing.
         """
         return None
 

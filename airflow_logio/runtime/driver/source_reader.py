@@ -263,18 +263,27 @@ class SourceReader:
 
     def _evaluated(self, evaluation: Evaluation, action: Mapping[str, Any], number: int) -> Evaluated:
         """The event of a range that did not change while Spark read it. Raises `SourceChanged`, and as `Evaluation.range`."""
-        operator, start, end = self._ranges(), action[START], action[END]
+        before = self._observed(action)
+        try:
+            payload = evaluation.range(self._name, self._params, action[START], action[END], number)
+        except OperatorFailed as error:  # Spark says of a file that has gone only that it is not there
+            self._check_unchanged(action, before, error)
+            raise
+        self._check_unchanged(action, before)
+        return payload
+
+    def _observed(self, action: Mapping[str, Any]) -> Any:
         with self._connections.calls.call("observed", self._point()):
-            before = operator.observed(self._params, start, end)
-        payload = evaluation.range(self._name, self._params, start, end, number)
-        with self._connections.calls.call("observed", self._point()):
-            after = operator.observed(self._params, start, end)
+            return self._ranges().observed(self._params, action[START], action[END])
+
+    def _check_unchanged(self, action: Mapping[str, Any], before: object, error: OperatorFailed | None = None) -> None:
+        """Raises `SourceChanged` if the range is not what it was, as the cause of an `error`."""
+        after = self._observed(action)
         if after != before:
             raise SourceChanged(
-                f"{self._where()}: the range from {start} to {end} was changed while it was read: it was {before}, and is "
-                f"{after}. Nothing of it was used: put it back as it was, or start a fresh run"
-            )
-        return payload
+                f"{self._where()}: the range from {action[START]} to {action[END]} was changed while it was read: it was "
+                f"{before}, and is {after}. Nothing of it was used: put it back as it was, or start a fresh run"
+            ) from error
 
     def _stored(self, payloads: EpochPayloads, read: ReadOrder) -> tuple[str, int]:
         """Step 2.a: the reference of the whole effect, and its records."""
