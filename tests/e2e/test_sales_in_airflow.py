@@ -490,6 +490,8 @@ def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(
     scaled_by_a_policy(person, places, log, run)
     scaled_by_a_person(person, places, log, run)
     scaled_and_drained_by_click(standalone, log, run)
+    clicked = [one for one in person.audited(SCALED, RUN_ID) if one[0].startswith("logio_")]
+    assert clicked == [(f"logio_{verb}", login_of(standalone)[0]) for verb in ("scale", "drain")]
     assert task_state(person, "sales.hourly", SCALED) == "deferred", "one task for all replicas, and it goes on"
 
     (places.folder / "enough").touch()

@@ -65,6 +65,11 @@ class Person(Airflow):
         body = {"dag_id": dag_id, **dates, "dag_run_conf": dict(conf), "max_active_runs": at_once}
         self._call("POST", "/api/v2/backfills", body)
 
+    def audited(self, dag_id: str, run_id: str) -> list[tuple[str, str]]:
+        """(what was done, by whom) with a DAG run, as Airflow's audit log has it, the first one first."""
+        path = f"/api/v2/eventLogs?dag_id={quote(dag_id)}&run_id={quote(run_id)}&order_by=id&limit=100"
+        return [(str(one["event"]), str(one["owner"])) for one in self._call("GET", path)["event_logs"]]
+
     def delete_run(self, dag_id: str, run_id: str) -> None:
         """Airflow refuses it, with 409, while the run is running."""
         self._call("DELETE", self._run(dag_id, run_id))
