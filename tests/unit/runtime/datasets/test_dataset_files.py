@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio import FolderSource
-from airflow_logio.runtime.datasets import dataset_jobs
-from airflow_logio.runtime.payloads import EpochPayloads
+from airflow_logio.runtime.datasets import dataset_jobs, spark_files
+from airflow_logio.runtime.payloads import EpochPayloads, task_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+PATIENCE_SECONDS = 30
 
 
 # --- what is missing --------------------------------------------------------------------------------------------------
@@ -68,3 +71,43 @@ def test_a_file_that_is_lost_behind_the_drivers_look_is_an_error_whatever_the_se
     assert authors.count() == 10
     with pytest.raises(Exception, match=rf"(?s){os.path.basename(paths[1])}"):
         frame.toArrow()
+
+
+# --- how they are committed -------------------------------------------------------------------------------------------
+
+_COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
+
+
+@pytest.fixture
+def second_committer(spark: Any) -> Iterator[None]:
+    """What ``spark.hadoop.`` and this name in an author's conf makes of a session."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set(_COMMITTER, "2")
+    spark.conf.set(_COMMITTER, "2")
+    yield
+    hadoop.unset(_COMMITTER)
+    spark.conf.unset(_COMMITTER)
+
+
+@pytest.mark.usefixtures("second_committer")
+def test_no_file_of_a_job_is_in_its_folder_before_all_tasks_are_done_whatever_committer(
+    spark: Any, epoch: EpochPayloads, tmp_path: Path
+) -> None:
+    """Hadoop's second one moves files task by task: those of a job that fails would stay. A task looks for another's file."""
+    root, seen = Path(epoch.root), tmp_path / "seen"
+
+    def looking(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            until = time.monotonic() + PATIENCE_SECONDS
+            while batch.column("id")[0].as_py() == 10 and time.monotonic() < until:
+                found = [path for path in root.rglob("*.parquet") if "attempt_" not in path.parent.name]
+                if found:
+                    seen.write_text(str(found[0].parent.relative_to(root)))
+                    break
+                time.sleep(0.02)
+            yield batch
+
+    frame = spark.range(0, 20, 1, 2).mapInArrow(looking, "id long")
+    files = spark_files.written(epoch, "d/1", frame, task_files.OWNER_ONLY)
+    assert files is not None and [file.records for file in files] == [10, 10]
+    assert "/d/1.1/_temporary/0/task_" in seen.read_text()
