@@ -528,6 +528,17 @@ def failing(orders: Any) -> Any:
     return orders.mapInArrow(checked, "id long")
 
 
+def locked(orders: Any) -> Any:
+    """Of a lock that a function for tasks holds on to."""
+    lock = threading.Lock()
+
+    def under_lock(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with lock:
+            yield from batches
+
+    return orders.mapInArrow(under_lock, "id long")
+
+
 def other_columns() -> Callable[[Any], Any]:
     calls = iter(range(100))
 
@@ -547,8 +558,13 @@ def other_columns() -> Callable[[Any], Any]:
         ),
         (lambda orders: orders.select("price"), r"operator 'bad'.*price"),
         (other_columns(), r"schema|columns"),
+        (
+            locked,
+            r"^pipeline 'work', source 'raw', read .* 0 records: operator 'bad': PicklingError.*cannot pickle.*"
+            r"make locks, sessions, .* inside of it",
+        ),
     ],
-    ids=["udf", "table", "column", "other columns"],
+    ids=["udf", "table", "column", "other columns", "closure"],
 )
 def test_an_error_of_the_author_is_told_with_its_place(work: Work, function: Callable[[Any], Any], says: str) -> None:
     bad = work.pipeline.operator("bad", stateless(mode="dataframe")(function), work.raw)
