@@ -12,9 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio import FolderSource
+from airflow_logio import DatasetWriter, FolderSource
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets import dataset_jobs, spark_files
+from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import EpochPayloads, task_files
+from tests.unit.runtime.datasets.test_chains import Work
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -111,3 +114,44 @@ def test_no_file_of_a_job_is_in_its_folder_before_all_tasks_are_done_whatever_co
     files = spark_files.written(epoch, "d/1", frame, task_files.OWNER_ONLY)
     assert files is not None and [file.records for file in files] == [10, 10]
     assert "/d/1.1/_temporary/0/task_" in seen.read_text()
+
+
+# --- a store that is not shared ---------------------------------------------------------------------------------------
+
+_probed = dataset_jobs._probed
+
+
+def elsewhere(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task on a machine that has another folder under the path of the payload store."""
+    return _probed(f"{root}-elsewhere", folder, said, batches)
+
+
+def copied(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One that has a copy of what the driver has written, as where somebody replicates one way."""
+    there, here = os.path.join(root, said), os.path.join(f"{root}-elsewhere", said)
+    os.makedirs(os.path.dirname(here), exist_ok=True)
+    with open(there, "rb") as source, open(here, "wb") as target:
+        target.write(source.read())
+    return _probed(f"{root}-elsewhere", folder, said, batches)
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        (elsewhere, "executors do not see what the driver writes"),
+        (copied, "the driver does not see what executors write"),
+    ],
+)
+def test_a_payload_store_that_driver_and_executors_do_not_share_is_refused_before_anything_is_read(
+    tmp_path: Path, sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch, task: Callable[..., Any], says: str
+) -> None:
+    monkeypatch.setattr(dataset_jobs, "_probed", task)
+    work = Work(tmp_path, sessions)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), work.raw)
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"^the payload store {work.payloads} is not shared: {says}\. .* mounted under one path",
+    ):
+        work.run("save")
+    assert not list(work.payloads.rglob("*.parquet"))
+    assert work.published("out") == []
