@@ -270,6 +270,24 @@ def test_a_table_from_an_operator_in_the_driver_is_counted_and_grouped(tmp_path:
     assert group.published("id", "pairs") == [(id,) for id in range(12)]
 
 
+def test_windows_count_an_event_that_a_filter_has_left_nothing_of(tmp_path: Path, sessions: SparkSessions) -> None:
+    """As they count those of which it has left something: Input Sets are not those of the events that have records."""
+
+    @stateless(mode="dataframe")
+    def without_the_second(orders: Any) -> Any:
+        return orders.where("id NOT IN (5, 6)")
+
+    @generate(mode="dataframe")
+    def listed(orders: Any) -> Any:
+        return orders.groupBy("inset_id").agg({"id": "collect_list"}).toDF("inset_id", "ids")
+
+    group = Group(tmp_path, sessions, orders=[FILES[0], FILES[1], FILES[3], FILES[4]])
+    some = group.operator("some", without_the_second, "from_orders")
+    group.save(group.operator("pairs", listed, some, window=EveryEvents(2)))
+    assert group.run()
+    assert group.published("list_sort(ids)") == [([0, 1, 2, 3, 4],), ([7, 8, 9, 10, 11],)]
+
+
 def test_a_group_that_halts_does_not_wait_for_its_generation(
     tmp_path: Path, sessions: SparkSessions, spark: Any
 ) -> None:
