@@ -22,6 +22,7 @@ from airflow_logio import (
 )
 from airflow_logio.errors import ExternalUnavailable, OperatorFailed
 from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.payloads import Payloads, sweep_run
 from tests.store.small_disk import small_folder
 from tests.support.frame_groups import Group, orders_at
 from tests.support.warehouse import rows_of
@@ -181,6 +182,37 @@ def test_an_input_set_that_fails_is_set_aside_alone(tmp_path: Path, sessions: Sp
     assert group.store.retry_quarantined(group.driver.run.run_id).input_sets == (aside,)
     assert group.run()
     assert group.published("id") == [(id,) for id in range(12)]
+
+
+def test_a_sweep_leaves_what_was_set_aside_until_a_person_has_put_it_back(
+    tmp_path: Path, sessions: SparkSessions
+) -> None:
+    """Events are datasets, whose files belong to rows of two Input Sets. A file that belongs to no row goes."""
+    broken = [True]
+
+    @generate(mode="dataframe", on_error="quarantine", order_insensitive=True)
+    def fails_at_first(orders: Any) -> Any:
+        if broken:
+            raise ValueError("not yet")
+        return orders.select("inset_id", "id")
+
+    group = Group(tmp_path, sessions, orders=FILES[:2])
+    group.save(group.operator("daily", fails_at_first, "from_orders", window=Tumbling("1d", on="ts")))
+    assert group.run()
+    assert group.driver is not None
+    run, payloads = group.driver.run, Payloads(str(group.payloads))
+    garbage = group.payloads / run.uid / "all" / str(group.driver.ref.incarnation) / "0" / "garbage.parquet"
+    garbage.touch()
+    held = [payloads.dataset("a row", ref) for ref in group.store.references(run.run_id, run.uid)]
+    files = [path for dataset in held for path in dataset.paths()]
+    assert sorted(dataset.num_rows for dataset in held) == [2, 5]
+    assert sweep_run(payloads, group.store, run) == 1
+    assert not garbage.exists()
+    assert not [path for path in files if not Path(path).exists()]
+    broken.clear()
+    assert len(group.store.retry_quarantined(run.run_id).input_sets) == 2
+    assert group.run()
+    assert group.published("id") == [(id,) for id in range(7)]
 
 
 def test_a_full_disk_is_no_input_sets_fault(tmp_path: Path, sessions: SparkSessions) -> None:
