@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets import dataset_jobs, spark_files
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import EpochPayloads, task_files
-from tests.unit.runtime.datasets.test_chains import Work
+from tests.unit.runtime.datasets.test_chains import Work, passed_on, unchanged
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -155,3 +156,24 @@ def test_a_payload_store_that_driver_and_executors_do_not_share_is_refused_befor
         work.run("save")
     assert not list(work.payloads.rglob("*.parquet"))
     assert work.published("out") == []
+
+
+# --- huge values ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bytes", "text"])
+def test_a_huge_value_goes_through_a_chain_as_it_is(tmp_path: Path, sessions: SparkSessions, kind: str) -> None:
+    """One cell of 20 MB of noise: from dataset to dataset, and in one of them as a table of the driver's."""
+    noise = os.urandom(20 * 10**6) if kind == "bytes" else b64encode(os.urandom(15 * 10**6)).decode()
+    work = Work(tmp_path, sessions)
+    for path in work.orders.iterdir():
+        path.unlink()
+    pq.write_table(pa.table({"noise": [noise]}), work.orders / "0.parquet")
+    copy = work.pipeline.operator("copy", unchanged, work.raw)
+    behind = "passed" if kind == "bytes" else "same"
+    work.pipeline.operator(behind, passed_on if kind == "bytes" else unchanged, copy)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), f"{behind}.out")
+    assert work.run("copy", behind, "save")
+    (found,) = work.published("out")
+    is_same = found["noise"] == noise
+    assert is_same and len(noise) == 20 * 10**6, "and nobody prints it"
