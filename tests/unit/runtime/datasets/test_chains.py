@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import os
 import tempfile
@@ -41,6 +42,7 @@ from airflow_logio.runtime.systems.connections import Connections, WriterIdentit
 from airflow_logio.store.memory import MemoryLogStore
 from tests.store.small_disk import small_folder
 from tests.support.logs import Driver, replace_driver, spec, start_driver
+from tests.support.waiting import eventually
 from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -528,6 +530,17 @@ def failing(orders: Any) -> Any:
     return orders.mapInArrow(checked, "id long")
 
 
+def locked(orders: Any) -> Any:
+    """Of a lock that a function for tasks holds on to."""
+    lock = threading.Lock()
+
+    def under_lock(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with lock:
+            yield from batches
+
+    return orders.mapInArrow(under_lock, "id long")
+
+
 def other_columns() -> Callable[[Any], Any]:
     calls = iter(range(100))
 
@@ -547,14 +560,45 @@ def other_columns() -> Callable[[Any], Any]:
         ),
         (lambda orders: orders.select("price"), r"operator 'bad'.*price"),
         (other_columns(), r"schema|columns"),
+        (
+            locked,
+            r"^pipeline 'work', source 'raw', read .* 0 records: operator 'bad': PicklingError.*cannot pickle.*"
+            r"make locks, sessions, .* inside of it",
+        ),
     ],
-    ids=["udf", "table", "column", "other columns"],
+    ids=["udf", "table", "column", "other columns", "closure"],
 )
 def test_an_error_of_the_author_is_told_with_its_place(work: Work, function: Callable[[Any], Any], says: str) -> None:
     bad = work.pipeline.operator("bad", stateless(mode="dataframe")(function), work.raw)
     work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
     with pytest.raises(OperatorFailed, match=f"(?s){says}"):
         work.run("bad", "save")
+
+
+def test_columns_stay_the_same_when_another_driver_takes_over(work: Work) -> None:
+    """It knows from the log which they were: all that its own function has made are text."""
+    calls, dies = itertools.count(), [True]
+
+    def changing(orders: Any) -> Any:
+        if next(calls) == 0:
+            return orders
+        if dies:
+            eventually(lambda: work.published("out"), what="the first event is published", timeout=60)
+            raise ValueError("not yet")
+        return orders.selectExpr("CAST(id AS STRING) AS id")
+
+    made = work.pipeline.operator("changing", stateless(mode="dataframe")(changing), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), made)
+    with pytest.raises(OperatorFailed, match="not yet"):
+        work.run("changing", "save")
+    dies.clear()
+    with pytest.raises(
+        OperatorFailed,
+        match=r"^pipeline 'work', operator 'changing', port 'in', event 2 of raw\.out: output port 'out' has had records "
+        r"with the columns id long, and now gets id string: they have one schema for the whole run",
+    ):
+        work.run("changing", "save")
+    assert sorted(row["id"] for row in work.published("out")) == list(range(100))
 
 
 def test_a_group_that_halts_does_not_wait_for_its_job_which_is_a_call_meanwhile(work: Work, spark: Any) -> None:

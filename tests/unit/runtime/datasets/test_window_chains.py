@@ -22,6 +22,7 @@ from airflow_logio import (
 )
 from airflow_logio.errors import ExternalUnavailable, OperatorFailed
 from airflow_logio.runtime.driver.spark_session import SparkSessions
+from airflow_logio.runtime.payloads import Payloads, sweep_run
 from tests.store.small_disk import small_folder
 from tests.support.frame_groups import Group, orders_at
 from tests.support.warehouse import rows_of
@@ -183,6 +184,37 @@ def test_an_input_set_that_fails_is_set_aside_alone(tmp_path: Path, sessions: Sp
     assert group.published("id") == [(id,) for id in range(12)]
 
 
+def test_a_sweep_leaves_what_was_set_aside_until_a_person_has_put_it_back(
+    tmp_path: Path, sessions: SparkSessions
+) -> None:
+    """Events are datasets, whose files belong to rows of two Input Sets. A file that belongs to no row goes."""
+    broken = [True]
+
+    @generate(mode="dataframe", on_error="quarantine", order_insensitive=True)
+    def fails_at_first(orders: Any) -> Any:
+        if broken:
+            raise ValueError("not yet")
+        return orders.select("inset_id", "id")
+
+    group = Group(tmp_path, sessions, orders=FILES[:2])
+    group.save(group.operator("daily", fails_at_first, "from_orders", window=Tumbling("1d", on="ts")))
+    assert group.run()
+    assert group.driver is not None
+    run, payloads = group.driver.run, Payloads(str(group.payloads))
+    garbage = group.payloads / run.uid / "all" / str(group.driver.ref.incarnation) / "0" / "garbage.parquet"
+    garbage.touch()
+    held = [payloads.dataset("a row", ref) for ref in group.store.references(run.run_id, run.uid)]
+    files = [path for dataset in held for path in dataset.paths()]
+    assert sorted(dataset.num_rows for dataset in held) == [2, 5]
+    assert sweep_run(payloads, group.store, run) == 1
+    assert not garbage.exists()
+    assert not [path for path in files if not Path(path).exists()]
+    broken.clear()
+    assert len(group.store.retry_quarantined(run.run_id).input_sets) == 2
+    assert group.run()
+    assert group.published("id") == [(id,) for id in range(7)]
+
+
 def test_a_full_disk_is_no_input_sets_fault(tmp_path: Path, sessions: SparkSessions) -> None:
     """Nothing is set aside; the group gives up when the store has been full for `replay_seconds`, and can resume."""
     with small_folder(tmp_path / "otherwise") as small:
@@ -268,6 +300,24 @@ def test_a_table_from_an_operator_in_the_driver_is_counted_and_grouped(tmp_path:
     assert group.run()
     assert group.published("day::DATE, store, cents, orders") == group.expected(PER_DAY, "GROUP BY ALL")
     assert group.published("id", "pairs") == [(id,) for id in range(12)]
+
+
+def test_windows_count_an_event_that_a_filter_has_left_nothing_of(tmp_path: Path, sessions: SparkSessions) -> None:
+    """As they count those of which it has left something: Input Sets are not those of the events that have records."""
+
+    @stateless(mode="dataframe")
+    def without_the_second(orders: Any) -> Any:
+        return orders.where("id NOT IN (5, 6)")
+
+    @generate(mode="dataframe")
+    def listed(orders: Any) -> Any:
+        return orders.groupBy("inset_id").agg({"id": "collect_list"}).toDF("inset_id", "ids")
+
+    group = Group(tmp_path, sessions, orders=[FILES[0], FILES[1], FILES[3], FILES[4]])
+    some = group.operator("some", without_the_second, "from_orders")
+    group.save(group.operator("pairs", listed, some, window=EveryEvents(2)))
+    assert group.run()
+    assert group.published("list_sort(ids)") == [([0, 1, 2, 3, 4],), ([7, 8, 9, 10, 11],)]
 
 
 def test_a_group_that_halts_does_not_wait_for_its_generation(
