@@ -34,7 +34,7 @@ WITH_DATASETS = {"lake": 36, "effects": 36, "stored": 48}
 """A schedule of these takes a step for each file."""
 WITH_REPLAY = {"replayed": 120, "recalled": 120, "rekeyed": 120}
 """What is made again is made again and again."""
-PLAIN = 820
+PLAIN = 770
 """Schedules of the sales pipelines, with Arrow, and of each scenario of plain Python; some of each are drained."""
 ON_SQLITE = 2
 """Of each scenario, on SQLite beside the log in memory."""
