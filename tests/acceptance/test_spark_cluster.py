@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
+from airflow_logio.crash import CrashPoint
+from airflow_logio.protocol.liveness import Lease
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.launcher import Launched, LocalProcessLauncher
@@ -40,18 +43,33 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield found
 
 
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.executorIdleTimeout": "2s",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "2s",
+}
+
+
 def test_a_killed_driver_is_recovered_and_leaves_no_application(
     sqlite_url: str, warehouse_url: str, small_transactions: Path, cluster: Cluster, tmp_path: Path
 ) -> None:
-    launcher = HourlyOnTheCluster(tmp_path / "drivers")
-    settings = cluster.settings({"spark.sql.shuffle.partitions": "2"}, total_executor_cores=1)
-    with running(sqlite_url, warehouse_url, small_transactions, launcher, ref=SALES) as run:
+    """With dynamic allocation: executors come with jobs, and go while the source stands still."""
+    launcher = HourlyOnTheCluster(tmp_path / "drivers", {("ingest", 1): f"{CrashPoint.BEFORE_COMMIT}:3:stop"})
+    settings = cluster.settings({"spark.sql.shuffle.partitions": "2", **DYNAMIC}, total_executor_cores=1)
+    lease = Lease(240, 240)
+    with running(sqlite_url, warehouse_url, small_transactions, launcher, ref=SALES, lease=lease) as run:
         run.context = replace(run.context, settings=settings)
         has_executor = lambda: run.is_running("hourly") and cluster.executors()  # noqa: E731
         run.until(has_executor, "hourly has an executor of the cluster", timeout=240)
         [first] = cluster.running()
         run.signal("hourly", signal.SIGKILL, jvm=True)
-        run.until(lambda: run.is_running("hourly", 2), "hourly is recovered")
+        run.until(lambda: run.is_running("hourly", 2) and cluster.executors(), "hourly is recovered", timeout=240)
+        source = run.process("ingest")
+        run.until(lambda: not cluster.executors(), "an idle executor is given back", timeout=240)
+        assert run.is_running("hourly", 2) and source.status() == psutil.STATUS_STOPPED
+        source.send_signal(signal.SIGCONT)
         run.finish(timeout=300)
         assert run.status("hourly").incarnation == 2
     eventually(lambda: cluster.running() == [], what="the master shows no application that runs", timeout=60, every=0.2)
