@@ -61,7 +61,10 @@ def gc(
             _say_what_would_be_done(store, old, young, known)
             return
         for found in ended:
-            _drop_staging(found, known)
+            if not _drop_staging(found, known) and found in old:
+                warn(f"{_name(found)} stays in the log: without it, nobody would find them again")
+                old.remove(found)
+                young.append(found)
         # The rows say where files are: they go last, so that the next one makes good what is interrupted here.
         _discard_files([folder for found in ended for folder in folders_of(found.uid, store.drivers(found.run_id))])
         rows = sum(_remove(store, found, payloads, unfinished=unfinished) for found in old)
@@ -131,12 +134,16 @@ def _remove(store: LogStore, run: Run, payloads: Payloads | None, *, unfinished:
     return rows
 
 
-def _drop_staging(run: Run, known: ConnectionUrls) -> None:
+def _drop_staging(run: Run, known: ConnectionUrls) -> bool:
+    """Whether none is left, as far as its connections are known here."""
+    urls = _staged_in(run, known)
     try:
-        if dropped := drop_staging_of(_staged_in(run, known), run):
+        if dropped := drop_staging_of(urls, run):
             out.print(f"{_name(run)}: {dropped} staging table(s) dropped", markup=False)
+        return not staging_of(urls, run)
     except LogioError as error:
         warn(f"the staging tables of {_name(run)} are not dropped: {error}")
+        return False
 
 
 def _asked_for_staging(run: Run, known: ConnectionUrls) -> Sequence[str]:

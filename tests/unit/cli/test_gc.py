@@ -126,7 +126,8 @@ def staged(url: str, run: Run, epoch: EpochPayloads) -> None:
 
 @pytest.mark.postgres
 def test_staging_tables_of_ended_runs_are_dropped(terminal: Terminal, postgres_url: str, tmp_path: Path) -> None:
-    """In databases that are known here; those of a run that goes on stay. What cannot be reached is told."""
+    """In databases that are known here; those of a run that goes on stay. What cannot be reached is told, and not forgotten:
+    an old run stays in the log until its tables are gone."""
     epoch = Payloads(str(tmp_path / "elsewhere")).epoch("run", "g", 1, 0)
     for name, ended in (("run-1", True), ("run-2", False)):
         staged(postgres_url, terminal.run(name, ended=ended)[0], epoch)
@@ -135,10 +136,15 @@ def test_staging_tables_of_ended_runs_are_dropped(terminal: Terminal, postgres_u
     away = sa.make_url(postgres_url).set(port=1).render_as_string()
     terminal.monkeypatch.setenv("LOGIO_CONN_WAREHOUSE_DEFAULT", away)
     assert "the staging tables of run run-1" in terminal.logio("gc")[1]
+    with terminal.store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE logio_run SET ended_at = ended_at - 7200")
+    said = terminal.logio("gc", "--older-than", "1h")[1]
+    assert "stays in the log" in said and "removed run" not in said
     terminal.monkeypatch.setenv("LOGIO_CONN_WAREHOUSE_DEFAULT", postgres_url)
     assert "would drop public.logio_staging_" in terminal.logio("gc", "--dry-run")[1]
     assert warehouse_rows(postgres_url, count) == [(2,)]
-    assert "1 staging table(s) dropped" in terminal.logio("gc")[1]
+    said = terminal.logio("gc", "--older-than", "1h")[1]
+    assert "1 staging table(s) dropped" in said and "removed run run-1" in said
     assert warehouse_rows(postgres_url, count) == [(1,)]
 
 
