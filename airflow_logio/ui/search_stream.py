@@ -14,6 +14,7 @@ import msgspec
 from anyio import CapacityLimiter, Event, create_task_group, move_on_after, to_thread
 from fastapi import HTTPException
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from airflow_logio.errors import LogioError, LogUnavailable
@@ -90,6 +91,8 @@ class SearchStream(StreamingResponse):
                 group.start_soon(self._find)
                 try:
                     await super().__call__(scope, receive, send)
+                except ClientDisconnect:
+                    pass  # as servers of ASGI 2.4 say it, where earlier ones send a message: no one waits any more
                 finally:
                     self._told.stop()
         finally:

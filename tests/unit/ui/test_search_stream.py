@@ -222,6 +222,23 @@ def test_who_has_gone_before_the_first_byte_leaves_nothing_behind() -> None:
     assert streams.under_way == 0 and told.is_stopped()
 
 
+def test_who_goes_is_no_error_where_the_server_says_it_by_one() -> None:
+    """As servers of ASGI 2.4 and later do."""
+    streams, told = Streams(), ToldSearch(lambda _answer, _seconds: {})
+
+    def search() -> WhyNot:
+        eventually(told.is_stopped)
+        raise SearchStopped
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            raise OSError("the client has gone")
+
+    response = SearchStream(streams, told, search, lambda error: (500, str(error)))
+    anyio.run(response, {"type": "http", "asgi": {"spec_version": "2.4"}}, disconnected, send)
+    assert streams.under_way == 0 and told.is_stopped()
+
+
 def test_who_reads_slowly_holds_no_place_once_the_search_has_ended() -> None:
     streams, reads = Streams(), anyio.Event()
 
