@@ -62,7 +62,7 @@ def gc(
             return
         for found in ended:
             if not _drop_staging(found, known) and found in old:
-                warn(f"{_name(found)} stays in the log: without it, nobody would find them again")
+                warn(f"{_name(found)} stays in the log until they are dropped: only the log says whose they are")
                 old.remove(found)
                 young.append(found)
         # The rows say where files are: they go last, so that the next one makes good what is interrupted here.

@@ -37,7 +37,7 @@ MOST_READS = 50
 MOST_RECORDS = 50
 MOST_COLUMNS = 100
 MOST_OPENED_BYTES = 32 * 2**20
-"""Of an event or a read action in the log whose first records are shown: it is read as a whole."""
+"""Of an event or a read action whose first records are shown: unless it is a dataset, it is read as a whole."""
 LONGEST_VALUE = 200
 """Characters of a value, of a record or of what a source says about an event."""
 

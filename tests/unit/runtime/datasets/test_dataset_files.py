@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.datasets import dataset_jobs, spark_files
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import EpochPayloads, task_files
+from tests.support.waiting import eventually
 from tests.unit.runtime.datasets.test_chains import Work, unchanged
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -100,14 +100,13 @@ def test_no_file_of_a_job_is_in_its_folder_before_all_tasks_are_done_whatever_co
     root, seen = Path(epoch.root), tmp_path / "seen"
 
     def looking(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def moved() -> list[Path]:
+            return [path for path in root.rglob("*.parquet") if "attempt_" not in path.parent.name]
+
         for batch in batches:
-            until = time.monotonic() + PATIENCE_SECONDS
-            while batch.column("id")[0].as_py() == 10 and time.monotonic() < until:
-                found = [path for path in root.rglob("*.parquet") if "attempt_" not in path.parent.name]
-                if found:
-                    seen.write_text(str(found[0].parent.relative_to(root)))
-                    break
-                time.sleep(0.02)
+            if batch.column("id")[0].as_py() == 10:
+                found = eventually(moved, what="the other task's file is moved", timeout=PATIENCE_SECONDS)
+                seen.write_text(str(found[0].parent.relative_to(root)))
             yield batch
 
     frame = spark.range(0, 20, 1, 2).mapInArrow(looking, "id long")

@@ -37,6 +37,16 @@ def reading(root: Path, sessions: SparkSessions, source: type[DeltaVersions] = D
     return one
 
 
+@pytest.fixture
+def dead(tmp_path: Path, sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch) -> Reading:
+    """Its driver has published something, and was killed before it committed the rest."""
+    one = reading(tmp_path, sessions)
+    with monkeypatch.context() as patch:
+        kill(patch, committer, CrashPoint.BEFORE_COMMIT, 3)
+        one.die()
+    return one
+
+
 def compacted(table: Path | str, *, vacuumed: bool) -> None:
     """Its files become one; those that were are kept, or removed."""
     found = DeltaTable(table)
@@ -45,29 +55,17 @@ def compacted(table: Path | str, *, vacuumed: bool) -> None:
         assert found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
-def test_a_pinned_version_is_read_again_whatever_has_become_of_the_table(
-    tmp_path: Path, sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = reading(tmp_path, sessions)
-    with monkeypatch.context() as patch:
-        kill(patch, committer, CrashPoint.BEFORE_COMMIT, 3)
-        one.die()
-    write_deltalake(one.orders, pa.table({"id": pa.array([10**6], pa.int64())}), mode="append")
-    compacted(one.orders, vacuumed=False)
-    one.finish()
-    assert sorted(row["id"] for row in one.published("out")) == list(range(VERSIONS * RECORDS))
+def test_a_pinned_version_is_read_again_whatever_has_become_of_the_table(dead: Reading) -> None:
+    write_deltalake(dead.orders, pa.table({"id": pa.array([10**6], pa.int64())}), mode="append")
+    compacted(dead.orders, vacuumed=False)
+    dead.finish()
+    assert sorted(row["id"] for row in dead.published("out")) == list(range(VERSIONS * RECORDS))
 
 
-def test_a_version_that_was_vacuumed_is_a_source_that_has_changed(
-    tmp_path: Path, sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = reading(tmp_path, sessions)
-    with monkeypatch.context() as patch:
-        kill(patch, committer, CrashPoint.BEFORE_COMMIT, 3)
-        one.die()
-    compacted(one.orders, vacuumed=True)
+def test_a_version_that_was_vacuumed_is_a_source_that_has_changed(dead: Reading) -> None:
+    compacted(dead.orders, vacuumed=True)
     with pytest.raises(SourceChanged, match=r"version \d of .*/orders was vacuumed: .*\.parquet is gone"):
-        one.run(*one.names)
+        dead.run(*dead.names)
 
 
 class VacuumedMeanwhile(DeltaVersions):
