@@ -99,6 +99,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("airflow", Postgres, _in_airflow),
     ("constants", Databases, lambda at, _: constants.measure(at)),
     ("spark", Sqlite, lambda at, asked: spark.measure(at, asked.runs, asked.events, asked.event_mb)),
+    ("spark_killed", Sqlite, lambda at, asked: spark.measure_kills(at, asked.runs, *asked.killed)),
     ("cluster", Postgres, lambda at, asked: cluster.measure(at, asked.small_events, asked.small_seconds)),
     ("log", Postgres, lambda at, asked: log_commits.measure(at, asked.runs, asked.log_rows)),
     ("growth", Databases, lambda at, asked: growth.measure(at, asked.log_rows)),
@@ -127,6 +128,14 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--events", type=int, default=4, help="of DataFrames that are measured against scripts")
     parser.add_argument("--event-mb", type=int, default=256, help="MB of Parquet files in each of these events")
+    parser.add_argument(
+        "--killed",
+        type=int,
+        nargs=2,
+        default=(24, 32),
+        metavar=("EVENTS", "MB"),
+        help="of DataFrames, in the middle of which a driver is killed",
+    )
     parser.add_argument("--small-events", type=int, default=10_000, help="on the cluster, while memory is looked at")
     parser.add_argument(
         "--small-seconds", type=float, default=600.0, help="for these events at most; fewer are done then"

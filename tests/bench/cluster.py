@@ -32,15 +32,15 @@ from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.store import open_store
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
-from tests.bench.pipelines.on_a_cluster import PARTS, ROWS, WAIT_SECONDS
+from tests.bench.pipelines.on_a_cluster import LARGE_ROWS, PARTS, ROWS, WAIT_SECONDS
 from tests.bench.throughput import WrongResult
 from tests.support.spark_cluster import Cluster, spark_cluster
 from tests.support.waiting import eventually
 
 PIPELINES = Path(__file__).parent / "pipelines" / "on_a_cluster.py"
 HEAP = "512m"
-FIRST = 100
-"""Events after which memory is looked at for the first time."""
+FIRST = {"small": 100, "large": 10}
+"""Pipeline → events after which memory is looked at for the first time."""
 LOOKS = 6
 COLLECTIONS = 4
 """In a row: jobs are under way meanwhile, and what they need is not what stays."""
@@ -131,6 +131,11 @@ class ClusterRun:
         """Those that lasted so many seconds, when the driver has ended."""
         return [task for task in _tasks(self.spark_log) if task.ended - task.began >= at_least]
 
+    def bytes_per_event(self) -> float:
+        """Of the files that are published."""
+        files = list(self.lake.rglob("*.parquet"))
+        return sum(file.stat().st_size for file in files) / len(list(self.lake.rglob("_logio/*.json")))
+
     def check(self, records_per_event: int) -> None:
         """Raises `WrongResult` unless the events that are published are whole, and there once."""
         query = f"SELECT count(*), count(DISTINCT id), count(DISTINCT token) FROM '{self.lake}/**/*.parquet'"
@@ -158,7 +163,8 @@ def measure(databases: Databases, events: int, seconds: float) -> Iterator[Figur
         folder = Path(name)
         with spark_cluster(folder, cores=4, memory="4g") as cluster:
             cluster.wait_for_workers()
-            yield from _memory(databases, cluster, folder / "small", events, seconds)
+            for kind, rows in (("small", ROWS), ("large", LARGE_ROWS)):
+                yield from _memory(databases, cluster, folder / kind, kind, rows, events, seconds)
             for executors, kinds in KINDS.items():
                 for kind in kinds:
                     yield from _utilization(databases, cluster, folder / f"{kind}-{executors}", kind, executors)
@@ -168,11 +174,13 @@ def measure(databases: Databases, events: int, seconds: float) -> Iterator[Figur
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def _memory(databases: Databases, cluster: Cluster, folder: Path, events: int, seconds: float) -> Iterator[Figure]:
+def _memory(
+    databases: Databases, cluster: Cluster, folder: Path, kind: str, rows: int, events: int, seconds: float
+) -> Iterator[Figure]:
     looks: list[Memory] = []
 
     def followed(run: ClusterRun) -> None:
-        _reached(run, FIRST)
+        _reached(run, FIRST[kind])
         looks.append(run.memory())
         began = time.monotonic()
         for look in range(1, LOOKS):
@@ -183,19 +191,27 @@ def _memory(databases: Databases, cluster: Cluster, folder: Path, events: int, s
                 break
 
     # More than are waited for: at the last look the driver must still be there.
-    run = _followed(databases, cluster, folder, "small", 2, events + FIRST, followed)
-    run.check(ROWS // 2)
+    run = _followed(databases, cluster, folder, kind, 2, events + FIRST[kind], followed)
+    run.check(rows // 2)
     counts = [one.events for one in looks]
-    of = f"{counts[0]:,} to {counts[-1]:,} events, heap {HEAP}"
+    of = f"{counts[0]:,} to {counts[-1]:,} events of {run.bytes_per_event():,.0f} bytes, heap {HEAP}"
     for what, bytes_ in (
         ("heap after collection", [one.heap for one in looks]),
         ("RSS of Python", [one.rss for one in looks]),
     ):
         listed = ", ".join(f"{size / MB:.1f} MB at {count:,}" for size, count in zip(bytes_, counts, strict=True))
-        yield Figure(databases.name, f"driver: {what}", bytes_[-1] / bytes_[0], "x", "0.9 to 1.1", f"{of}: {listed}")
+        yield Figure(
+            databases.name,
+            f"driver, {kind} events: {what}",
+            bytes_[-1] / bytes_[0],
+            "x",
+            "0.9 to 1.1",
+            f"{of}: {listed}",
+        )
     sizes = [task.result_bytes for task in run.tasks()]
     details = f"medians of {len(sizes):,} tasks, with what Spark says of every task"
-    yield Figure(databases.name, "reaches the driver: a task with one file", median(sizes), "bytes", "1024", details)
+    what = f"reaches the driver: a task with one file, {kind} events"
+    yield Figure(databases.name, what, median(sizes), "bytes", "1024", details)
 
 
 def _reached(run: ClusterRun, events: int, until: float | None = None) -> None:

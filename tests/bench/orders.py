@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,4 +99,21 @@ def write_orders(folder: Path, files: int, file_bytes: int) -> Path:
             }
         )
         pq.write_table(table, folder / f"orders-{number:05d}.parquet", compression="zstd", compression_level=1)
+    return folder
+
+
+def with_a_late_record(orders: Path, folder: Path) -> Path:
+    """The same files in another folder, by links; the last one has one more record, a year younger than all others."""
+    folder.mkdir()
+    *others, last = sorted(orders.glob("*.parquet"))
+    for file in others:
+        os.link(file, folder / file.name)
+    table = pq.read_table(last)
+    late = table.slice(0, 1).set_column(
+        table.schema.get_field_index("ordered_at"),
+        "ordered_at",
+        pa.array([np.datetime64("2027-01-01", "us")], table.schema.field("ordered_at").type),
+    )
+    late = late.set_column(late.schema.get_field_index("quantity"), "quantity", pa.array([1], pa.int32()))
+    pq.write_table(pa.concat_tables([table, late]), folder / last.name, compression="zstd", compression_level=1)
     return folder

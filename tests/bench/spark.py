@@ -7,6 +7,7 @@ same functions and the same files; they take turns, and each result is compared 
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
@@ -33,7 +34,15 @@ from airflow_logio.store import open_store
 from tests.bench.cpu import Meter, metered
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
-from tests.bench.orders import HOURS, HOURS_PER_FILE, NAMED, Expected, Fingerprint, write_orders
+from tests.bench.orders import (
+    HOURS,
+    HOURS_PER_FILE,
+    NAMED,
+    Expected,
+    Fingerprint,
+    with_a_late_record,
+    write_orders,
+)
 from tests.bench.throughput import WrongResult
 from tests.support.waiting import eventually
 
@@ -77,8 +86,8 @@ IN_THREE = Shape(
     "windows, three groups", "windows_in_three", ("group1", "group2", "group3"), "windowed", 1.5, HOURS, HOURLY
 )
 SHAPES = (CHAIN, WINDOWS, IN_THREE)
-OTHERS = ("plain", "streaming")
-"""Scripts that `CHAIN` is compared with as well."""
+OTHERS = {"plain": NAMED, "streaming": NAMED, "streaming_hours": HOURS}
+"""Further scripts, and what must come of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,8 @@ class Work:
     """What every run does: the orders, and what must come of them."""
 
     orders: Path
+    closing: Path
+    """The same, and a record that moves a watermark past all hours."""
     events: int
     wanted: dict[Expected, Fingerprint]
 
@@ -98,8 +109,7 @@ class Work:
 def measure(databases: Databases, runs: int, events: int, event_mb: int) -> Iterator[Figure]:
     """`events` of about `event_mb` MB of files each. Raises `WrongResult`."""
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
-        orders = write_orders(Path(name) / "orders", events * FILES_PER_EVENT, event_mb * 10**6 // FILES_PER_EVENT)
-        work = Work(orders, events, {shape.expected: shape.expected.of(orders) for shape in SHAPES})
+        work = _work(Path(name), events, event_mb)
         took: dict[str, list[Took]] = {}
         for _ in range(runs):  # in turns: what else the machine does meanwhile meets all of them
             for shape in SHAPES:
@@ -110,8 +120,22 @@ def measure(databases: Databases, runs: int, events: int, event_mb: int) -> Iter
             yield _ratio(databases.name, took, shape.name, shape.script, f"{shape.target}", f"{events} x {event_mb} MB")
         split = f"of it {_seconds(took['synced']) / _seconds(took['plain']):.2f} for batches and sync"
         yield _ratio(databases.name, took, CHAIN.name, "plain", "none", split)
-        yield _ratio(databases.name, took, CHAIN.name, "streaming", "none", "availableNow, as many files per trigger")
-        yield _killed(databases, work, _seconds(took[CHAIN.name]))
+        for ours, script in ((CHAIN, "streaming"), (WINDOWS, "streaming_hours")):
+            yield _ratio(databases.name, took, ours.name, script, "none", "availableNow, as many files per trigger")
+
+
+def measure_kills(databases: Databases, kills: int, events: int, event_mb: int) -> Iterator[Figure]:
+    """Of drivers of `CHAIN`, in the middle of so many events of about `event_mb` MB. Raises `WrongResult`."""
+    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
+        work = _work(Path(name), events, event_mb)
+        for _ in range(kills):
+            yield _killed(databases, work, event_mb)
+
+
+def _work(folder: Path, events: int, event_mb: int) -> Work:
+    orders = write_orders(folder / "orders", events * FILES_PER_EVENT, event_mb * 10**6 // FILES_PER_EVENT)
+    closing = with_a_late_record(orders, folder / "closing")
+    return Work(orders, closing, events, {shape.expected: shape.expected.of(orders) for shape in SHAPES})
 
 
 def _ratio(database: str, took: dict[str, list[Took]], ours: str, script: str, target: str, more: str) -> Figure:
@@ -211,15 +235,16 @@ def _timed(databases: Databases, work: Work, shape: Shape) -> Took:
     return _supervised(databases, work, shape, followed)
 
 
-def _killed(databases: Databases, work: Work, undisturbed: float) -> Figure:
-    """The driver is killed when half of the events are published: seconds that are lost, and those of its restart."""
+def _killed(databases: Databases, work: Work, event_mb: int) -> Figure:
+    """The driver is killed when half of the events are published: seconds that are lost, and what they consist of."""
 
-    def followed(run: ChainRun, began: float, _: Meter) -> tuple[float, float]:
-        half = max(2, work.events // 2)
-        eventually(lambda: run.published() >= half - 1, what="nearly half", timeout=LONG, every=LOOK_SECONDS)
-        before = time.time()
-        eventually(lambda: run.published() >= half, what="half is published", timeout=LONG, every=LOOK_SECONDS)
-        time.sleep((time.time() - before) * 0.8)  # the next event is nearly done: the most that can be lost
+    def undisturbed(run: ChainRun, began: float, _: Meter) -> tuple[float, list[float]]:
+        times = [_published(run, number) for number in range(1, work.events + 1)]
+        return run.last_at() - began, times
+
+    def killed(run: ChainRun, began: float, _: Meter) -> tuple[float, float]:
+        before, at_half = (_published(run, work.events // 2 + more) for more in (-1, 0))
+        time.sleep((at_half - before) * 0.8)  # the next event is nearly done: the most that can be lost
         killed_at = time.time()
         if run.is_done(work):
             raise WrongResult("the driver was to be killed in the middle, and was done: ask for more --events")
@@ -229,13 +254,26 @@ def _killed(databases: Databases, work: Work, undisturbed: float) -> Figure:
         eventually(lambda: run.is_done(work), what="all is published", timeout=LONG, every=LOOK_SECONDS)
         return run.last_at() - began, restart
 
-    seconds, restart = _supervised(databases, work, CHAIN, followed)
-    event = undisturbed / work.events
-    lost = seconds - undisturbed
-    details = f"restart {restart:.1f} s, one event {event:.1f} s: {(lost - restart) / event:.2f} events of work lost"
-    return Figure(
-        databases.name, "chain, its driver killed in the middle", lost, "s lost", "1 event + restart", details
+    whole, times = _supervised(databases, work, CHAIN, undisturbed)
+    seconds, restart = _supervised(databases, work, CHAIN, killed)
+    steps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    event = median(steps)
+    # A JVM that has compiled nothing is slow at first, the first one as well as the next one.
+    compiling = sum(max(0.0, step - event) for step in steps[: len(steps) // 2])
+    lost = seconds - whole
+    details = (
+        f"events of {event_mb} MB; of it restart {restart:.1f} s, an event {event:.1f} s; a new JVM is slow for "
+        f"{compiling:.1f} s; whole run {whole:.1f} s"
     )
+    return Figure(
+        databases.name, "chain, its driver killed in the middle", lost, "s lost", f"{restart + event:.1f}", details
+    )
+
+
+def _published(run: ChainRun, events: int) -> float:
+    """When so many were seen to be published."""
+    eventually(lambda: run.published() >= events, what=f"{events} are published", timeout=LONG, every=LOOK_SECONDS)
+    return time.time()
 
 
 def _supervised(databases: Databases, work: Work, shape: Shape, followed: Callable[[ChainRun, float, Meter], T]) -> T:
@@ -274,7 +312,7 @@ def _script(kind: str, work: Work) -> Took:
             json.dumps(
                 {
                     "kind": kind,
-                    "orders": str(work.orders),
+                    "orders": str(work.closing if kind == "streaming_hours" else work.orders),
                     "products": str(parquet_file("products")),
                     "files_per_event": FILES_PER_EVENT,
                     "target": str(target),
@@ -288,7 +326,7 @@ def _script(kind: str, work: Work) -> Took:
         )
         lines = [line for line in done.stdout.splitlines() if line.startswith("MEASURED ")]
         if done.returncode or len(lines) != 1:
-            raise WrongResult(f"the script {kind} has failed: {done.stderr[-2_000:]}")
-        expected = next((shape.expected for shape in SHAPES if shape.script == kind), CHAIN.expected)
-        work.check(target.rglob("*.parquet"), expected, f"script {kind}")
+            raise WrongResult(f"the script {kind} has failed: {(done.stderr + done.stdout)[-2_000:]}")
+        expected = {shape.script: shape.expected for shape in SHAPES} | OTHERS
+        work.check(target.rglob("*.parquet"), expected[kind], f"script {kind}")
         return Took(**json.loads(lines[0].removeprefix("MEASURED ")))

@@ -2,8 +2,9 @@
 
 ``synced`` writes a folder per batch, syncs its files and folders, and moves them into place. ``windowed`` keeps a batch so,
 reads it again, and publishes sums of its hours, a file for each as LOG.io has it. ``plain`` is one read and one write.
-``streaming`` is Structured Streaming with ``availableNow``. Each prints one line of JSON: seconds from the first read to the
-last file, Spark warm before, and CPU seconds of script, JVM and workers in that time.
+``streaming`` is Structured Streaming with ``availableNow``, and ``streaming_hours`` sums up hours there, behind a watermark.
+Each prints one line of JSON: seconds from the first read to the last file, Spark warm before, and CPU seconds of script, JVM
+and workers in that time.
 """
 
 from __future__ import annotations
@@ -93,9 +94,32 @@ def plain(session: Any, wanted: dict[str, Any]) -> None:
 
 
 def streaming(session: Any, wanted: dict[str, Any]) -> None:
+    stream(chained(arriving(session, wanted), wanted["products"]), wanted)
+
+
+def streaming_hours(session: Any, wanted: dict[str, Any]) -> None:
+    """An hour leaves when the watermark has passed its end. The last ones never would: a late record, in the last file, moves
+    the watermark past them, and its own hour stays open."""
+    from pyspark.sql import functions as F
+
+    # Partitions of state are as many as cores, so that no batch has more tasks than it needs.
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    instants = arriving(session, wanted).withColumn("ordered_at", F.col("ordered_at").cast("timestamp"))
+    orders = instants.withWatermark("ordered_at", "0 seconds")  # it takes no wall times
+    hours = chained(orders, wanted["products"]).withColumn("hour", F.window("ordered_at", "1 hour"))
+    stream(per_store(hours, "hour").withColumn("hour", F.col("hour.start").cast("timestamp_ntz")), wanted)
+
+
+def arriving(session: Any, wanted: dict[str, Any]) -> DataFrame:
+    """The orders as a stream, as many files per trigger as an event has."""
     schema = session.read.parquet(wanted["orders"]).schema
     orders = session.readStream.schema(schema).option("maxFilesPerTrigger", wanted["files_per_event"])
-    written = chained(orders.parquet(wanted["orders"]), wanted["products"]).writeStream.options(**CODEC)
+    return orders.parquet(wanted["orders"])
+
+
+def stream(result: DataFrame, wanted: dict[str, Any]) -> None:
+    """All that is there, into files."""
+    written = result.writeStream.options(**CODEC).outputMode("append")
     written = written.option("checkpointLocation", wanted["target"] + ".checkpoint").trigger(availableNow=True)
     written.format("parquet").start(wanted["target"]).awaitTermination()
 
@@ -104,6 +128,7 @@ KINDS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
     "synced": synced,
     "plain": plain,
     "streaming": streaming,
+    "streaming_hours": streaming_hours,
     "windowed": windowed,
 }
 

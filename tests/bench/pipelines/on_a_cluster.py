@@ -1,4 +1,4 @@
-"""Chains that are measured on a cluster: many small events, and events whose one task mostly waits."""
+"""Chains that are measured on a cluster: many small events, some large ones, and events whose one task mostly waits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 ROWS = 40
 """Of an event. In a file they are more than half of what an event may have, so that each file is one."""
+LARGE_ROWS = 1_600_000
+"""Of a large event. A half of them stays, in files of about 32 MB together."""
 LIMIT = "4 KB"
 PARTS = 20
 """Files that the one task of an event writes, where it waits."""
@@ -23,20 +25,25 @@ WAIT_SECONDS = 4.0
 
 
 class Numbers(RangeSource):
-    """An event of `ROWS` numbers, one after the other: as many as a run asks for."""
+    """Events of so many numbers, one after the other: as many as a run asks for. `tasks` read one."""
+
+    def __init__(self, rows: int = ROWS, tasks: int = 1) -> None:
+        self.rows = rows
+        self.tasks = tasks
 
     def first(self, params: Mapping[str, Any]) -> Any:
         return 0
 
     def last(self, params: Mapping[str, Any]) -> Any:
-        return params["events"] * ROWS
+        return params["events"] * self.rows
 
     def latest(self, params: Mapping[str, Any], start: Any, limit: Any) -> Any:
-        return min(start + ROWS, limit)
+        return min(start + self.rows, limit)
 
     def frame(self, spark: Any, params: Mapping[str, Any], start: Any, end: Any) -> DataFrame:
-        numbers: DataFrame = spark.range(start, end, 1, 1).selectExpr("id", "sha2(CAST(id AS STRING), 256) AS token")
-        return numbers
+        numbers = spark.range(start, end, 1, self.tasks)
+        hashed: DataFrame = numbers.selectExpr("id", "sha2(CAST(id AS STRING), 256) AS token")
+        return hashed
 
 
 def numbered(spark: SparkSession, params: Mapping[str, Any]) -> DataFrame:
@@ -72,6 +79,7 @@ def _pipeline(
 
 
 small = _pipeline("bench_small", Numbers(), even, DatasetWriter("lake", "numbers"))
+large = _pipeline("bench_large", Numbers(LARGE_ROWS, 2), even, DatasetWriter("lake", "numbers"))
 stored = SparkSource(numbered, bytes_per_event=LIMIT)
 in_parts = DatasetWriter("lake", "numbers", partition_by=("part",))
 by_two = _pipeline("bench_by_two", stored, waiting, in_parts, 2)
