@@ -207,7 +207,9 @@ def a_zombie_writes_on(run: Running, gates: Gates, stopped: list[psutil.Process]
         stopped.append(process)
         process.send_signal(signal.SIGSTOP)
     run.until(lambda: gates.standing(ZOMBIE, incarnation=2), "executors of the successor write", timeout=240)
-    gates.open(f"by-2-{ZOMBIE}", *(f"{ZOMBIE}-{number}" for number in range(PARTITIONS - 1)))
+    # Both of its cores are taken then, so that the last task begins its file when the successor has swept for the last time:
+    # what a task has begun before is swept, and Spark's writer does not even notice.
+    gates.open(f"by-2-{ZOMBIE}", f"{ZOMBIE}-0")
     jvm.send_signal(signal.SIGCONT)
     return zombie
 
