@@ -26,9 +26,18 @@ MADE_BYTES = 64 * 2**20
 """How much is kept of what was made again; one Output Set, if that is larger."""
 
 
-def offers_nothing(_event: Event) -> Any | None:
-    """No sender hands anything over directly."""
-    return None
+class Offers:
+    """What senders hand over directly: here nothing.
+
+    It may be lost, late, or of another event: it counts only with the digest that is in the log.
+    """
+
+    def expect(self, events: Iterable[Event]) -> None:
+        """These events will be asked for, in this order: a hint."""
+
+    def taken(self, event: Event) -> Any | None:
+        """The payload of an event, if its sender has handed it over."""
+        return None
 
 
 class Replay:
@@ -37,9 +46,7 @@ class Replay:
     `logic_of` gives the logic of a replay operator: one that no protocol uses at the same time. `input_sets` reads what
     Input Sets of an operator are made of, each in the order of event_id: of those named, the first ones that fit into so many
     bytes, at least one; others may be missing. `unpack` loads a body that is in the log or the payload
-    store, `digest` is that of a payload's contents. `offered` is what a sender has handed over directly, if anything: it may
-    be lost, late, or of another event, because it counts only with the digest that is in the log. `size` gives the
-    bytes of a payload.
+    store, `digest` is that of a payload's contents, `size` gives its bytes. `offers` is what senders hand over directly.
 
     In memory are the Output Sets that were asked for last, since an event may go into several Input Sets of the next replay
     operator, and what has been read for those that come.
@@ -52,14 +59,14 @@ class Replay:
         unpack: Callable[[Event], Event],
         digest: Callable[[Any], bytes],
         size: Callable[[Any], int],
-        offered: Callable[[Event], Any | None] = offers_nothing,
+        offers: Offers | None = None,
     ) -> None:
         self._logic_of = logic_of
         self._input_sets = input_sets
         self._unpack = unpack
         self._digest = digest
         self._size = size
-        self._offered = offered
+        self._offers = offers or Offers()
         self._made: OrderedDict[tuple[str, str], tuple[Sequence[Emit], int]] = OrderedDict()
         """(operator, Input Set) → its Output Set with its size; what was asked for last comes last."""
         self._made_bytes = 0
@@ -72,11 +79,12 @@ class Replay:
 
     def expect(self, events: Iterable[Event]) -> None:
         """These events will be asked for, in this order: what they are made of is then read together."""
-        for event in events:
-            if event.made_of is not None:
-                operator, inset_id = event.sender.operator, event.made_of.inset_id
-                if (operator, inset_id) not in self._made and inset_id not in self._read.get(operator, ()):
-                    self._coming.setdefault(operator, {})[inset_id] = None
+        wanted = [(event, event.made_of) for event in events if event.made_of is not None]
+        self._offers.expect(event for event, _ in wanted)
+        for event, made_of in wanted:
+            operator, inset_id = event.sender.operator, made_of.inset_id
+            if (operator, inset_id) not in self._made and inset_id not in self._read.get(operator, ()):
+                self._coming.setdefault(operator, {})[inset_id] = None
 
     def unpacked(self, event: Event) -> Event:
         """The event with its payload. Raises what `input_sets` and `unpack` raise, what the author's code raises, and
@@ -84,9 +92,11 @@ class Replay:
         made_of = event.made_of
         if made_of is None:
             return self._unpack(event)
-        payload = self._offered(event)
+        payload = self._offers.taken(event)
         if payload is None or self._digest(payload) != made_of.digest:
             payload = self._made_again(event, made_of)
+        else:
+            self._coming.get(event.sender.operator, {}).pop(made_of.inset_id, None)
         return replace(event, payload=payload, body=None)
 
     def _made_again(self, event: Event, made_of: MadeOf) -> Any:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from airflow_logio.errors import FailurePoint
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
+from airflow_logio.store.address_port import AddressBook
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.load_records import Load
@@ -381,6 +382,12 @@ class LogStore(ABC):
     @property
     @abstractmethod
     def output(self) -> OutputLog: ...
+
+    # --- where drivers hand over bodies directly ----------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def addresses(self) -> AddressBook: ...
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from airflow_logio.runtime.launch import bundle
 from airflow_logio.store.sql import schema
 from tests.support.bundle.replayed import EVENTS_PER_SET, EVENTS_PER_TOTAL, RECORDS_PER_EVENT
 from tests.support.running import PlainLauncher, Running, running
+from tests.support.waiting import eventually
 from tests.support.warehouse import rows_of
 
 pytestmark = pytest.mark.acceptance
@@ -64,6 +66,31 @@ def test_dying_at_commits_changes_nothing(log_url: str, warehouse_url: str, sale
         assert all(run.status(group).incarnation >= 2 for group in everybody), f"{point} was not passed"
         logged = bodies(run)
     assert logged["source"] > 0 and not any(logged[name] for name in CHAIN)
+    items, totals = expected()
+    assert rows_of(warehouse_url, "SELECT batch, item, amount FROM replayed_items ORDER BY 1, 2") == items
+    assert rows_of(warehouse_url, "SELECT number, amount FROM replayed_totals ORDER BY 1") == totals
+
+
+def test_bodies_go_from_driver_to_driver(postgres_url: str, warehouse_url: str, sales: Path, tmp_path: Path) -> None:
+    """All of them, though senders have finished long before; none is made again."""
+    ref = bundle.parse_ref(f"{MODULE}:pipeline")
+    with running(postgres_url, warehouse_url, sales, PlainLauncher(tmp_path / "drivers"), ref=ref) as run:
+        run.finish()
+        sets = ROWS // RECORDS_PER_EVENT // EVENTS_PER_SET
+        made = {"items": ROWS // RECORDS_PER_EVENT, "more": sets * ITEMS, "ends": sets * ITEMS, "late": sets * ITEMS}
+
+        def came() -> dict[str, int]:
+            said = {
+                group: re.search(r"(\d+) events of replay operators came directly", run.log_of(group)) for group in made
+            }
+            return {group: int(found[1]) for group, found in said.items() if found}
+
+        eventually(lambda: len(came()) == len(made), what="all have ended", timeout=60)
+        assert came() == made
+        tokens = {run.store.addresses.of_group(run.run.run_id, group).token for group in CHAIN}  # type: ignore[union-attr]
+        assert len(tokens) == len(CHAIN), "each has its own"
+        assert not any(token in run.log_of(group, 10_000) for token in tokens for group in (*CHAIN, *made))
+        assert not any(bodies(run)[name] for name in CHAIN)
     items, totals = expected()
     assert rows_of(warehouse_url, "SELECT batch, item, amount FROM replayed_items ORDER BY 1, 2") == items
     assert rows_of(warehouse_url, "SELECT number, amount FROM replayed_totals ORDER BY 1") == totals

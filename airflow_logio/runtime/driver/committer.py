@@ -31,12 +31,19 @@ from airflow_logio.store.session_port import GroupSession
 log = logging.getLogger(__name__)
 
 IDLE_CHECK_SECONDS = 1.0
+Unlogged = Callable[[Port, bytes, pa.Table], None]
+"""(sender, digest, records) of an event whose body does not go into the log; before its commit."""
+
+
+def not_kept(_sender: Port, _digest: bytes, _table: pa.Table) -> None:
+    """Receivers make it again."""
 
 
 class Committer:
     """`release` gets what each transaction releases, in order, on the committer's thread, once it is durable.
 
-    `collected` gets the effects of each transaction, with what the garbage collection among them has done.
+    `collected` gets the effects of each transaction, with what the garbage collection among them has done; `unlogged` the
+    bodies that do not go into the log.
     """
 
     def __init__(
@@ -46,10 +53,12 @@ class Committer:
         release: Callable[[HandOver], None],
         failed: Callable[[BaseException], None],
         collected: Callable[[Sequence[fx.Effect], Sequence[Collected]], None] = lambda _, __: None,
+        unlogged: Unlogged = not_kept,
     ) -> None:
         self._bodies = bodies
         self._session = session
         self._collected = collected
+        self._unlogged = unlogged
         self._release = release
         self._failed = failed
         self._queue = CommitQueue()
@@ -130,7 +139,7 @@ class Committer:
             self._changed.acquire()
 
     def _commit(self) -> None:
-        effects = serialize(self._queue.taken, self._bodies)
+        effects = serialize(self._queue.taken, self._bodies, self._unlogged)
         crash_here(CrashPoint.BEFORE_COMMIT)
         collected = self._session.commit(effects)
         crash_here(CrashPoint.AFTER_COMMIT)
@@ -164,7 +173,7 @@ def _bytes(body: bytes | None, payload: Any) -> int:
     return payload.nbytes if isinstance(payload, pa.Table) else 0
 
 
-def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
+def serialize(effects: fx.Effects, bodies: Bodies, unlogged: Unlogged = not_kept) -> fx.Effects:
     """Bodies as bytes, before the transaction is opened; and the bytes sent per port, which are known only now.
 
     Large ones are durable in the payload store when this returns.
@@ -176,6 +185,7 @@ def serialize(effects: fx.Effects, bodies: Bodies) -> fx.Effects:
         match effect:
             case fx.LogEvent(event, _) if event.made_of is not None:
                 made_of = replace(event.made_of, digest=contents(event.payload), size=table_of(event.payload).nbytes)
+                unlogged(event.sender, made_of.digest, table_of(event.payload))
                 sent[event.sender] = sent.get(event.sender, 0) + made_of.size
                 result.append(replace(effect, event=replace(event, payload=None, body=None, made_of=made_of)))
             case fx.LogEvent(event, _) if event.kind is Kind.DATA and (made := _dataset_of_event(datasets, event)):

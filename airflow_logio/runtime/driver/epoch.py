@@ -26,7 +26,7 @@ from airflow_logio.protocol.values import Event, Port
 from airflow_logio.protocol.write_queue import Applied, Compared
 from airflow_logio.runtime.driver.back_pressure import BackPressure
 from airflow_logio.runtime.driver.channel import Channel
-from airflow_logio.runtime.driver.committer import Committer
+from airflow_logio.runtime.driver.committer import Committer, not_kept
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
 from airflow_logio.runtime.driver.evaluation import Evaluation, has_chains
 from airflow_logio.runtime.driver.function_jobs import FunctionJobs
@@ -141,12 +141,24 @@ class GroupEpoch:
         self._bodies = Bodies(self._payloads)
         self._channel: Channel | None = None
         self._replay = replay_of(
-            self._pipeline, settings.connections, session, self._bodies, lambda: self._channel is None
+            self._pipeline,
+            settings.connections,
+            session,
+            self._bodies,
+            lambda: self._channel is None,
+            None if settings.direct is None else settings.direct.offers(),
         )
         # What is swept for several groups is swept by the group behind: by a Merger's, never by a replica.
         sweeps = sweeps_of(self._pipeline, settings.group) if slots is None else []
         self._collection = Collection(names, sweeps, self._bodies.remove)
-        self._committer = Committer(session, self._bodies, self._release, self._fail, self._collection.committed)
+        self._committer = Committer(
+            session,
+            self._bodies,
+            self._release,
+            self._fail,
+            self._collection.committed,
+            not_kept if settings.direct is None else settings.direct.keep,
+        )
         functions = FunctionJobs(settings.sessions, self._job_group(epoch))
         self._evaluation = self._open_evaluation(protocol, functions)
         self._jobs = JobCancel(settings.sessions, functions.groups)

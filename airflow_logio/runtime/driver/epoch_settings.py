@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.protocol.replicas import Slot
+from airflow_logio.runtime.driver.direct.direct_channel import DirectChannel
 from airflow_logio.runtime.driver.load import LoadMeter
 from airflow_logio.runtime.driver.mailbox import Bound
 from airflow_logio.runtime.driver.spark_session import SparkSessions
@@ -42,5 +43,7 @@ class EpochSettings:
     slots_of: Callable[[str], Sequence[Slot]] = lambda _: ()
     """Replicated group → its slots and their owners, for its Dispatchers. Raises `LogUnavailable`."""
     load: LoadMeter = field(default_factory=LoadMeter)
+    direct: DirectChannel | None = None
+    """By which bodies that are not in the log go from driver to driver."""
     payloads: Payloads | None = None
     """The payload store of the deployment, if it has one."""

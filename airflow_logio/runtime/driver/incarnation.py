@@ -33,6 +33,7 @@ from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.runtime.driver.call_guard import CallGuard
+from airflow_logio.runtime.driver.direct.direct_channel import DirectChannel
 from airflow_logio.runtime.driver.epoch import GroupEpoch, moves_explain, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.first_failure import FirstFailure
@@ -84,6 +85,7 @@ class Driver:
         self._standby = StandbyKeeper(config, self._store, own_folder, self._is_ready, ends=self._halt.is_set)
         self._meter = LoadMeter()
         self._calls = CallWatch()
+        self._direct: DirectChannel | None = None
 
     def run(self) -> int:
         claim = self._config.claim
@@ -121,6 +123,8 @@ class Driver:
             guard.stop()
             heartbeat.stop()
             self._sessions.stop()
+            if self._direct is not None:  # last: nothing else is held while receivers lag
+                self._direct.stop()
 
     def _prepare_spark(self, pipeline: Pipeline, ref: GroupRef) -> None:
         if not needs_spark(pipeline, ref.group):
@@ -163,6 +167,9 @@ class Driver:
             connections = Connections(
                 pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls, run.spec.params
             )
+            slots_of = partial(self._store.slots, run.run_id)
+            self._direct = DirectChannel(pipeline, ref, self._store.addresses, slots_of)
+            self._direct.start(self._config.log_url)
             settings = EpochSettings(
                 pipeline,
                 run,
@@ -172,14 +179,16 @@ class Driver:
                 lambda stopping: self._hold_sources(found, stopping),
                 self._halt,
                 self._drain,
-                slots_of=partial(self._store.slots, run.run_id),
+                slots_of=slots_of,
                 load=self._meter,
                 payloads=self._payloads,
+                direct=self._direct,
             )
             self._sweep(run, ref, below=ref.incarnation)
             finished = self._epochs(settings, ref)
             if finished:
                 self._sweep(run, ref, below=ref.incarnation + 1)
+                self._direct.may_linger()
         except Fenced as error:
             if self._is_latest(ref):
                 return self._park(session, _lost_commits(ref, error))

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.protocol.logic import Logic
-from airflow_logio.protocol.replay import Replay
+from airflow_logio.protocol.replay import Offers, Replay
 from airflow_logio.runtime.driver.logics.operator_specs import specs_of
 from airflow_logio.runtime.payloads.bodies import Bodies, table_of
 from airflow_logio.runtime.systems.connections import Connections
@@ -22,8 +22,9 @@ def replay_of(
     session: GroupSession,
     bodies: Bodies,
     is_rebuilding: Callable[[], bool],
+    offers: Offers | None = None,
 ) -> Replay:
-    """The replay of one epoch. Costs nothing where nothing is to be made again.
+    """The replay of one epoch; `offers` is what senders hand over directly. Costs nothing where nothing is to be made again.
 
     It waits for a log that is unavailable while memory `is_rebuilding`; delivery asks again by itself, or ends.
     """
@@ -37,7 +38,7 @@ def replay_of(
         return known[operator]
 
     input_sets = partial(session.input_sets, still_wanted=is_rebuilding)
-    return Replay(logic_of, input_sets, bodies.unpacked, contents, size)
+    return Replay(logic_of, input_sets, bodies.unpacked, contents, size, offers)
 
 
 def contents(payload: Any) -> bytes:

@@ -70,14 +70,21 @@ def remove(tables: Tables, run_id: int, limit: int, *, unfinished: bool, keep_ro
             tables.drop(table, key)
         if keys:
             return Collected(len(keys), len(keys), more=True, refs=tuple(refs))
-    by_driver: tuple[dict[Any, Any], ...] = (tables.drivers, tables.beats, tables.output)
-    for table in by_driver:
-        for key in [key for key in table if key[0].run_id == run_id]:
-            tables.drop(table, key)
+    _remove_beats(tables, run_id)
     if keep_row:
         return Collected()
     tables.drop(tables.runs, run_id)
     return Collected(1, 1)
+
+
+def _remove_beats(tables: Tables, run_id: int) -> None:
+    """And what stands beside them: output and addresses."""
+    by_driver: tuple[dict[Any, Any], ...] = (tables.drivers, tables.beats, tables.output)
+    for table in by_driver:
+        for key in [key for key in table if key[0].run_id == run_id]:
+            tables.drop(table, key)
+    for group in [group for group in tables.addresses if group.run_id == run_id]:
+        tables.drop(tables.addresses, group)
 
 
 def _begin_removal(tables: Tables, row: RunRow, *, unfinished: bool) -> Collected:

@@ -12,6 +12,7 @@ import msgspec
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
+from airflow_logio.store.address_port import AddressBook
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.load_records import Load
@@ -25,6 +26,7 @@ from airflow_logio.store.memory import (
     slots,
     type_changes,
 )
+from airflow_logio.store.memory.address_book import MemoryAddressBook
 from airflow_logio.store.memory.drivers import driver_records
 from airflow_logio.store.memory.hearings import Hearings
 from airflow_logio.store.memory.lineage_log import MemoryLineageLog
@@ -333,6 +335,10 @@ class MemoryLogStore(LogStore):
     @property
     def output(self) -> OutputLog:
         return MemoryOutputLog(self.tables)
+
+    @property
+    def addresses(self) -> AddressBook:
+        return MemoryAddressBook(self.tables)
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

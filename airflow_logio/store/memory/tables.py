@@ -18,6 +18,7 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
+from airflow_logio.store.address_port import DirectAddress
 from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.load_records import Load
 from airflow_logio.store.output_port import OutputPart
@@ -275,6 +276,7 @@ class Tables:
         self.drivers: dict[tuple[GroupKey, int], DriverRow] = {}
         self.beats: dict[tuple[GroupKey, int], BeatRow] = {}
         self.output: dict[tuple[GroupKey, int], dict[int, OutputPart]] = {}
+        self.addresses: dict[GroupKey, DirectAddress] = {}
         self.supervisors: dict[str, SupervisorRow] = {}
         self.events = EventLog()
         self.bodies: dict[BodyKey, Body] = {}

@@ -158,8 +158,8 @@ def _remove_rows(connection: Connection, table: sa.Table, run_id: int, limit: in
 
 
 def remove_beats(connection: Connection, run_id: int) -> None:
-    """Remove heartbeats and output of a run whose removal has begun: on SQLite they are in another file."""
-    for table in (schema.heartbeat, schema.load, schema.waiting, schema.output):
+    """Remove heartbeats, output and addresses of a run whose removal has begun: on SQLite they are in another file."""
+    for table in (schema.heartbeat, schema.load, schema.waiting, schema.output, schema.address):
         connection.execute(sa.delete(table).where(table.c.run_id == run_id))
 
 

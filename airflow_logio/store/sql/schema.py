@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0008"
+REVISION = "0009"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -357,6 +357,18 @@ output = Table(
     Column("text", Text, nullable=False),
     Index("ix_logio_output_at", "run_id", "at"),
     comment="the last lines that drivers have printed, without secrets",
+)
+
+address = Table(
+    "logio_address",
+    beat_metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("group_name", _Name, primary_key=True),
+    Column("incarnation", Integer, nullable=False),
+    Column("location", Text, nullable=False),
+    Column("certificate", Text, nullable=False),
+    Column("token", Text, nullable=False),
+    comment="where drivers hand over bodies that are not in the log, and what opens the door",
 )
 
 supervisor = Table(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.errors import FailurePoint, Fenced, LogUnavailable, UnknownRun
+from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
+from airflow_logio.store.address_port import AddressBook
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.load_records import Load
@@ -67,7 +66,8 @@ from airflow_logio.store.sql import (
     type_changes,
     wake,
 )
-from airflow_logio.store.sql.beat_file import held
+from airflow_logio.store.sql.address_book import SqlAddressBook
+from airflow_logio.store.sql.beat_check import BeatCheck
 from airflow_logio.store.sql.engines import (
     LockTimeout,
     TransactionConflict,
@@ -84,8 +84,6 @@ from airflow_logio.store.sql.wake import PostgresWaker, SqliteWaker, Waker
 
 log = logging.getLogger(__name__)
 
-CHECK_SECONDS = 1.0
-"""For so long heartbeats that were found to be written count as written: shorter than any lease."""
 T = TypeVar("T")
 
 
@@ -98,8 +96,7 @@ class SqlLogStore(LogStore):
         self.patience = patience or Patience()
         self._runs = KeptRuns()
         self._sessions: WeakSet[SqlGroupSession] = WeakSet()
-        self._heartbeats_checked_at = float("-inf")
-        self._heartbeats_refused: LogUnavailable | None = None
+        self._beat_check = BeatCheck(beats, is_alone=beats is not engine)
 
     @classmethod
     def at(
@@ -308,21 +305,7 @@ class SqlLogStore(LogStore):
         return desired
 
     def check_heartbeats(self) -> None:
-        if time.monotonic() - self._heartbeats_checked_at >= CHECK_SECONDS:
-            self._heartbeats_refused = self._refusal_of_heartbeats()
-            self._heartbeats_checked_at = time.monotonic()
-        if self._heartbeats_refused is not None:
-            raise self._heartbeats_refused.with_traceback(None)  # it is raised again and again
-
-    def _refusal_of_heartbeats(self) -> LogUnavailable | None:
-        try:
-            with writing(self.beats, durable=False) as connection:
-                beats.check(connection)
-        except LogUnavailable as error:
-            if self.beats is self.engine:
-                return error
-            return held(Path(str(self.beats.url.database)), error) or error
-        return None
+        self._beat_check.check()
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
         declared = self._end(ref, GroupState.DEAD, cause, failed_at)
@@ -443,6 +426,10 @@ class SqlLogStore(LogStore):
     @property
     def output(self) -> OutputLog:
         return SqlOutputLog(self.beats)
+
+    @property
+    def addresses(self) -> AddressBook:
+        return SqlAddressBook(self.beats)
 
     # --- lineage ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from airflow_logio.protocol.replay import MADE_BYTES
+from airflow_logio.protocol.replay import MADE_BYTES, Offers
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.testing.simulator.codec import Codec
 
@@ -27,7 +27,7 @@ def replayed_size(_payload: Any) -> int:
     return MADE_BYTES // 3
 
 
-class Offers:
+class SimulatedOffers(Offers):
     """`bodies` is given the digest of every body that is offered: not for receivers, but for the oracle."""
 
     def __init__(self, codec: Codec, bodies: dict[bytes, bytes]) -> None:

@@ -18,7 +18,7 @@ from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDri
 from airflow_logio.testing.simulator.driver.threads import Source
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 from airflow_logio.testing.simulator.log_port import Log
-from airflow_logio.testing.simulator.offers import Offers
+from airflow_logio.testing.simulator.offers import SimulatedOffers
 from airflow_logio.testing.simulator.plan import Batch, Scenario
 from airflow_logio.testing.simulator.replica_world import Scaling, applications
 from airflow_logio.testing.simulator.sites import Site
@@ -97,7 +97,7 @@ class World:
         specs = [spec for plan in self.groups.values() for spec in plan.operators]
         self.replayed = {spec.name: spec.logic for spec in specs if spec.replay and spec.logic is not None}
         """Replay operators → their logic."""
-        self.offers = Offers(scenario.codec, watch.bodies)
+        self.offers = SimulatedOffers(scenario.codec, watch.bodies)
         self.is_bounded = not scenario.replicated and not any(spec.port_order for spec in specs)
         """Senders wait for receivers that lag."""
         self.sweeps = sweeps_of(scenario, self.groups)

@@ -12,7 +12,7 @@ from airflow_logio.protocol.effects import LogEvent
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.recovery import LoggedEvent
-from airflow_logio.protocol.replay import MADE_BYTES, Replay
+from airflow_logio.protocol.replay import MADE_BYTES, Offers, Replay
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.testing.simulator.plain_operators import SCOPE, CountWindow, PlainLogic, operator, source
 
@@ -44,9 +44,23 @@ class Log:
 
 
 def replay(
-    log: Log, logics: Mapping[str, PlainLogic], offered: Any = lambda _: None, size: Callable[[Any], int] = len
+    log: Log, logics: Mapping[str, PlainLogic], offers: Offers | None = None, size: Callable[[Any], int] = len
 ) -> Replay:
-    return Replay(logics.__getitem__, log.input_sets, loaded, digest, size, offered)
+    return Replay(logics.__getitem__, log.input_sets, loaded, digest, size, offers)
+
+
+class Offered(Offers):
+    """The same for every event."""
+
+    def __init__(self, payload: Any) -> None:
+        self._payload = payload
+        self.expected: list[int] = []
+
+    def expect(self, events: Iterable[Event]) -> None:
+        self.expected += [event.event_id for event in events]
+
+    def taken(self, event: Event) -> Any | None:
+        return self._payload
 
 
 def loaded(event: Event) -> Event:
@@ -190,10 +204,23 @@ def test_another_result_is_refused_and_says_of_what(event: Event, says: str) -> 
 def test_what_is_offered_counts_only_if_it_is_the_same() -> None:
     log = Log({("pairs", "in1"): [logged(1, [1, 2])]})
     event = made("pairs.out", 1, "in1", 0, [1, 2])
-    assert replay(log, {}, lambda _: [1, 2]).unpacked(event).payload == [1, 2]
+    assert replay(log, {}, Offered([1, 2])).unpacked(event).payload == [1, 2]
     assert not log.asked
-    assert replay(log, {"pairs": Pairs()}, lambda _: [2, 1]).unpacked(event).payload == [1, 2]
+    assert replay(log, {"pairs": Pairs()}, Offered([2, 1])).unpacked(event).payload == [1, 2]
     assert log.asked
+
+
+def test_what_is_offered_is_expected_and_not_read_together_with_what_is_not() -> None:
+    log = Log({("pairs", name): [logged(1, [1, 2])] for name in ("in1", "in2")})
+    offers = Offered([1, 2])
+    events = [made("pairs.out", number, f"in{number}", 0, [1, 2]) for number in (1, 2)]
+    unpacking = replay(log, {"pairs": Pairs()}, offers)
+    unpacking.expect([logged(7, [1, 2]), *events])
+    assert offers.expected == [1, 2], "the body of the other one is in the log"
+    assert unpacking.unpacked(events[0]).payload == [1, 2]
+    offers._payload = None  # the sender has ended
+    assert unpacking.unpacked(events[1]).payload == [1, 2]
+    assert log.asked == [("pairs", "in2")]
 
 
 def test_a_generation_says_where_its_events_come_from_and_does_not_see_the_state() -> None:

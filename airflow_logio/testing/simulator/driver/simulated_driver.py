@@ -215,7 +215,7 @@ class SimulatedDriver:
             self._loaded,
             self.world.scenario.codec.digest,
             replayed_size,
-            self.world.offers.taken,
+            self.world.offers,
         )
         first = {name: script.actions[0] for name, script in self.world.scenario.sources.items()}
         self.loop = GroupLoop(

@@ -40,7 +40,7 @@ def takes_what_is_offered(patch: pytest.MonkeyPatch) -> None:
     unpacked = Replay.unpacked
 
     def trusting(self: Replay, event: Event) -> Event:
-        if event.made_of is not None and (payload := self._offered(event)) is not None:
+        if event.made_of is not None and (payload := self._offers.taken(event)) is not None:
             return replace(event, payload=payload, body=None)
         return unpacked(self, event)
 

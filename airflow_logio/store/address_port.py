@@ -1,0 +1,32 @@
+"""Where drivers hand over bodies directly: a small port of the log store (ADR-107)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from airflow_logio.store.records import GroupRef
+
+
+@dataclass(frozen=True, slots=True)
+class DirectAddress:
+    """Of one incarnation of a group. Who can read the log can ask there, and nobody else."""
+
+    incarnation: int
+    location: str
+    """A URI, ``grpc+tls://host:port``."""
+    certificate: str
+    """In PEM, the only one that is trusted there."""
+    token: str = field(repr=False)
+
+
+class AddressBook(ABC):
+    """Nothing depends on these rows: they are not fenced, and may be lost when the server stops."""
+
+    @abstractmethod
+    def put(self, ref: GroupRef, address: DirectAddress) -> None:
+        """The address of the group from now on, unless a later incarnation has one. Raises `LogUnavailable`."""
+
+    @abstractmethod
+    def of_group(self, run_id: int, group: str) -> DirectAddress | None:
+        """The last one of a group, or of a replica. Raises `LogUnavailable`."""

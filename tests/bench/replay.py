@@ -1,0 +1,105 @@
+"""Bodies in the log, against bodies that go from driver to driver and are made again where they do not come (Section 5)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psycopg2
+
+from airflow_logio.runtime.figures.run_summary import Outcome
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.store import open_store
+from tests.bench.databases import Postgres
+from tests.bench.figure import Figure
+from tests.bench.pipelines.replay_chain import EVENTS_PER_SET, ITEMS
+from tests.bench.throughput import WrongResult
+
+PIPELINE = Path(__file__).parent / "pipelines" / "replay_chain.py"
+KINDS = ("in_the_log", "replayed")
+SIZES = ((600, 1_000), (120, 20_000))
+"""(events, records of each)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds from the first event to the last action, and bytes that PostgreSQL has written ahead."""
+
+    seconds: float
+    wal: float
+
+
+def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
+    """Each kind in turn. Raises `WrongResult`."""
+    for events, records in SIZES:
+        took: dict[str, list[Took]] = {kind: [] for kind in KINDS}
+        for _ in range(runs):
+            for kind in KINDS:
+                took[kind].append(_timed(databases, kind, events, records))
+        for kind in KINDS:
+            listed = ", ".join(f"{one.seconds:.1f}" for one in took[kind])
+            wal = median(one.wal for one in took[kind]) / 1e6
+            details = f"{events} events of {records:,} records: {listed} s; {wal:,.0f} MB of write-ahead log"
+            value = median(one.seconds for one in took[kind])
+            yield Figure(databases.name, f"three operators, {kind.replace('_', ' ')}", value, "s", "none", details)
+
+
+def _timed(databases: Postgres, kind: str, events: int, records: int) -> Took:
+    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
+        folder = Path(name)
+        log_url, warehouse_url = databases.fresh(folder)
+        ref = bundle.parse_ref(f"{PIPELINE}:{kind}")
+        pipeline = bundle.load(ref)
+        store = open_store(log_url, application="logio bench")
+        before = _written(log_url)
+        try:
+            spec = run_spec(
+                pipeline,
+                ref,
+                dag_id="bench",
+                dag_run_id=kind,
+                params={"events": events, "records": records},
+                connections={"warehouse": "warehouse"},
+                hold_sources=True,
+            )
+            run = store.start_run(spec)
+            launcher = LocalProcessLauncher(folder / "drivers")
+            context = LaunchContext(store, log_url, run, pipeline, ref, {"warehouse": warehouse_url}, launcher)
+            summary = LocalRun(context).run()
+        finally:
+            store.dispose()
+        _check(warehouse_url, summary.outcome, events, records)
+        return Took(summary.event_seconds or 0.0, _written(log_url) - before)
+
+
+def _written(url: str) -> float:
+    """Bytes of the server's write-ahead log."""
+    (written,) = _row(url, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8")
+    return written
+
+
+def _row(url: str, query: str) -> tuple[float, ...]:
+    connection = psycopg2.connect(url)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(query)
+            found: tuple[float, ...] = cursor.fetchone()
+            return found
+    finally:
+        connection.close()
+
+
+def _check(warehouse_url: str, outcome: Outcome, events: int, records: int) -> None:
+    """Raises `WrongResult`. The texts are products of numbers; what they have is counted here once more."""
+    letters = sum(len(f"{7_919 * number}-{104_729 * number}") for number in range(events * records))
+    wanted = (events // EVENTS_PER_SET * ITEMS, events * records, letters)
+    for table in ("left", "right"):
+        found = _row(warehouse_url, f'SELECT count(*), sum(records), sum(letters) FROM "{table}"')
+        if outcome is not Outcome.FINISHED or tuple(map(int, found)) != wanted:
+            raise WrongResult(f"the run is {outcome}, and table {table} has {found} instead of {wanted}")
