@@ -27,6 +27,8 @@ SNAPSHOT = "logio_snapshot"
 """Execution option: the id of an exported snapshot, which the transactions of a connection (REPEATABLE READ) read."""
 COPY = "logio_copy"
 """Execution option: the statement is COPY ... FROM STDIN, and its one parameter is what is copied, as bytes."""
+COPY_TO = "logio_copy_to"
+"""Execution option: a binary file. It takes the rows of the query, by COPY ... TO STDOUT in binary; the result has none."""
 _COPY_BYTES = 1 << 16
 
 _REMEDY = (
@@ -139,7 +141,8 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
         first = _setting({**settings, **options.get(SETTINGS, {})})
         if snapshot := options.get(SNAPSHOT):  # before any query
             first = f"SET TRANSACTION SNAPSHOT '{snapshot}'; {first}"
-        if cursor.name is None and not context.execution_options.get(COPY):
+        copies = context.execution_options.keys() & {COPY, COPY_TO}
+        if cursor.name is None and not copies:
             return f"{first}; {statement}", parameters
         # What a cursor of the server is declared for is one statement, and so is COPY.
         with cursor.connection.cursor() as another:
@@ -148,14 +151,18 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
 
 
 def _copy_what_is_copied(engine: Engine) -> None:
-    """The data of COPY is no parameter. By way of an event, SQLAlchemy translates errors and drops what is disconnected."""
+    """What COPY takes is no parameter, and what it gives is no result. By way of an event, SQLAlchemy translates errors and
+    drops what is disconnected."""
 
     @sa.event.listens_for(engine, "do_execute")
     def _on_execute(cursor: Any, statement: str, parameters: Any, context: ExecutionContext) -> bool:
-        if context is None or not context.execution_options.get(COPY):
-            return False
-        cursor.copy_expert(statement, io.BytesIO(parameters[0]), _COPY_BYTES)
-        return True
+        options = {} if context is None else context.execution_options
+        if (target := options.get(COPY_TO)) is not None:
+            query = b"COPY (%b) TO STDOUT (FORMAT binary)" % cursor.mogrify(statement, parameters)
+            cursor.copy_expert(query, target, _COPY_BYTES)
+        elif options.get(COPY):
+            cursor.copy_expert(statement, io.BytesIO(parameters[0]), _COPY_BYTES)
+        return bool(options.keys() & {COPY, COPY_TO})
 
 
 def _setting(settings: Mapping[str, str]) -> str:

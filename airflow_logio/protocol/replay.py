@@ -96,7 +96,8 @@ class Replay:
         if payload is None or self._digest(payload) != made_of.digest:
             payload = self._made_again(event, made_of)
         else:
-            self._coming.get(event.sender.operator, {}).pop(made_of.inset_id, None)
+            for hints in (self._coming, self._read):  # what came needs not be read, nor kept
+                hints.get(event.sender.operator, {}).pop(made_of.inset_id, None)
         return replace(event, payload=payload, body=None)
 
     def _made_again(self, event: Event, made_of: MadeOf) -> Any:

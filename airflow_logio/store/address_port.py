@@ -16,7 +16,10 @@ class DirectAddress:
     location: str
     """A URI, ``grpc+tls://host:port``."""
     certificate: str
-    """In PEM, the only one that is trusted there."""
+    """Of the driver, in PEM: no other is trusted there."""
+    client_certificate: str = field(repr=False)
+    client_key: str = field(repr=False)
+    """What those show who ask, in PEM."""
     token: str = field(repr=False)
 
 

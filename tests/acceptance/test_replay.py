@@ -13,7 +13,9 @@ import sqlalchemy as sa
 from airflow_logio.crash import CrashPoint
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import writing
 from tests.support.bundle.replayed import EVENTS_PER_SET, EVENTS_PER_TOTAL, RECORDS_PER_EVENT
+from tests.support.logs import open_sql_store
 from tests.support.running import PlainLauncher, Running, running
 from tests.support.waiting import eventually
 from tests.support.warehouse import rows_of
@@ -72,7 +74,7 @@ def test_dying_at_commits_changes_nothing(log_url: str, warehouse_url: str, sale
 
 
 def test_bodies_go_from_driver_to_driver(postgres_url: str, warehouse_url: str, sales: Path, tmp_path: Path) -> None:
-    """All of them, though senders have finished long before; none is made again."""
+    """All of them, though senders have finished long before."""
     ref = bundle.parse_ref(f"{MODULE}:pipeline")
     with running(postgres_url, warehouse_url, sales, PlainLauncher(tmp_path / "drivers"), ref=ref) as run:
         run.finish()
@@ -94,3 +96,37 @@ def test_bodies_go_from_driver_to_driver(postgres_url: str, warehouse_url: str, 
     items, totals = expected()
     assert rows_of(warehouse_url, "SELECT batch, item, amount FROM replayed_items ORDER BY 1, 2") == items
     assert rows_of(warehouse_url, "SELECT number, amount FROM replayed_totals ORDER BY 1") == totals
+
+
+CLOSED = "grpc+tls://127.0.0.1:1"
+"""Where nobody listens: a firewall in between looks the same, and takes longer."""
+TRIGGERS = {
+    "postgresql": (
+        f"CREATE FUNCTION elsewhere() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN NEW.location := '{CLOSED}'; RETURN NEW; END $$",
+        "CREATE TRIGGER elsewhere BEFORE INSERT OR UPDATE ON logio_address FOR EACH ROW EXECUTE FUNCTION elsewhere()",
+    ),
+    "sqlite": (
+        f"CREATE TRIGGER elsewhere AFTER INSERT ON logio_address BEGIN UPDATE logio_address SET location = '{CLOSED}'; END",
+    ),
+}
+
+
+def test_drivers_that_do_not_reach_each_other_say_so_and_are_right(
+    log_url: str, warehouse_url: str, sales: Path, tmp_path: Path
+) -> None:
+    ref = bundle.parse_ref(f"{MODULE}:pipeline")
+    log = open_sql_store(log_url)
+    with writing(log.beats) as connection:
+        for statement in TRIGGERS[log.engine.dialect.name]:
+            connection.execute(sa.text(statement))
+    with running(log_url, warehouse_url, sales, PlainLauncher(tmp_path / "drivers"), ref=ref) as run:
+        run.finish()
+        for group, sender in (("items", "doubled"), ("more", "items"), ("ends", "more"), ("late", "more")):
+            said = f"records of group {sender} do not come directly at {CLOSED}: nobody answers there"
+            assert run.log_of(group, 10_000).count(said) == 1
+            assert "came directly" not in run.log_of(group, 10_000)
+    items, totals = expected()
+    assert rows_of(warehouse_url, "SELECT batch, item, amount FROM replayed_items ORDER BY 1, 2") == items
+    assert rows_of(warehouse_url, "SELECT number, amount FROM replayed_totals ORDER BY 1") == totals
+    log.dispose()

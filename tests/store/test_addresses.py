@@ -9,7 +9,7 @@ from tests.support.logs import start_driver
 
 
 def address(incarnation: int, port: int = 1) -> DirectAddress:
-    return DirectAddress(incarnation, f"grpc+tls://host:{port}", "-----BEGIN CERTIFICATE-----", f"token {port}")
+    return DirectAddress(incarnation, f"grpc+tls://host:{port}", "server", "client", f"key {port}", f"token {port}")
 
 
 def test_the_latest_incarnation_of_a_group_is_asked(log_store: LogStore) -> None:
@@ -28,6 +28,7 @@ def test_the_latest_incarnation_of_a_group_is_asked(log_store: LogStore) -> None
 
 def test_a_token_is_not_shown() -> None:
     assert "token 1" not in repr(address(1))
+    assert "key 1" not in repr(address(1))
 
 
 def test_it_goes_with_its_run(log_store: LogStore) -> None:

@@ -3,7 +3,7 @@
 `older_logs/<revision>.json` holds the rows of a run that was recovered once (incarnation 2 is running): events on their
 way, held and used, a pending write action, a state with its context, a state event, lineage and read actions. From 0003 on
 there is a second one, with replicas: one was recovered, a slot has moved, a request to scale is open. A new migration needs
-one more, written by the code before it.
+one more, written by the code before it. (0008 has changed how PostgreSQL stores bodies, and no row: they are those of 0007.)
 """
 
 from __future__ import annotations

@@ -118,6 +118,8 @@ class Driver:
             return self._drive(ref)
         finally:
             self._standby.stop()
+            if self._direct is not None:
+                self._direct.say()  # while it is still sent to the log
             rotation.stop()
             sender.stop()
             guard.stop()
@@ -167,8 +169,7 @@ class Driver:
             connections = Connections(
                 pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls, run.spec.params
             )
-            slots_of = partial(self._store.slots, run.run_id)
-            self._direct = DirectChannel(pipeline, ref, self._store.addresses, slots_of)
+            self._direct = DirectChannel(pipeline, ref, self._store)
             self._direct.start(self._config.log_url)
             settings = EpochSettings(
                 pipeline,
@@ -179,7 +180,7 @@ class Driver:
                 lambda stopping: self._hold_sources(found, stopping),
                 self._halt,
                 self._drain,
-                slots_of=slots_of,
+                slots_of=partial(self._store.slots, run.run_id),
                 load=self._meter,
                 payloads=self._payloads,
                 direct=self._direct,

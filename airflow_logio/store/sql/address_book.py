@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
@@ -11,6 +13,8 @@ from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import reading, writing
 from airflow_logio.store.sql.runs import upserting
 
+_NAMES = tuple(field.name for field in fields(DirectAddress))
+
 
 class SqlAddressBook(AddressBook):
     def __init__(self, engine: Engine) -> None:
@@ -19,12 +23,7 @@ class SqlAddressBook(AddressBook):
     def put(self, ref: GroupRef, address: DirectAddress) -> None:
         table = schema.address
         keys = {"run_id": ref.run_id, "group_name": ref.group}
-        values = {
-            "incarnation": address.incarnation,
-            "location": address.location,
-            "certificate": address.certificate,
-            "token": address.token,
-        }
+        values = {name: getattr(address, name) for name in _NAMES}
         with writing(self._engine, durable=False) as connection:
             insert = upserting(connection, table).values(**keys, **values)
             is_later = table.c.incarnation <= address.incarnation
@@ -32,8 +31,9 @@ class SqlAddressBook(AddressBook):
 
     def of_group(self, run_id: int, group: str) -> DirectAddress | None:
         table = schema.address
-        columns = (table.c.incarnation, table.c.location, table.c.certificate, table.c.token)
-        query = sa.select(*columns).where(table.c.run_id == run_id, table.c.group_name == group)
+        query = sa.select(*(table.c[name] for name in _NAMES)).where(
+            table.c.run_id == run_id, table.c.group_name == group
+        )
         with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
         return None if row is None else DirectAddress(*row)

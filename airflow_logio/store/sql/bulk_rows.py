@@ -19,14 +19,14 @@ from sqlalchemy.engine import Connection
 from airflow_logio.postgres_sessions import COPY
 
 # https://www.postgresql.org/docs/current/sql-copy.html, "Binary Format": a header without flags and extension, rows, an end.
-_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _END = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
 
 _int64 = struct.Struct("!iq")
 _float64 = struct.Struct("!id")
-_length = struct.Struct("!i")
-_fields = struct.Struct("!h")
+LENGTH = struct.Struct("!i")
+FIELDS = struct.Struct("!h")
 
 Field = Callable[[Any], tuple[bytes, ...]]
 """A value that is not None → the parts of its field: a length, and so many bytes."""
@@ -44,14 +44,14 @@ def insert_rows(connection: Connection, table: sa.Table, rows: Sequence[Mapping[
         return
     names = tuple(rows[0])
     statement = _statement(table, names)
-    data = _encoded([table.c[name] for name in names], rows, _encoding(connection))
+    data = _encoded([table.c[name] for name in names], rows, encoding_of(connection))
     connection.exec_driver_sql(statement, (data,), execution_options={COPY: True})
 
 
 def _encoded(columns: Sequence[sa.Column[Any]], rows: Sequence[Mapping[str, Any]], encoding: str) -> bytes:
     fields = [(column.name, _field(column, encoding)) for column in columns]
-    before = _fields.pack(len(fields))
-    parts = [_HEADER]
+    before = FIELDS.pack(len(fields))
+    parts = [HEADER]
     for row in rows:
         parts.append(before)
         for name, field in fields:
@@ -73,17 +73,17 @@ def _field(column: sa.Column[Any], encoding: str) -> Field:
     if isinstance(kind, sa.Double):
         return lambda value: (_float64.pack(8, value),)
     if isinstance(kind, sa.LargeBinary):
-        return lambda value: (_length.pack(len(value)), value)
+        return lambda value: (LENGTH.pack(len(value)), value)
     assert isinstance(kind, sa.String), f"{column} has a type that is not copied: {kind!r}"
 
     def text(value: str) -> tuple[bytes, ...]:
         encoded = value.encode(encoding)
-        return _length.pack(len(encoded)), encoded
+        return LENGTH.pack(len(encoded)), encoded
 
     return text
 
 
-def _encoding(connection: Connection) -> str:
+def encoding_of(connection: Connection) -> str:
     """Python's name of what the server takes text of this session to be."""
     client: Any = connection.connection.dbapi_connection
     return str(psycopg2.extensions.encodings[client.encoding])

@@ -24,6 +24,7 @@ from airflow_logio.store.rules.delivery_bounds import share
 from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.rules.wanted_sets import fitting
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.bulk_reads import rows_of
 from airflow_logio.store.sql.value_lists import among
 
 _NAMES = ("op", "port", "after", "last")
@@ -42,7 +43,7 @@ def waiting_events(
     statements = _STATEMENTS[connection.dialect.name]()
     asked = statements.asked([(*port, cursors[port], event_id) for port, event_id in last.items()])
     found: dict[Port, list[LoggedEvent]] = {port: [] for port in last}
-    for row in connection.execute(statements.events, bounds | asked):
+    for row in rows_of(connection, statements.events, bounds | asked):
         receiver = Port(row.op, row.port)
         event = event_of(Port(row.send_op, row.send_port), row.event_id, row)
         found[receiver].append(LoggedEvent(receiver, event, None))
@@ -101,7 +102,7 @@ def used_in(
         .order_by(table.c.rec_port, table.c.event_id)
     )
     sets: dict[str, list[LoggedEvent]] = {inset_id: [] for inset_id in chosen}
-    for row in connection.execute(query):
+    for row in rows_of(connection, query):
         event = event_of(Port(row.send_op, row.send_port), row.event_id, row)
         sets[row.inset_id].append(LoggedEvent(Port(operator, row.rec_port), event, row.inset_id))
     return sets

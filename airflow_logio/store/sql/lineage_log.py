@@ -19,6 +19,7 @@ from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import Header, read_header
 from airflow_logio.store.rules.payload_references import size_of_payload
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.bulk_reads import rows_of
 
 KEYS_PER_STATEMENT = 5_000
 PORTS_PER_STATEMENT = 50
@@ -108,7 +109,9 @@ class SqlLineageLog(LineageLog):
             yield row.event_id, read_header(f"event {row.event_id} of {operator}.{channel}", bytes(row.header))
 
     def bodies(self, operator: str, channel: str, event_ids: Collection[int]) -> Iterator[tuple[int, StoredBody]]:
-        for row in self._rows(self._bodies(operator, channel), schema.event_data.c.event_id, event_ids):
+        for row in self._rows(
+            self._bodies(operator, channel), schema.event_data.c.event_id, event_ids, with_bodies=True
+        ):
             yield row.event_id, _stored(row)
 
     def size(self, operator: str, channel: str, event_ids: Collection[int]) -> int:
@@ -128,7 +131,7 @@ class SqlLineageLog(LineageLog):
     def bodies_before(self, operator: str, channel: str, before: int, limit: int) -> Iterator[tuple[int, StoredBody]]:
         number = schema.event_data.c.event_id
         query = self._bodies(operator, channel).where(number < before).order_by(number.desc())
-        for row in self._connection.execute(query.limit(limit)).all():
+        for row in rows_of(self._connection, query.limit(limit)):
             yield row.event_id, _stored(row)
 
     def _bodies(self, operator: str, channel: str) -> sa.Select[Any]:
@@ -204,12 +207,13 @@ class SqlLineageLog(LineageLog):
         column: sa.ColumnElement[Any],
         keys: Iterable[int] | Iterable[str],
         *then: sa.ColumnElement[Any],
-    ) -> Iterator[sa.Row[Any]]:
+        with_bodies: bool = False,
+    ) -> Iterator[Any]:
         """Rows in the order of `column`, and of `then` where that is the same, for any number of keys."""
         ordered = iter(sorted(keys))
         while chunk := list(islice(ordered, KEYS_PER_STATEMENT)):
             asked = query.where(self._among(column, chunk)).order_by(column, *then).limit(self.most_rows)
-            yield from self._connection.execute(asked).all()
+            yield from rows_of(self._connection, asked) if with_bodies else self._connection.execute(asked).all()
 
     def _among(self, column: sa.ColumnElement[Any], keys: list[Any]) -> sa.ColumnElement[bool]:
         """`keys` as one parameter: a single statement takes thousands of them, always with the same text."""
@@ -221,5 +225,5 @@ class SqlLineageLog(LineageLog):
         return column.in_(sa.select(wanted.c.value))
 
 
-def _stored(row: sa.Row[Any]) -> StoredBody:
+def _stored(row: Any) -> StoredBody:
     return StoredBody(bytes(row.header), bytes(row.body or b""), row.ref)

@@ -367,6 +367,8 @@ address = Table(
     Column("incarnation", Integer, nullable=False),
     Column("location", Text, nullable=False),
     Column("certificate", Text, nullable=False),
+    Column("client_certificate", Text, nullable=False),
+    Column("client_key", Text, nullable=False),
     Column("token", Text, nullable=False),
     comment="where drivers hand over bodies that are not in the log, and what opens the door",
 )

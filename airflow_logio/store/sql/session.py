@@ -27,6 +27,7 @@ from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.session_port import GroupSession
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
+from airflow_logio.store.sql.bulk_reads import rows_of
 from airflow_logio.store.sql.commit_statements import pass_fence
 from airflow_logio.store.sql.delivery import body_of, event_of, used_in, waiting_events
 from airflow_logio.store.sql.engines import now, reading, writing
@@ -309,10 +310,11 @@ class SqlGroupSession(GroupSession):
         ).all()
         keys = sa.select(*key).where(*held).distinct().subquery()
         joined = sa.and_(*(data.c[column.name] == keys.c[column.name] for column in key))
-        bodies = connection.execute(
+        bodies = rows_of(
+            connection,
             sa.select(data.c.send_op, data.c.channel, data.c.event_id, data.c.header, data.c.body, data.c.ref)
             .select_from(keys.join(data, joined))
-            .where(data.c.run_id == self.ref.run_id)
+            .where(data.c.run_id == self.ref.run_id),
         )
         stored: dict[tuple[str, str, int], Any] = {(body.send_op, body.channel, body.event_id): body for body in bodies}
         events: dict[tuple[str, str, int], Event] = {}
@@ -341,7 +343,7 @@ class SqlGroupSession(GroupSession):
             .order_by(table.c.send_op, table.c.rec_port, table.c.event_id)
         )
         writes = []
-        for row in connection.execute(query):
+        for row in rows_of(connection, query):
             body = bytes(row.body or b"")
             where = f"write action {row.event_id} of {row.send_op} on {row.rec_port}"
             header = decode_header(where, bytes(row.header or b""), body, row.ref)

@@ -223,6 +223,21 @@ def test_what_is_offered_is_expected_and_not_read_together_with_what_is_not() ->
     assert log.asked == [("pairs", "in2")]
 
 
+def test_what_was_read_ahead_is_forgotten_when_it_comes_directly() -> None:
+    log = Log({("pairs", f"in{number}"): [logged(1, [1, 2])] for number in range(1, 9)})
+    offers = Offered(None)
+    events = [made("pairs.out", number, f"in{number}", 0, [1, 2]) for number in range(1, 9)]
+    unpacking = replay(log, {"pairs": Pairs()}, offers)
+    unpacking.expect(events)
+    assert unpacking.unpacked(events[0]).payload == [1, 2]
+    assert len(unpacking._read["pairs"]) == 7
+    offers._payload = [1, 2]
+    for event in events[1:]:
+        assert unpacking.unpacked(event).payload == [1, 2]
+    assert not unpacking._read["pairs"]
+    assert len(log.asked) == 1
+
+
 def test_a_generation_says_where_its_events_come_from_and_does_not_see_the_state() -> None:
     """The state that the window counts in is not the one that its generation gets."""
     into = Port("window", "in")

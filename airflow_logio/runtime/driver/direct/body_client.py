@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from pyarrow import flight
 
@@ -10,29 +10,36 @@ from airflow_logio.runtime.driver.direct.body_server import AUTHORIZATION, beare
 from airflow_logio.runtime.driver.direct.credentials import SERVER_NAME
 from airflow_logio.store.address_port import DirectAddress
 
-PATIENCE_SECONDS = 5.0
-"""For one question, connection included: what does not come is made again, which takes its time, too."""
+PATIENCE_SECONDS = 3.0
+"""For a question, connection included: what does not come is made again, which takes its time, too."""
+BYTES_PER_SECOND = 10e6
+"""For so many bytes it is a second more."""
 
 
 class BodyClient:
-    """Trusts the one certificate that the log has of the driver. `ask` raises what Arrow raises, and OSError."""
+    """Trusts the one certificate that the log has of the driver, and shows the one that the log has for those who ask."""
 
     def __init__(self, address: DirectAddress) -> None:
         self.address = address
         self._client = flight.FlightClient(
-            address.location, tls_root_certs=address.certificate.encode(), override_hostname=SERVER_NAME
+            address.location,
+            tls_root_certs=address.certificate.encode(),
+            cert_chain=address.client_certificate.encode(),
+            private_key=address.client_key.encode(),
+            override_hostname=SERVER_NAME,
         )
-        self._options = flight.FlightCallOptions(
-            timeout=PATIENCE_SECONDS, headers=[(AUTHORIZATION.encode(), bearer(address.token).encode())]
-        )
+        self._headers = [(AUTHORIZATION.encode(), bearer(address.token).encode())]
 
-    def ask(self, digests: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Digest → body, of those that are there. Whether a body has that digest is for others to see."""
-        found = {}
-        for chunk in self._client.do_get(flight.Ticket(b"".join(digests)), self._options):
-            for digest, body in zip(*chunk.data.columns, strict=True):
-                found[digest.as_py()] = body.as_py()
-        return found
+    def ask(self, digests: Sequence[bytes], size: int) -> Iterator[tuple[bytes, bytes]]:
+        """(digest, body) of those that are there; together they have about `size` bytes.
+
+        Whether a body has that digest is for others to see. Raises what Arrow raises, OSError, and ValueError or TypeError
+        for an answer that is none, also when some have come.
+        """
+        options = flight.FlightCallOptions(PATIENCE_SECONDS + size / BYTES_PER_SECOND, headers=self._headers)
+        for chunk in self._client.do_get(flight.Ticket(b"".join(digests)), options):
+            digests_, bodies = chunk.data.columns
+            yield from zip(digests_.to_pylist(), bodies.to_pylist(), strict=True)
 
     def close(self) -> None:
         self._client.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 
 import pyarrow as pa
@@ -11,6 +10,10 @@ import pyarrow as pa
 from airflow_logio.runtime.systems.arrow import encode
 
 MOST_BYTES = 64 * 2**20
+BYTES_OF_A_TABLE = 4096
+"""What a table takes in memory beside its records, about."""
+MOST_WASTE = 2
+"""A slice keeps alive what it was cut from. Where that is so many times as large, the slice is encoded at once."""
 
 
 class KeptBodies:
@@ -22,50 +25,53 @@ class KeptBodies:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._kept: OrderedDict[bytes, pa.Table | bytes] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[pa.Table | bytes, int]] = OrderedDict()
+        """Digest → a table or its body, with the bytes that it takes."""
         self._unasked: dict[bytes, int] = {}
         """Digest → how often it should still be asked for."""
-        self._asked_at = time.monotonic()
         self._lock = threading.Lock()
 
     def put(self, digest: bytes, table: pa.Table, receivers: int = 1) -> None:
+        """Keep it, unless it alone is too large. `receivers` will ask for it."""
+        taken = int(table.get_total_buffer_size())
+        kept: pa.Table | bytes = encode(table) if taken > MOST_WASTE * max(table.nbytes, BYTES_OF_A_TABLE) else table
+        size = BYTES_OF_A_TABLE + (len(kept) if isinstance(kept, bytes) else taken)
         with self._lock:
             self._drop(digest)
-            self._unasked[digest] = receivers
-            self._add(digest, table)
-            while self._bytes > self._most_bytes:
-                self._drop(next(iter(self._kept)))
+            if size <= self._most_bytes:
+                self._unasked[digest] = receivers
+                self._keep(digest, kept, size)
 
     def body(self, digest: bytes) -> bytes | None:
         """An Arrow stream, as it would be in the log; None if it is not here, or no longer."""
         with self._lock:
             found = self._kept.get(digest)
             self._note_asked(digest)
-        if found is None or isinstance(found, bytes):
-            return found
-        body, size = encode(found), int(found.nbytes)
+        if found is None or isinstance(found[0], bytes):
+            return None if found is None else found[0]
+        body = encode(found[0])
         with self._lock:
             if self._kept.get(digest) is found:  # else it has gone meanwhile, or another thread has been here
-                self._bytes += len(body) - size
-                self._kept[digest] = body
+                self._bytes -= found[1]
+                self._keep(digest, body, BYTES_OF_A_TABLE + len(body))
         return body
 
-    def are_wanted(self, patience: float) -> bool:
-        """Whether some have not come to all receivers, of whom one has asked within so many seconds."""
+    def are_wanted(self) -> bool:
+        """Whether some have not come to all receivers."""
         with self._lock:
-            return bool(self._unasked) and time.monotonic() - self._asked_at < patience
+            return bool(self._unasked)
 
     def _note_asked(self, digest: bytes) -> None:
-        self._asked_at = time.monotonic()
         if (left := self._unasked.pop(digest, 1) - 1) > 0:
             self._unasked[digest] = left
 
-    def _add(self, digest: bytes, table: pa.Table) -> None:
-        self._kept[digest] = table
-        self._bytes += table.nbytes
+    def _keep(self, digest: bytes, kept: pa.Table | bytes, size: int) -> None:
+        self._kept[digest] = kept, size
+        self._bytes += size
+        while self._bytes > self._most_bytes:
+            self._drop(next(iter(self._kept)))
 
     def _drop(self, digest: bytes) -> None:
-        found = self._kept.pop(digest, None)
+        _, size = self._kept.pop(digest, (b"", 0))
         self._unasked.pop(digest, None)
-        if found is not None:
-            self._bytes -= len(found) if isinstance(found, bytes) else found.nbytes
+        self._bytes -= size

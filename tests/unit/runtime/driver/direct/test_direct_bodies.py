@@ -8,18 +8,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from airflow_logio.errors import NotPermitted
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.runtime.driver.direct import body_client, direct_bodies
 from airflow_logio.runtime.driver.direct.body_client import BodyClient
 from airflow_logio.runtime.driver.direct.body_server import BodyServer
 from airflow_logio.runtime.driver.direct.credentials import Credentials, new_credentials
-from airflow_logio.runtime.driver.direct.direct_bodies import DirectBodies, Peer
-from airflow_logio.runtime.driver.direct.kept_bodies import KeptBodies
+from airflow_logio.runtime.driver.direct.direct_bodies import DirectBodies
+from airflow_logio.runtime.driver.direct.kept_bodies import BYTES_OF_A_TABLE, KeptBodies
+from airflow_logio.runtime.driver.direct.peer import Peer
 from airflow_logio.runtime.systems.arrow import as_read
 from airflow_logio.runtime.systems.contents import digest_of
 from airflow_logio.store.address_port import DirectAddress
@@ -27,9 +30,19 @@ from airflow_logio.store.address_port import DirectAddress
 OUT = Port("doubled", "out")
 
 
+@pytest.fixture(autouse=True)
+def _everything_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "airflow_logio")
+
+
 @pytest.fixture(scope="module")
 def credentials() -> Credentials:
     return new_credentials()
+
+
+def address_of(credentials: Credentials, uri: str) -> DirectAddress:
+    server, client = credentials.server.certificate.decode(), credentials.client
+    return DirectAddress(1, uri, server, client.certificate.decode(), client.key.decode(), credentials.token)
 
 
 class CountingServer(BodyServer):
@@ -46,7 +59,7 @@ class Sender:
     def __init__(self, credentials: Credentials, kept: KeptBodies | None = None) -> None:
         self.kept = kept or KeptBodies()
         self.server = CountingServer(self.kept, credentials, "127.0.0.1")
-        self.address = DirectAddress(1, self.server.uri, credentials.certificate.decode(), credentials.token)
+        self.address = address_of(credentials, self.server.uri)
 
     @property
     def questions(self) -> int:
@@ -103,9 +116,38 @@ def test_those_that_are_expected_come_with_one_question(sender: Sender) -> None:
     bodies.expect(events)
     assert [bodies.taken(event) for event in events] == tables
     assert (sender.questions, bodies.count) == (1, 50)
-    assert not bodies._coming["doubled"]
-    assert not bodies._came
-    assert bodies._came_bytes == 0
+    assert_empty(bodies)
+
+
+def assert_empty(bodies: DirectBodies) -> None:
+    assert not any(bodies._coming.values())
+    assert not bodies._answers
+    assert not bodies._wanted
+    assert bodies._bytes == 0
+
+
+def test_equal_events_need_one_question(sender: Sender) -> None:
+    """Of two operators, too."""
+    events = sender.made(*[numbers(0, 0)] * 60)
+    more = [Event(Port("other", "out"), one.event_id, Kind.DATA, 0, None, b"", made_of=one.made_of) for one in events]
+    peer = Peer("doubled", lambda: sender.address)
+    bodies = DirectBodies({"doubled": peer, "other": peer}.get)
+    for some in (events, more):
+        bodies.expect(some)
+    assert all(bodies.taken(event) == numbers(0, 0) for event in (*events, *more))
+    assert sender.questions == 1
+    assert_empty(bodies)
+
+
+def test_one_that_nobody_expected_comes_with_those_that_somebody_did(sender: Sender) -> None:
+    """It is the largest of them, and not the one that has to go."""
+    tables = [numbers(0, 4_500_000), *(numbers(number, 100_000) for number in range(60))]
+    sender.kept._most_bytes = 10**9
+    large, *others = sender.made(*tables)
+    bodies = sender.bodies()
+    bodies.expect(others)
+    assert bodies.taken(large) == tables[0]
+    assert bodies.taken(others[0]) == tables[1]
 
 
 def test_no_more_than_some_bytes_come_at_once(sender: Sender) -> None:
@@ -118,56 +160,66 @@ def test_no_more_than_some_bytes_come_at_once(sender: Sender) -> None:
 
 
 def test_what_the_sender_has_forgotten_is_asked_for_once(sender: Sender) -> None:
-    kept = KeptBodies(most_bytes=200)
+    kept = KeptBodies(most_bytes=2 * BYTES_OF_A_TABLE + 200)
     forgetful = Sender(new_credentials(), kept)
     events = forgetful.made(numbers(0), numbers(10), numbers(20), numbers(30))  # 80 bytes each
     bodies = forgetful.bodies()
     bodies.expect(events)
     assert [bodies.taken(event) is not None for event in events] == [False, False, True, True]
     assert forgetful.questions == 1
-    assert not bodies._missing
+    assert_empty(bodies)
     forgetful.server.shutdown()
 
 
 def test_a_body_that_is_too_large_for_the_memory_is_not_kept() -> None:
-    kept = KeptBodies(most_bytes=100)
+    kept = KeptBodies(most_bytes=BYTES_OF_A_TABLE + 1_000)
     kept.put(b"small", numbers(0))
     kept.put(b"large", numbers(0, 1_000))
     assert kept.body(b"large") is None
+    assert kept.body(b"small") is not None, "it empties nothing"
+
+
+def test_memory_counts_what_small_tables_and_slices_take() -> None:
+    kept = KeptBodies(most_bytes=20 * BYTES_OF_A_TABLE)
+    for number in range(100):
+        kept.put(b"%d" % number, numbers(number, 1))
+    assert len(kept._kept) == 19
+    whole = numbers(0, 10**6)
+    kept.put(b"slice", whole.slice(5, 10))
+    assert isinstance(kept._kept[b"slice"][0], bytes), "it keeps the whole table alive"
 
 
 def test_memory_counts_what_is_kept_encoded() -> None:
-    kept = KeptBodies(most_bytes=10**6)
+    most = 10**6 + 2 * BYTES_OF_A_TABLE
+    kept = KeptBodies(most_bytes=most)
     table = pa.table({"a": pa.array([7] * 100_000, pa.int64())})
     kept.put(b"same", table)
     kept.put(b"same", table)
-    assert kept._bytes == table.nbytes
+    assert kept._bytes == table.nbytes + BYTES_OF_A_TABLE
     body = kept.body(b"same")
     assert body is not None
-    assert kept._bytes == len(body) < table.nbytes / 10
+    assert kept._bytes == len(body) + BYTES_OF_A_TABLE < table.nbytes / 10
     assert kept.body(b"same") is body
     kept.put(b"other", numbers(0, 125_000))
-    assert kept._bytes == 10**6
+    assert kept._bytes == 10**6 + BYTES_OF_A_TABLE
     assert kept.body(b"same") is None, "who came first goes first"
 
 
-def test_bodies_are_wanted_until_all_receivers_have_them_or_nobody_asks_any_more() -> None:
+def test_bodies_are_wanted_until_all_receivers_have_them() -> None:
     kept = KeptBodies()
-    assert not kept.are_wanted(60)
+    assert not kept.are_wanted()
     kept.put(b"a", numbers(0), receivers=2)
-    assert kept.are_wanted(60)
-    assert not kept.are_wanted(0)
     kept.body(b"a")
     kept.body(b"never heard of")
-    assert kept.are_wanted(60)
+    assert kept.are_wanted()
     kept.body(b"a")
-    assert not kept.are_wanted(60)
+    assert not kept.are_wanted()
     assert kept.body(b"a") is not None, "one that was restarted asks again"
-    small = KeptBodies(most_bytes=100)
+    small = KeptBodies(most_bytes=BYTES_OF_A_TABLE + 100)
     for name in (b"a", b"b"):
         small.put(name, numbers(0))
     small.body(b"b")
-    assert not small.are_wanted(60), "the other one has gone"
+    assert not small.are_wanted(), "the other one has gone"
 
 
 # --- who may ask ------------------------------------------------------------------------------------------------------
@@ -179,33 +231,48 @@ def test_without_its_token_a_driver_tells_nothing(sender: Sender, token: str) ->
     assert event.made_of is not None
     asking = BodyClient(replace(sender.address, token=token))
     with pytest.raises((flight.FlightUnauthenticatedError, flight.FlightUnavailableError, flight.FlightInternalError)):
-        asking.ask([event.made_of.digest])
-    assert sender.questions == 0
-    with pytest.raises(flight.FlightUnauthenticatedError):
-        _unsigned(sender).do_get(flight.Ticket(event.made_of.digest)).read_all()
+        list(asking.ask([event.made_of.digest], 100))
     assert sender.questions == 0
 
 
-def _unsigned(sender: Sender) -> flight.FlightClient:
+@pytest.mark.parametrize("shows", ["nothing", "a certificate of its own"])
+def test_who_has_no_certificate_is_not_even_heard(sender: Sender, shows: str) -> None:
+    (event,) = sender.made(numbers(0))
+    assert event.made_of is not None
+    chain = (
+        {} if shows == "nothing" else dict(zip(("cert_chain", "private_key"), new_credentials().client, strict=True))
+    )
     certificate = sender.address.certificate.encode()
-    return flight.FlightClient(sender.address.location, tls_root_certs=certificate, override_hostname="logio-driver")
+    asking = flight.FlightClient(
+        sender.address.location, tls_root_certs=certificate, override_hostname="logio-driver", **chain
+    )
+    options = flight.FlightCallOptions(10, headers=[(b"authorization", f"Bearer {sender.address.token}".encode())])
+    with pytest.raises(flight.FlightUnavailableError):
+        asking.do_get(flight.Ticket(event.made_of.digest * 10**6), options).read_all()
+    assert sender.questions == 0
+
+
+def test_a_ticket_has_an_end(sender: Sender) -> None:
+    (event,) = sender.made(numbers(0))
+    assert event.made_of is not None
+    assert len(list(BodyClient(sender.address).ask([event.made_of.digest] * 1_000, 100))) == 64
 
 
 def test_nobody_else_can_pretend_to_be_the_driver(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:
     """Another server has taken its port, and knows the token."""
     (event,) = sender.made(numbers(0))
-    other = new_credentials().certificate.decode()
+    other = new_credentials().server.certificate.decode()
     bodies = sender.bodies(lambda: replace(sender.address, certificate=other))
     assert bodies.taken(event) is None
     assert sender.questions == 0
-    assert "do not come directly from grpc+tls://127.0.0.1:" in caplog.text
+    assert "do not come directly at grpc+tls://127.0.0.1:" in caplog.text
     assert sender.address.token not in caplog.text
 
 
 def test_what_is_no_body_counts_for_nothing(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:
     (event,) = sender.made(numbers(0))
     assert event.made_of is not None
-    sender.kept._kept[event.made_of.digest] = b"no stream"
+    sender.kept._kept[event.made_of.digest] = b"no stream", 9
     bodies = sender.bodies()
     assert bodies.taken(event) is None
     assert "no body: the body of event 1 of doubled.out" in caplog.text
@@ -218,7 +285,7 @@ def test_what_is_no_body_counts_for_nothing(sender: Sender, caplog: pytest.LogCa
 class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        patch.setattr("airflow_logio.runtime.driver.direct.direct_bodies.time.monotonic", lambda: self.now)
+        patch.setattr("airflow_logio.runtime.driver.direct.peer.time.monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -241,8 +308,10 @@ def test_one_that_has_ended_is_said_once_and_left_alone_for_longer_and_longer(
     for _ in range(200):
         assert bodies.taken(event) is None
         clock.now += 1.0
-    assert [round(one - 100) for one in asked] == [0, 1, 3, 7, 15, 31, 63, 123, 183]
-    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    assert [round(one - 100) for one in asked] == [0, 1, 3, 7, 15, 31, 63, 127]
+    (said,) = [record.message for record in caplog.records if "directly" in record.message]
+    assert "records of group doubled do not come directly at grpc+tls://127.0.0.1:" in said
+    assert "nobody answers there (the driver has ended, or a firewall is in between)" in said
 
 
 def test_its_successor_is_asked_as_soon_as_the_log_knows_it(
@@ -273,21 +342,51 @@ def test_one_without_an_address_rests_in_silence(
     assert bodies.taken(event) is None
     clock.now += 1.5
     assert bodies.taken(event) == numbers(0)
-    assert not caplog.records
+    assert not caplog.records, "it is being started"
 
 
-def test_one_that_takes_connections_and_says_nothing_costs_seconds_once(
-    sender: Sender, monkeypatch: pytest.MonkeyPatch
+def test_one_that_takes_connections_and_says_nothing_costs_a_tenth_of_the_time(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(body_client, "PATIENCE_SECONDS", 0.3)
     (event,) = sender.made(numbers(0))
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = replace(sender.address, location=f"grpc+tls://127.0.0.1:{deaf.getsockname()[1]}")
-        bodies = sender.bodies(lambda: address)
+        peer = Peer("doubled", lambda: address)
+        bodies = DirectBodies({"doubled": peer}.get)
         began = time.monotonic()
         assert bodies.taken(event) is None
+        took = time.monotonic() - began
         assert bodies.taken(event) is None
-        assert time.monotonic() - began < 5
+        assert peer._rests_until - time.monotonic() > 5 * took
+    assert "nothing is lost" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error", [NotPermitted("permission denied for table logio_address"), ImportError("no module named pyarrow._flight")]
+)
+def test_whatever_is_wrong_costs_time_only(sender: Sender, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    (event,) = sender.made(numbers(0))
+
+    def address() -> DirectAddress:
+        raise error
+
+    assert sender.bodies(address).taken(event) is None
+    assert str(error) in caplog.text
+
+
+def test_what_came_before_an_error_counts(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = sender.made(numbers(0), numbers(10), numbers(20))
+    answers = CountingServer._answers
+
+    def breaks(self: CountingServer, asked: bytes) -> Iterator[pa.RecordBatch]:
+        yield from islice(answers(self, asked), 2)
+        raise OSError("the disk of the sender is on fire")
+
+    monkeypatch.setattr(CountingServer, "_answers", breaks)
+    bodies = sender.bodies()
+    bodies.expect(events)
+    assert [bodies.taken(event) is not None for event in events] == [True, True, False]
 
 
 def test_many_ask_at_the_same_time(sender: Sender) -> None:

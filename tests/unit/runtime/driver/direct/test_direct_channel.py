@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from airflow_logio.dataflow import Count, EveryEvents, ParquetSource, Pipeline, RoundRobin, generate, stateless
-from airflow_logio.errors import LogUnavailable
+from airflow_logio.errors import LogUnavailable, NotPermitted
 from airflow_logio.protocol.replicas import Slot
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.runtime.driver.direct import direct_channel
-from airflow_logio.runtime.driver.direct.direct_channel import DirectChannel, host_towards, senders_of
+from airflow_logio.runtime.driver.direct.direct_channel import LINGER_SECONDS, DirectChannel, senders_of
+from airflow_logio.runtime.driver.direct.listening import host_towards
 from airflow_logio.runtime.systems.contents import digest_of
+from airflow_logio.store.address_port import DirectAddress
+from airflow_logio.store.memory.address_book import MemoryAddressBook
 from airflow_logio.store.memory.store import MemoryLogStore
 from airflow_logio.store.records import GroupRef
 from tests.support.bundle.replayed import pipeline as chain
@@ -48,8 +53,8 @@ def replicated() -> Pipeline:
     return made.freeze()
 
 
-def channel(pipeline: Pipeline, group: str, log: MemoryLogStore, slots: list[Slot] | None = None) -> DirectChannel:
-    return DirectChannel(pipeline, GroupRef(1, group, 1), log.addresses, lambda _: slots or [])
+def channel(pipeline: Pipeline, group: str, log: MemoryLogStore) -> DirectChannel:
+    return DirectChannel(pipeline, GroupRef(1, group, 1), log)
 
 
 def event(operator: str) -> Event:
@@ -102,9 +107,9 @@ def test_a_receiver_finds_the_driver_by_the_log(two: tuple[DirectChannel, Direct
 
 
 def test_the_owner_of_a_slot_is_asked(log: MemoryLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    many, home = replicated(), "last"
     slots = [Slot(0, None), Slot(1, "work.2")]
-    receiver = channel(many, home, log, slots)
+    monkeypatch.setattr(log, "slots", lambda run_id, group: slots)
+    receiver = channel(replicated(), "last", log)
     assert [receiver._application_of(f"two[{slot}]") for slot in range(SLOTS)] == [None, "work.2"]
     assert receiver._peer_of("two[0]") is None
     slots[1] = Slot(1, "work.1")
@@ -112,11 +117,77 @@ def test_the_owner_of_a_slot_is_asked(log: MemoryLogStore, monkeypatch: pytest.M
     monkeypatch.setattr(direct_channel, "OWNERS_KNOWN_SECONDS", 0.0)
     assert receiver._application_of("two[1]") == "work.1"
 
-    def unavailable(_: str) -> list[Slot]:
+    def unavailable(run_id: int, group: str) -> list[Slot]:
         raise LogUnavailable("it is restarted")
 
-    receiver._slots_of = unavailable
+    monkeypatch.setattr(log, "slots", unavailable)
     assert receiver._application_of("two[1]") == "work.1", "who it was is the best guess"
+
+
+# --- when a group has finished ----------------------------------------------------------------------------------------
+
+
+class Lag:
+    """`doubled` has finished; what becomes of `items` is in `states`, one look after the other. Looks take a second."""
+
+    def __init__(self, log: MemoryLogStore, patch: pytest.MonkeyPatch) -> None:
+        self.states: list[GroupState] = []
+        self.looks = 0
+        self.sender = channel(chain, "doubled", log)
+        self.sender.start(SQLITE)
+        patch.setattr(log, "groups", self._groups)
+        patch.setattr("airflow_logio.runtime.driver.direct.direct_channel.time.monotonic", lambda: float(self.looks))
+        patch.setattr("airflow_logio.runtime.driver.direct.direct_channel.time.sleep", lambda _: None)
+
+    def _groups(self, run_id: int) -> list[SimpleNamespace]:
+        self.looks += 1
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        found = {"doubled": GroupState.FINISHED, "items": state, "ends": GroupState.RUNNING}
+        return [SimpleNamespace(group=group, state=of_group) for group, of_group in found.items()]
+
+    def keep(self) -> None:
+        self.sender.keep(Port("doubled", "out"), digest_of(TABLE), TABLE)
+
+    def ends(self) -> None:
+        self.sender.may_linger()
+        self.sender.stop()
+
+
+@pytest.fixture
+def lag(log: MemoryLogStore, monkeypatch: pytest.MonkeyPatch) -> Lag:
+    return Lag(log, monkeypatch)
+
+
+def test_a_driver_stays_for_receivers_that_lag_until_these_have_ended(lag: Lag) -> None:
+    lag.keep()
+    lag.states = [GroupState.RUNNING] * 5 + [GroupState.FINISHED]
+    lag.ends()
+    assert lag.looks == 6
+
+
+def test_it_does_not_stay_for_ever(lag: Lag) -> None:
+    lag.keep()
+    lag.states = [GroupState.RUNNING]
+    lag.ends()
+    assert lag.looks == LINGER_SECONDS
+
+
+def test_it_does_not_stay_for_those_who_have_all(lag: Lag) -> None:
+    lag.keep()
+    lag.sender._kept.body(digest_of(TABLE))
+    lag.states = [GroupState.RUNNING]
+    lag.ends()
+    assert lag.looks == 0
+
+
+def test_one_whose_group_has_not_finished_does_not_stay(lag: Lag) -> None:
+    lag.keep()
+    lag.states = [GroupState.RUNNING]
+    lag.sender.stop()
+    assert lag.looks == 0
+
+
+# --- where it listens -------------------------------------------------------------------------------------------------
 
 
 def test_a_driver_that_cannot_listen_says_so_and_works(
@@ -131,6 +202,22 @@ def test_a_driver_that_cannot_listen_says_so_and_works(
     assert log.addresses.of_group(1, "doubled") is None
 
 
+def test_an_address_that_cannot_be_told_is_not_kept_open(
+    log: MemoryLogStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(self: MemoryAddressBook, ref: GroupRef, address: DirectAddress) -> None:
+        raise NotPermitted("permission denied for table logio_address")
+
+    monkeypatch.setattr(MemoryAddressBook, "put", refused)
+    sender = channel(chain, "doubled", log)
+    sender.start(SQLITE)
+    sender.keep(Port("doubled", "out"), digest_of(TABLE), TABLE)
+    assert not sender._kept.are_wanted()
+    sender.may_linger()
+    sender.stop()
+    assert "permission denied for table logio_address" in caplog.text
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -139,6 +226,8 @@ def test_a_driver_that_cannot_listen_says_so_and_works(
         "postgresql://anna:geheim@localhost/log",
         "postgresql://127.0.0.1:5433/log",
         "postgresql:///log?host=127.0.0.1,127.0.0.2",
+        "postgresql:///log?host=no-such-host.invalid:5433&host=127.0.0.1:5434",
+        "postgresql:///log?hostaddr=127.0.0.1",
     ],
 )
 def test_who_reaches_the_log_on_this_host_is_on_this_host(url: str) -> None:
