@@ -18,12 +18,19 @@ from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support import tiers
 from tests.support.logs import assert_counted
+from tests.support.object_store import ObjectStore, object_store
 from tests.support.postgres import RUNNING, PostgresServer
 
 SQL = [pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres)]
 STORES = [pytest.param("memory"), *SQL]
 QUICK = Patience(total_seconds=30, first_wait_seconds=0.01, longest_wait_seconds=0.1)
 """As patient as a test can be: a minute's outage is seconds here."""
+
+
+@pytest.fixture(scope="session")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("objects")) as store:
+        yield store
 
 
 # --- tiers ------------------------------------------------------------------------------------------------------------

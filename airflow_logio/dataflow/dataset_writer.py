@@ -1,4 +1,4 @@
-"""`DatasetWriter`: folders of Parquet files that executors write, partitioned if wanted (ADR-83, ADR-91)."""
+"""`DatasetWriter`: folders of Parquet files that executors write, partitioned if wanted (ADR-83, ADR-91, ADR-124)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ ON_NEW_RUN = ("append", "replace", "error", "overwrite")
 class DatasetWriter(ActionWriter):
     """Writes the records of each event into a folder of Parquet files; Spark's executors write, the driver sees no record.
 
-    The connection's URL is a folder that driver and executors share (an absolute path, or ``file:///...``); it must be
-    there. `folder` is below it. Files are named ``<run uid>.<operator>.<number>.<n>.parquet``, in folders ``column=value``
-    for the columns `partition_by`, which the files then do not have. Types of such columns: text, whole numbers, dates,
-    booleans.
+    The connection's URL is a folder that driver and executors share (an absolute path, or ``file:///...``), or
+    ``s3://bucket/path`` without credentials, which they take from their environment, ``~/.aws`` or role. Folder or bucket
+    must be there. `folder` is below it. Files are named ``<run uid>.<operator>.<number>.<n>.parquet``, in folders
+    ``column=value`` for the columns `partition_by`, which the files then do not have. Types of such columns: text, whole
+    numbers, dates, booleans.
 
     `on_new_run` says what a new run does to files that earlier runs have published: ``append`` keeps them, ``replace``
     removes them when the run begins, ``error`` refuses a folder that has any, ``overwrite`` removes those of a partition

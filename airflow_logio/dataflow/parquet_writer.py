@@ -11,16 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.arrow_files import is_lasting, next_step, opened, whole_object
 from airflow_logio.dataflow.action_writers import IdempotentWriter
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.schema_text import SCHEMA, schema_of, schema_text
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, PipelineDefinitionError
-
-_WRONG = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-"""Errors of a file system that waiting does not fix."""
-
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
 
@@ -98,17 +95,7 @@ class ParquetWriter(IdempotentWriter[_Place]):
     def connect(self, url: str) -> Iterator[_Place]:
         from pyarrow import fs
 
-        try:
-            if "://" in url:
-                system, root = fs.FileSystem.from_uri(url)
-            else:
-                system, root = fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(url))
-        except (ValueError, NotImplementedError, OSError) as error:
-            # Not chained: the cause repeats the URL, which may hold a password.
-            raise ConfigurationError(
-                f"connection {self.connection!r} is no folder that Arrow can open ({type(error).__name__}): give a local "
-                "path, or a URI such as file:///..., s3://bucket/path, hdfs://host:port/path"
-            ) from None
+        system, root = opened(f"connection {self.connection!r}", url)
         local = isinstance(system, fs.LocalFileSystem)
         if local and not os.path.isdir(root):  # to make it would hide a disk that is not mounted
             raise ConfigurationError(f"connection {self.connection!r}: there is no folder {root}; make or mount it")
@@ -123,11 +110,12 @@ class ParquetWriter(IdempotentWriter[_Place]):
                 self._rename_into(client, folder, action)
             else:
                 self._fill(client, f"{folder}/{_file(action)}", action)
-        except _WRONG as error:
-            raise ConfigurationError(
-                f"connection {self.connection!r}: file {_file(action)} of {action.operator!r} cannot be written: {error}"
-            ) from error
         except OSError as error:
+            if is_lasting(error):
+                raise ConfigurationError(
+                    f"connection {self.connection!r}: file {_file(action)} of {action.operator!r} cannot be written: "
+                    f"{error}{next_step(error)}"
+                ) from error
             raise ExternalUnavailable(f"connection {self.connection!r}: {error}") from error
 
     def _rename_into(self, client: _Place, folder: str, action: WriteAction) -> None:
@@ -152,7 +140,8 @@ class ParquetWriter(IdempotentWriter[_Place]):
     def _fill(self, client: _Place, path: str, action: WriteAction) -> None:
         import pyarrow.parquet as pq
 
-        with client.system.open_output_stream(path) as stream:
+        file = client.system.open_output_stream(path) if client.renames else whole_object(client.system, path)
+        with file as stream:
             pq.write_table(_content(action), stream, compression=self.compression)
 
     @staticmethod

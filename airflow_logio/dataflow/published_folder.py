@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from airflow_logio.dataflow.folder_files import FolderFiles, LocalFiles
+from airflow_logio.dataflow.object_files import SCHEME, ObjectFiles
 from airflow_logio.protocol.folder_rules import FolderRuns, NamedFile, Receipt, record_of
 
 RECEIPTS = "_logio"
@@ -25,7 +27,7 @@ class PublishedFile(NamedTuple):
     """A file that counts, and the write action that it came with."""
 
     path: str
-    """Below the folder that was asked for."""
+    """Below the folder that was asked for; of a bucket, ``s3://bucket/key``, in which nothing is quoted."""
     bytes: int
     records: int
     run_uid: str
@@ -36,74 +38,64 @@ class PublishedFile(NamedTuple):
 def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     """The files that count in a folder of a `DatasetWriter`, at one instant: of each write action all of them or none.
 
-    Those of older runs come first. Columns of `partition_by` are in the names of their folders. A file may be removed after
-    it was listed, when a newer run replaces it: list again then. Raises OSError if the folder cannot be read.
+    `folder` is a path, or a URL ``s3://bucket/path`` without credentials, which the process has as for Arrow. Those of older
+    runs come first. Columns of `partition_by` are in the names of their folders. A file may be removed after it was listed,
+    when a newer run replaces it: list again then. Raises OSError if the folder cannot be read, `ConfigurationError`,
+    `ExternalUnavailable`.
     """
-    base = os.fspath(folder)
-    os.stat(base)
-    receipts = list(receipts_of(base))  # before the records, as `FolderRuns.counted` needs it
+    given = os.fspath(folder)
+    files = ObjectFiles.of("the folder", given) if given.startswith(SCHEME) else LocalFiles(given)
+    files.check()
+    receipts = list(receipts_of(files))  # before the records, as `FolderRuns.counted` needs it
     return [
         PublishedFile(
-            os.path.join(base, file.path), file.bytes, file.records, receipt.run_uid, receipt.operator, receipt.number
+            files.name(file.path), file.bytes, file.records, receipt.run_uid, receipt.operator, receipt.number
         )
-        for receipt, file in runs_of(base).counted(receipts)
+        for receipt, file in runs_of(files).counted(receipts)
     ]
 
 
-def runs_of(folder: str) -> FolderRuns:
+def runs_of(files: FolderFiles) -> FolderRuns:
     """The runs that have published into a folder, or are about to. Raises OSError."""
-    with suppress(FileNotFoundError):
-        names = os.listdir(os.path.join(folder, RUNS))
-        return FolderRuns(frozenset(filter(None, map(record_of, names))))
-    return FolderRuns(frozenset())
+    return FolderRuns(frozenset(filter(None, map(record_of, files.names(RUNS)))))
 
 
-def receipts_of(folder: str, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[Receipt]:
+def receipts_of(files: FolderFiles, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[Receipt]:
     """The receipts of a folder, or those whose names are `wanted`. Raises OSError, and ValueError for one that is damaged."""
-    place = os.path.join(folder, RECEIPTS)
-    names: list[str] = []
-    with suppress(FileNotFoundError):
-        names = os.listdir(place)
-    for name in names:
+    for name in files.names(RECEIPTS):
         if name.endswith(".json") and not name.startswith(".") and wanted(name):
             with suppress(FileNotFoundError):  # removed: its run is replaced
-                yield _receipt(os.path.join(place, name))
+                yield _receipt(files, f"{RECEIPTS}/{name}")
 
 
-def _receipt(path: str) -> Receipt:
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+def _receipt(files: FolderFiles, path: str) -> Receipt:
+    text = files.read(path)
     try:
         read = json.loads(text)
-        files = tuple(NamedFile(one["path"], one["bytes"], one["records"]) for one in read["files"])
-        return Receipt(read["run"], read["operator"], read["number"], files)
+        named = tuple(NamedFile(one["path"], one["bytes"], one["records"]) for one in read["files"])
+        return Receipt(read["run"], read["operator"], read["number"], named)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no receipt of a DatasetWriter ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"{files.name(path)} is no receipt of a DatasetWriter ({type(error).__name__}: {error})"
+        ) from error
 
 
-def visible_files(folder: str) -> Iterator[tuple[str, str | None]]:
+def visible_files(files: FolderFiles) -> Iterator[tuple[str, str | None]]:
     """What readers that list a folder may take for data: path below it, and the run that has published it.
 
     None: no run has, or it lies in a folder with receipts of its own, or behind a link, which then stands for all in it.
     Raises OSError.
     """
-
-    def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError) or error.filename == folder:
-            raise error  # else somebody has removed a folder within it meanwhile
-
-    for where, folders, names in os.walk(folder, onerror=failed):
-        below = os.path.relpath(where, folder)
-        if where != folder and RECEIPTS in folders:
+    for below, folders, names in files.walk():
+        if below and RECEIPTS in folders:
             folders.clear()
             yield below, None
             continue
         folders[:] = [name for name in folders if is_visible(name) and name != LOST_AND_FOUND]
-        for name in folders:
-            if os.path.islink(os.path.join(where, name)):
-                yield os.path.normpath(os.path.join(below, name)), None
+        for name in files.links(below, folders):
+            yield os.path.join(below, name), None
         for name in filter(is_visible, names):
-            yield os.path.normpath(os.path.join(below, name)), run_of(name)
+            yield os.path.join(below, name), run_of(name)
 
 
 def run_of(name: str) -> str | None:

@@ -12,7 +12,6 @@ import pytest
 from airflow_logio.runtime.launch import spark_binary
 from airflow_logio.store.sql import migrate
 from tests.support.grocery import load_products, write_slice
-from tests.support.object_store import ObjectStore, object_store
 from tests.support.postgres import PostgresServer
 
 
@@ -28,12 +27,6 @@ def java_asked_once() -> Iterator[None]:
 def small_transactions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """20,000 transactions: 80 events of the plain pipeline, a hundred-odd hours."""
     return write_slice(tmp_path_factory.mktemp("data") / "transactions.parquet", 20_000)
-
-
-@pytest.fixture(scope="session")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with object_store(tmp_path_factory.mktemp("objects")) as store:
-        yield store
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Stands before each call of this process to the file system: to die there, or to let another one work meanwhile."""
+"""Stands before each call of this process to file system or object store: to die, or to let another one work meanwhile."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from airflow_logio import arrow_files
+from airflow_logio.dataflow import object_files
+from airflow_logio.runtime.payloads import task_objects
+
 CALLS = ("open", "link", "replace", "unlink", "mkdir", "listdir", "scandir", "chmod", "chown", "fsync")
 
 
@@ -17,7 +21,9 @@ class Died(BaseException):
     """No handler of an error is to catch it."""
 
 
-class _Steps:
+class Steps:
+    """Counts calls, and stands before one of them."""
+
     def __init__(self, at: int, then: Callable[[], None] | None) -> None:
         self._at = at
         self._then = then
@@ -37,9 +43,9 @@ class _Steps:
 
 
 @contextmanager
-def standing(at: int, then: Callable[[], None] | None = None) -> Iterator[_Steps]:
+def standing(at: int, then: Callable[[], None] | None = None) -> Iterator[Steps]:
     """Before call `at`, from 1: raise `Died`, there and at every later one, or do `then` in its place of time."""
-    steps = _Steps(at, then)
+    steps = Steps(at, then)
     with pytest.MonkeyPatch.context() as patch:
         for owner, names in ((os, CALLS), (builtins, ("open",))):
             for name in names:
@@ -47,7 +53,38 @@ def standing(at: int, then: Callable[[], None] | None = None) -> Iterator[_Steps
         yield steps
 
 
-def _counting(call: Any, steps: _Steps) -> Any:
+@contextmanager
+def standing_at_objects(at: int, then: Callable[[], None] | None = None) -> Iterator[Steps]:
+    """As `standing`, before each call to an object store."""
+    steps = Steps(at, then)
+
+    def opened(named: str, url: str) -> tuple[Any, str]:
+        system, path = arrow_files.opened(named, url)
+        return _Objects(system, steps), path
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (object_files, task_objects):
+            patch.setattr(module, "opened", opened)
+        yield steps
+
+
+class _Objects:
+    """A file system of Arrow, or a stream into it: an object that is put appears when the stream is closed."""
+
+    def __init__(self, real: Any, steps: Steps) -> None:
+        self._real = real
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        return found if name in ("write", "flush") else _counting(found, self._steps)
+
+    def open_output_stream(self, path: str) -> Any:
+        self._steps.before()
+        return _Objects(self._real.open_output_stream(path), self._steps)
+
+
+def _counting(call: Any, steps: Steps) -> Any:
     def counting(*arguments: Any, **settings: Any) -> Any:
         steps.before()
         return call(*arguments, **settings)
@@ -55,9 +92,9 @@ def _counting(call: Any, steps: _Steps) -> Any:
     return counting
 
 
-def every_step(work: Callable[[int], bool]) -> int:
-    """Do `work` for each call, until there is none of that number, which it says by False; the number of calls."""
+def every_step(work: Callable[[int], bool], stride: int = 1) -> int:
+    """Do `work` for each call, or one in `stride`, until one says False: there is no such call; the last one."""
     at = 1
     while work(at):
-        at += 1
-    return at - 1
+        at += stride
+    return at - stride

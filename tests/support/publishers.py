@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from airflow_logio import DatasetWriter, published_files
 from airflow_logio.dataflow.write_actions import BEGIN, WriteAction
 from airflow_logio.protocol.warehouse_rules import Owner
-from airflow_logio.runtime.datasets.placing import Copies
+from airflow_logio.runtime.datasets.placing import Copies, CopyTask, Lines
 from airflow_logio.runtime.datasets.publishing import DatasetTarget
-from airflow_logio.runtime.payloads import Payloads, task_files
+from airflow_logio.runtime.payloads import Payloads
 from tests.support.datasets import dataset_of
 
 Row = tuple[int, int]
@@ -23,14 +23,18 @@ Row = tuple[int, int]
 
 
 class Publisher:
-    """A driver of run `run`, started at second `run` of time, that publishes into folder ``orders`` of the lake."""
+    """A driver of run `run`, started at second `run` of time, that publishes into ``orders`` below the lake's URL."""
 
-    def __init__(self, lake: Path, payloads: Payloads, run: int, on_new_run: str = "append", token: int = 1) -> None:
+    def __init__(
+        self, lake: str | Path, payloads: Payloads, run: int, on_new_run: str = "append", token: int = 1
+    ) -> None:
         self.run_uid = f"run{run}"
         self.copied = 0
         self.fails: Exception | None = None
         self.is_shared = True
-        self._lake = lake
+        self.before_copies: Callable[[], object] = lambda: None
+        self.after_copies: Callable[[], object] = lambda: None
+        self._lake = str(lake)
         self._payloads = payloads
         self._token = token
         self._owner = Owner(self.run_uid, float(run))
@@ -39,7 +43,7 @@ class Publisher:
     def publish(self, *actions: WriteAction, url: str = "", is_fresh: bool = False) -> None:
         """Execute the actions as one driver does: over one connection."""
         target = DatasetTarget(self._writer, self._owner, self._payloads.dataset, self._copy, is_fresh=is_fresh)
-        with target.connect(url or str(self._lake)) as place:
+        with target.connect(url or self._lake) as place:
             target.write_group(place, actions)
 
     def opening(self) -> Sequence[WriteAction]:
@@ -57,13 +61,17 @@ class Publisher:
         made = dataset_of(epoch, *tables, partition_by=("store",))
         return WriteAction(self.run_uid, "save", "lake", number, self._token, pa.table({}), dataset=str(made.reference))
 
-    def _copy(self, what: str, copies: Copies) -> None:
+    def _copy(self, what: str, copies: Copies, task: CopyTask) -> Lines:
         self.copied += len(copies)
         if not self.is_shared:
-            return
-        list(task_files.copied(pa.Table.from_pylist([copy._asdict() for copy in copies]).to_batches()))
+            return [{"error": ""}]
+        self.before_copies()
+        batches = task.run(pa.Table.from_pylist([copy._asdict() for copy in copies]).to_batches())
+        done: Lines = pa.Table.from_batches(batches).to_pylist()
+        self.after_copies()
         if self.fails is not None:
             raise self.fails
+        return done
 
 
 def counted(lake: Path) -> list[Row]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.runtime.datasets.dataset_jobs import check_seen
-from airflow_logio.runtime.datasets.placing import Copy, copied_by_spark
+from airflow_logio.runtime.datasets.placing import COPYING, Copy, copied_by_spark
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, in_order
@@ -38,7 +38,7 @@ def duplicated(session: Any, payloads: EpochPayloads, where: str, purpose: str, 
         payloads.copy(sources, files)
     else:
         try:
-            copied_by_spark(session, purpose, _copies(payloads.root, sources, files))
+            copied_by_spark(session, purpose, _copies(payloads.root, sources, files), COPYING)
         except OSError as error:
             raise LogUnavailable(f"{payloads}: {error}") from error
         check_seen(payloads.root, files)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
-from pathlib import Path
 
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.published_folder import (
     RECEIPTS,
-    RUNS,
     is_visible,
     receipts_of,
     run_of,
@@ -20,8 +17,7 @@ from airflow_logio.dataflow.published_folder import (
 from airflow_logio.errors import WriteRefused
 from airflow_logio.protocol.folder_rules import Age, Effect, FolderRuns, RunRecord
 from airflow_logio.protocol.warehouse_rules import Owner
-from airflow_logio.runtime.payloads import task_files
-from airflow_logio.runtime.payloads.local import make_durable
+from airflow_logio.runtime.datasets.published_places import PublishedPlace
 
 _EFFECTS = {
     "append": Effect.JOINS,
@@ -38,8 +34,10 @@ class FolderClaim:
     methods raise OSError.
     """
 
-    def __init__(self, folder: str, writer: DatasetWriter, run: Owner, *, is_fresh: bool = False) -> None:
-        self._folder = folder
+    def __init__(self, place: PublishedPlace, writer: DatasetWriter, run: Owner, *, is_fresh: bool = False) -> None:
+        self.place = place
+        self._files = place.files
+        self._named = f"folder {place.files.where} of connection {writer.connection!r}"
         self._writer = writer
         self._mine = Age.of(run)
         mode = _EFFECTS[writer.on_new_run]
@@ -72,12 +70,7 @@ class FolderClaim:
         """The run's records, durable. Before any of its files."""
         if self._is_put:
             return
-        runs = os.path.join(self._folder, RUNS)
-        make_durable(Path(runs), mode=0o777)
-        for record in self._records:
-            with suppress(FileExistsError), open(os.path.join(runs, record.name), "xb"):
-                pass
-        task_files.sync(runs)
+        self.place.put_records(record.name for record in self._records)
         self._is_put = True
 
     def check(self, partitions: Collection[str]) -> Collection[str]:
@@ -88,7 +81,7 @@ class FolderClaim:
         runs = self._runs()
         if (closing := runs.closed_by(self._mine)) is not None:
             raise WriteRefused(
-                f"folder {self._folder} of connection {self._writer.connection!r} belongs to run {closing.run_uid}: a newer "
+                f"{self._named} belongs to run {closing.run_uid}: a newer "
                 f"run has taken it over, and run {self._mine.run_uid} must not write to it any more"
             )
         younger = runs.overwriting(self._mine)
@@ -99,12 +92,12 @@ class FolderClaim:
         self.check(())
         if younger := self._runs().overwriting(self._mine):
             raise WriteRefused(
-                f"run {min(younger)}, a newer one, overwrites partitions of folder {self._folder} of connection "
+                f"run {min(younger)}, a newer one, overwrites partitions of folder {self._files.where} of connection "
                 f"{self._writer.connection!r}, and run {self._mine.run_uid} must not write to those any more"
             )
 
     def _runs(self) -> FolderRuns:
-        return runs_of(self._folder)
+        return runs_of(self._files)
 
     def check_partitions(self, partitions: Collection[str]) -> None:
         """Before files are put into them. Raises `WriteRefused` if a younger run has overwritten one, or taken the folder
@@ -116,7 +109,7 @@ class FolderClaim:
         for partition in partitions:
             if partition in self._removable:
                 continue
-            if os.path.lexists(os.path.join(self._folder, partition, RECEIPTS)):
+            if self._files.is_there(os.path.join(partition, RECEIPTS)):
                 raise self._not_ours(os.path.join(partition, RECEIPTS), f"overwrite partition {partition}")
             names = self._names(partition)
             known = self._known()
@@ -135,17 +128,17 @@ class FolderClaim:
         try:
             overwritten = self.check(set(files.values()))
         except WriteRefused:
-            runs = runs_of(self._folder)
+            runs = runs_of(self._files)
             if runs.is_older(self._mine.run_uid, runs.replacing()):
-                self._remove(files)
+                self.place.remove(files)
             raise
         if overwritten:
-            self._remove(path for path, partition in files.items() if partition in overwritten)
+            self.place.remove(path for path, partition in files.items() if partition in overwritten)
             raise self._refused(overwritten)
 
     def _refused(self, overwritten: Collection[str]) -> WriteRefused:
         return WriteRefused(
-            f"partition {min(overwritten)} of folder {self._folder} of connection {self._writer.connection!r} was "
+            f"partition {min(overwritten)} of {self._named} was "
             f"overwritten by a newer run, and run {self._mine.run_uid} must not write to it any more"
         )
 
@@ -162,64 +155,59 @@ class FolderClaim:
                 self._cleared.add(partition)
 
     def _clear_folder(self) -> None:
-        names = [(path, run) for path, run in visible_files(self._folder) if run is not None]
-        place = os.path.join(self._folder, RECEIPTS)
+        names = [(path, run) for path, run in visible_files(self._files) if run is not None]
         names += [
             (os.path.join(RECEIPTS, name), name.partition(".")[0])
-            for name in os.listdir(place)
+            for name in self._files.names(RECEIPTS)
             if name.endswith(".json") and not name.startswith(".")
         ]
-        runs = runs_of(self._folder)
-        self._remove(path for path, run in names if runs.is_older(run, self._mine))
+        runs = runs_of(self._files)
+        self.place.remove(path for path, run in names if runs.is_older(run, self._mine))
 
     def _clear_partition(self, partition: str) -> None:
         names = self._names(partition)
-        runs = runs_of(self._folder)
+        runs = runs_of(self._files)
         older = [name for name in names if (run := run_of(name)) is not None and runs.is_older(run, self._mine)]
-        self._remove(os.path.join(partition, name) for name in older)
-
-    def _remove(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            with suppress(FileNotFoundError):  # another driver has
-                os.unlink(os.path.join(self._folder, path))
+        self.place.remove(os.path.join(partition, name) for name in older)
 
     # --- what is found ------------------------------------------------------------------------------------------------
 
     def _check_found(self) -> None:
         """Raises `WriteRefused` for files that `on_new_run` does not allow."""
-        if not os.path.isdir(self._folder):
+        try:
+            found = list(visible_files(self._files))
+        except FileNotFoundError:
             return
-        found = list(visible_files(self._folder))
         known = self._known()  # after the files: who has one there has its record
         for path, run in found:
             if self._writer.on_new_run == "error" and run != self._mine.run_uid:
                 raise self._not_empty(path)
             if run not in known:
                 raise self._not_ours(path, "replace what is in the folder")
-            where = os.path.join(self._folder, os.path.dirname(path))
-            if not os.access(where, os.W_OK | os.X_OK):  # before the record, which hides what could not be removed
+            folder = os.path.dirname(path)
+            if not self.place.may_remove(folder):  # before the record, which hides what could not be removed
                 raise WriteRefused(
-                    f"files in {where} are to be replaced, and this user cannot remove them: allow it to write there, or "
-                    "choose another folder"
+                    f"files in {self._files.name(folder)} are to be replaced, and this user cannot remove them: allow it to "
+                    "write there, or choose another folder"
                 )
         if self._writer.on_new_run == "error":
-            for receipt in receipts_of(self._folder):
+            for receipt in receipts_of(self._files):
                 if receipt.files and receipt.run_uid != self._mine.run_uid:
                     raise self._not_empty(os.path.join(RECEIPTS, f"{receipt.run_uid}.{receipt.operator}..."))
 
     def _known(self) -> Collection[str | None]:
         """The runs of the folder, and this one."""
-        return {self._mine.run_uid, *runs_of(self._folder).ages}
+        return {self._mine.run_uid, *runs_of(self._files).ages}
 
     def _not_empty(self, path: str) -> WriteRefused:
         return WriteRefused(
-            f"folder {self._folder} of connection {self._writer.connection!r} is not empty ({path}), and its writer says "
+            f"{self._named} is not empty ({path}), and its writer says "
             "on_new_run='error'; empty it, or choose 'append', 'replace' or 'overwrite'"
         )
 
     def _not_ours(self, path: str, what: str) -> WriteRefused:
         return WriteRefused(
-            f"folder {self._folder} of connection {self._writer.connection!r} has {path}, which no run of this folder has "
+            f"{self._named} has {path}, which no run of this folder has "
             f"published, and its writer is to {what}; move that elsewhere, or choose another folder"
         )
 
@@ -229,7 +217,7 @@ class FolderClaim:
         def is_new(name: str) -> bool:
             return name.partition(".")[0] in younger and name not in self._seen
 
-        for receipt in receipts_of(self._folder, is_new):
+        for receipt in receipts_of(self._files, is_new):
             name = f"{receipt.run_uid}.{receipt.operator}.{receipt.number:012d}.json"
             self._seen[name] = frozenset(file.partition for file in receipt.files)
         found: frozenset[str] = frozenset()
@@ -237,6 +225,4 @@ class FolderClaim:
 
     def _names(self, partition: str) -> list[str]:
         """Visible names in a partition."""
-        with suppress(FileNotFoundError):
-            return [name for name in os.listdir(os.path.join(self._folder, partition)) if is_visible(name)]
-        return []
+        return list(filter(is_visible, self._files.names(partition)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -23,11 +23,29 @@ class Copy(NamedTuple):
     """Bytes."""
     footer: int
     """Checksum."""
-    hidden: str
-    """What its name begins with until it is whole."""
+    hidden: str = ""
+    """What its name begins with until it is whole, in a file system."""
 
 
 Copies = Sequence[Copy]
+Lines = Sequence[Mapping[str, Any]]
+"""What tasks say of each file."""
+
+
+class CopyTask(NamedTuple):
+    """What executors do with some of the files."""
+
+    run: Callable[[Iterable[Any]], Iterator[Any]]
+    """From batches with the columns of `Copy` to batches of lines."""
+    returns: str
+    """The schema of a line."""
+
+
+CopyJob = Callable[[str, Copies, CopyTask], Lines]
+"""Runs a Spark job: its description, the files, what is done with them. Raises `LogioError`, OSError."""
+
+COPYING = CopyTask(task_files.copied, task_files.COPIED)
+"""From one folder that executors share to another one."""
 
 
 class Appearance(NamedTuple):
@@ -129,12 +147,13 @@ def _replace(copy: Copy) -> None:
         os.unlink(hidden)
 
 
-def copied_by_spark(session: Any, description: str, copies: Copies) -> None:
-    """Copy files on executors, a task for each. Raises what the job raises."""
+def copied_by_spark(session: Any, description: str, copies: Copies, task: CopyTask) -> Lines:
+    """Copy files on executors, a task for each; what they say. Raises what the job raises."""
     import pyarrow as pa
 
     table = pa.Table.from_pylist([copy._asdict() for copy in copies])
     frame = session.createDataFrame(table).repartition(len(copies))
-    done = frame.mapInArrow(task_files.copied, task_files.COPIED).toArrow()
-    if done.num_rows != len(copies):
-        raise OSError(f"{description}: {done.num_rows:,} of {len(copies):,} files were copied")
+    done: Lines = frame.mapInArrow(task.run, task.returns).toArrow().to_pylist()
+    if len(done) != len(copies):
+        raise OSError(f"{description}: {len(done):,} of {len(copies):,} files were copied")
+    return done

@@ -26,6 +26,11 @@ class ActionNames:
         """What the names of its files and of its receipt begin with."""
         return f"{self.run_uid}.{self.operator}.{self.number:012d}"
 
+    @property
+    def receipt_name(self) -> str:
+        """In the folder of receipts."""
+        return f"{self.stem}.json"
+
     def receipt_of(self, says: Mapping[str, Any]) -> bytes:
         """What is put into the folder of receipts when all files are there."""
         return msgspec.json.encode({"run": self.run_uid, "operator": self.operator, "number": self.number, **says})

@@ -14,7 +14,7 @@ from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.warehouse_rules import Owner
-from airflow_logio.runtime.datasets.placing import Copies, copied_by_spark
+from airflow_logio.runtime.datasets.placing import Copies, CopyTask, Lines, copied_by_spark
 from airflow_logio.runtime.datasets.publishing import DatasetTarget
 from airflow_logio.runtime.datasets.table_staging import StagingTarget
 from airflow_logio.runtime.driver.spark_errors import lost_on_the_way, shortened, store_fault
@@ -60,10 +60,10 @@ class Executors:
                 return ConditionalExecutor(operator, writer, target, connections, moves)
         return executor_of(operator, writer, connections, moves)
 
-    def _copied(self, description: str, copies: Copies) -> None:
+    def _copied(self, description: str, copies: Copies, task: CopyTask) -> Lines:
         """Errors of `copied_by_spark` told apart: `SparkLost`; OSError if something is unavailable; else `OperatorFailed`."""
         try:
-            copied_by_spark(self.sessions.entered(self.job_group, description), description, copies)
+            return copied_by_spark(self.sessions.entered(self.job_group, description), description, copies, task)
         except (OSError, LogioError):
             raise
         except Exception as error:

@@ -228,10 +228,15 @@ def _escaped(text: str) -> str:
 def footer_checksum(path: str, size: int) -> int:
     """CRC-32 of the footer of a Parquet file: the last 8 bytes are its length and the magic."""
     with open(path, "rb") as file:
-        file.seek(max(size - 8, 0))
-        length = min(int.from_bytes(file.read(4), "little") + 8, size)
-        file.seek(size - length)
-        return zlib.crc32(file.read(length))
+        return footer_of(file, size)
+
+
+def footer_of(file: Any, size: int) -> int:
+    """As `footer_checksum`, of an open file of `size` bytes."""
+    file.seek(max(size - 8, 0))
+    length = min(int.from_bytes(file.read(4), "little") + 8, size)
+    file.seek(size - length)
+    return zlib.crc32(file.read(length))
 
 
 # --- copying ----------------------------------------------------------------------------------------------------------
@@ -247,6 +252,17 @@ def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"path": pa.array(done, pa.string())})
 
 
+def blocks(source: str, size: int) -> Iterator[bytes]:
+    """What a file of `size` bytes has. Raises OSError, also if it turns out to have more or less."""
+    read = 0
+    with open(source, "rb") as file:
+        while block := file.read(_BLOCK):
+            yield block
+            read += len(block)
+    if read != size:
+        raise OSError(f"{source} has {read:,} bytes, its manifest says {size:,}")
+
+
 def copied_file(source: str, target: str, size: int, beginning: str) -> str:
     """Copy a file of `size` bytes under a hidden name, which begins so, and rename it: `target`, durable.
 
@@ -255,15 +271,11 @@ def copied_file(source: str, target: str, size: int, beginning: str) -> str:
     folder = os.path.dirname(target)
     hidden = os.path.join(folder, f"{beginning}{uuid.uuid4().hex}")
     try:
-        with open(source, "rb") as reader, open(hidden, "xb") as writer:
-            copied_bytes = 0
-            while block := reader.read(_BLOCK):
+        with open(hidden, "xb") as writer:
+            for block in blocks(source, size):
                 writer.write(block)
-                copied_bytes += len(block)
             writer.flush()
             os.fsync(writer.fileno())
-        if copied_bytes != size:
-            raise OSError(f"{source} has {copied_bytes:,} bytes, its manifest says {size:,}")
         os.replace(hidden, target)
     except BaseException:
         if os.path.exists(hidden):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,14 +21,17 @@ from airflow_logio.errors import ConfigurationError, WriteRefused
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.datasets.folder_inspection import check_not_replaced
 from airflow_logio.runtime.payloads import Payloads
-from tests.support.file_steps import Died, every_step, standing
-from tests.support.publishers import Publisher, Row, counted, listed
+from tests.support.file_steps import Died, Steps, every_step, standing, standing_at_objects
+from tests.support.lakes import BucketLake, FolderLake, Lake, reached
+from tests.support.object_store import ObjectStore
+from tests.support.publishers import Publisher, Row
 
 OLD = (((1, 0), (2, 1)), ((3, 1), (4, 2)))
 """The write actions of an older run, and those of a younger one: rows of store 0 to 3."""
 YOUNG = (((11, 1), (12, 3)), ((13, 1),))
 LAST = ((21, 0), (22, 1))
 MODES = ("append", "replace", "overwrite")
+Standing = Callable[..., AbstractContextManager[Steps]]
 
 
 def after(mode: str, before: Iterable[Row], actions: Iterable[Sequence[Row]]) -> list[Row]:
@@ -41,20 +44,26 @@ def after(mode: str, before: Iterable[Row], actions: Iterable[Sequence[Row]]) ->
 
 
 class Work:
-    """Folders that are made anew for each place to stand at; what is published was made once, as for the log."""
+    """Lakes that are made anew for each place to stand at; what is published was made once, as for the log.
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    `standing` is before calls to such a lake. Drivers stand before one in `stride` of them.
+    """
+
+    def __init__(self, root: Path, make: Callable[[], Lake], standing: Standing, stride: int = 1) -> None:
         self._payloads = Payloads(str(root / "payloads"))
-        self.lake = root / "none"
+        self._make = make
+        self.standing = standing
+        self.stride = stride
+        self.lake = make()
         self._made = {run: self._datasets(run, rows) for run, rows in ((1, OLD), (2, YOUNG), (3, (LAST,)))}
 
     def anew(self) -> None:
-        shutil.rmtree(self.lake, ignore_errors=True)
-        self.lake = Path(tempfile.mkdtemp(dir=self._root))
+        if isinstance(self.lake, FolderLake):
+            shutil.rmtree(self.lake.folder)
+        self.lake = self._make()
 
     def driver(self, run: int, mode: str = "append", token: int = 1) -> Publisher:
-        return Publisher(self.lake, self._payloads, run, mode, token)
+        return Publisher(self.lake.url, self._payloads, run, mode, token)
 
     def run(self, run: int, mode: str = "append", token: int = 1) -> None:
         """A driver that executes all write actions of a run, as one does that has found none of them done."""
@@ -69,13 +78,42 @@ class Work:
 def work() -> Iterator[Work]:
     """In memory: a test publishes some hundred times."""
     root = Path(tempfile.mkdtemp(dir="/dev/shm"))
-    yield Work(root)
+    yield Work(root, lambda: FolderLake(root), standing)
     shutil.rmtree(root)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_run_that_dies_anywhere_is_completed_by_its_next_driver(work: Work, mode: str) -> None:
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory, objects: ObjectStore) -> Iterator[Work]:
+    """In a bucket."""
+    bucket = objects.new_bucket()
+    with reached(objects):
+        yield Work(tmp_path_factory.mktemp("far"), lambda: BucketLake(objects, bucket), standing_at_objects, stride=11)
+
+
+BUCKET = pytest.param("bucket", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["folder", BUCKET])
+def place(request: pytest.FixtureRequest) -> Work:
+    """Each of them, new."""
+    found: Work = request.getfixturevalue("work" if request.param == "folder" else "far")
+    found.anew()
+    return found
+
+
+def on_both(*modes: str, in_buckets: Sequence[str]) -> pytest.MarkDecorator:
+    """Each mode in a folder and in a bucket, where a driver takes a hundred times as long: so most are left to the soak."""
+    cases = [pytest.param("folder", mode) for mode in modes]
+    for mode in modes:
+        mark = pytest.mark.slow if mode in in_buckets else pytest.mark.soak
+        cases.append(pytest.param("bucket", mode, marks=mark))
+    return pytest.mark.parametrize(("place", "mode"), cases, indirect=["place"])
+
+
+@on_both(*MODES, in_buckets=("replace", "overwrite"))
+def test_a_run_that_dies_anywhere_is_completed_by_its_next_driver(place: Work, mode: str) -> None:
     """Readers by receipts see it before or after each of its write actions, never in between."""
+    work = place
     states = [after("append", (), OLD)]
     states += [after(mode, states[0], YOUNG[:count]) for count in range(len(YOUNG) + 1)]
     seen: list[list[Row]] = []
@@ -83,31 +121,34 @@ def test_a_run_that_dies_anywhere_is_completed_by_its_next_driver(work: Work, mo
     def dies(at: int) -> bool:
         work.anew()
         work.run(1)
-        with standing(at) as steps, suppress(Died):
+        with work.standing(at) as steps, suppress(Died):
             work.run(2, mode)
-        found = counted(work.lake)
+        found = work.lake.counted()
         assert found in states, f"before call {at}"
         assert states.index(found) >= max([states.index(one) for one in seen], default=0), "never back"
         seen.append(found)
         work.run(2, mode, token=2)
-        assert counted(work.lake) == listed(work.lake) == states[-1], f"after a death before call {at}"
-        assert not [path for path in work.lake.rglob("*") if path.is_file() and path.name.startswith(".")]
+        assert work.lake.counted() == work.lake.listed() == states[-1], f"after a death before call {at}"
+        assert not [name for name in work.lake.names() if "/." in name]
         return steps.passed >= at
 
-    steps = every_step(dies)
-    assert steps > 30
-    assert [one for number, one in enumerate(seen) if one not in seen[:number]] == states_that_differ(states)
+    assert every_step(dies, work.stride) > 30
+    if work.stride == 1:
+        assert states_that_differ(seen) == states_that_differ(states)
     if mode == "replace":
-        assert [path.name for path in work.lake.rglob("*run1.*")] == ["00000000001000000.run1.joins"]
+        assert [name for name in work.lake.names() if "run1." in name] == [
+            "orders/_logio/runs/00000000001000000.run1.joins"
+        ]
 
 
 def states_that_differ(states: Sequence[list[Row]]) -> list[list[Row]]:
     return [one for number, one in enumerate(states) if one not in states[:number]]
 
 
-@pytest.mark.parametrize("mode", ["replace", "overwrite"])
-def test_a_zombie_of_the_same_run_changes_nothing(work: Work, mode: str) -> None:
+@on_both("replace", "overwrite", in_buckets=())
+def test_a_zombie_of_the_same_run_changes_nothing(place: Work, mode: str) -> None:
     """It stands still anywhere; its successor does everything, and a run after that adds; then it wakes up."""
+    work = place
 
     def meanwhile() -> None:
         work.run(2, mode, token=2)
@@ -116,27 +157,29 @@ def test_a_zombie_of_the_same_run_changes_nothing(work: Work, mode: str) -> None
     def stands(at: int) -> bool:
         work.anew()
         work.run(1)
-        with standing(at, meanwhile) as steps, suppress(ConfigurationError):  # its successor has removed a hidden file
+        with (
+            work.standing(at, meanwhile) as steps,
+            suppress(ConfigurationError),
+        ):  # its successor has removed a hidden file
             work.run(2, mode)
         if steps.passed < at:
             return False
         expected = after("append", after(mode, after("append", (), OLD), YOUNG), (LAST,))
-        assert counted(work.lake) == listed(work.lake) == expected, f"woken up before call {at}"
+        assert work.lake.counted() == work.lake.listed() == expected, f"woken up before call {at}"
         return True
 
-    assert every_step(stands) > 30
+    assert every_step(stands, work.stride) > 30
 
 
-@pytest.mark.parametrize(
-    ("older", "mode"), [("append", "replace"), ("append", "overwrite"), ("overwrite", "overwrite")]
-)
-def test_a_zombie_of_an_older_run_brings_nothing_back(work: Work, older: str, mode: str) -> None:
+@on_both("append replace", "append overwrite", "overwrite overwrite", in_buckets=("append replace", "append overwrite"))
+def test_a_zombie_of_an_older_run_brings_nothing_back(place: Work, mode: str) -> None:
     """It stands still anywhere, and a younger run does everything. What it did by then counts as done before."""
+    work, (older, mode) = place, mode.split()
     refused = []
 
     def stands(at: int) -> bool:
         work.anew()
-        with standing(at, lambda: work.run(2, mode)) as steps:
+        with work.standing(at, lambda: work.run(2, mode)) as steps:
             try:
                 work.run(1, older)
                 done = OLD
@@ -147,16 +190,29 @@ def test_a_zombie_of_an_older_run_brings_nothing_back(work: Work, older: str, mo
         if steps.passed < at:
             return False
         possible = [after(mode, after(older, (), OLD[:count]), YOUNG) for count in range(3)]
-        found = counted(work.lake)
+        found = work.lake.counted()
         assert found in (possible if done is None else possible[2:]), f"woken up before call {at}"
         if mode == "replace":
-            assert listed(work.lake) == found
+            assert work.lake.listed() == found
         else:  # of an action that was refused half-way, the other partitions keep what receipts do not name
-            assert set(listed(work.lake)) - set(found) <= {(1, 0), (4, 2)}
+            assert set(work.lake.listed()) - set(found) <= {(1, 0), (4, 2)}
         return True
 
-    steps = every_step(stands)
-    assert 20 < len(refused) < steps
+    steps = every_step(stands, work.stride)
+    assert refused
+    assert work.stride > 1 or 20 < len(refused) < steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["replace", "overwrite"])
+def test_an_older_run_whose_objects_are_removed_before_it_looks_is_refused(far: Work, mode: str) -> None:
+    """Its driver does not see what its executors have put: that is no fault of the store."""
+    far.anew()
+    older = far.driver(1)
+    older.after_copies = lambda: far.run(2, mode)
+    with pytest.raises(WriteRefused, match="run run1 must not write to it any more"):
+        older.publish(older.action(5 + MODES.index(mode), YOUNG[0]))
+    assert far.lake.counted() == far.lake.listed() == after(mode, (), YOUNG)
 
 
 @pytest.mark.parametrize("mode", ["replace", "overwrite", "error"])
@@ -179,7 +235,7 @@ def test_an_older_run_that_publishes_beside_a_younger_one_loses_nothing_silently
             run(2, mode)
         if steps.passed < at:
             return False
-        found, last = counted(work.lake), after(mode, (), YOUNG)
+        found, last = work.lake.counted(), after(mode, (), YOUNG)
         if mode == "error":
             assert not all(done.values()), "who finds a file of another run is refused"
             if done[2]:
@@ -190,7 +246,7 @@ def test_an_older_run_that_publishes_beside_a_younger_one_loses_nothing_silently
             assert done[2]
             assert found in [after(mode, OLD[0] * (count > 0) + OLD[1] * (count > 1), YOUNG) for count in range(3)]
             assert not done[1] or found == after(mode, after("append", (), OLD), YOUNG)
-            assert mode == "overwrite" or listed(work.lake) == found
+            assert mode == "overwrite" or work.lake.listed() == found
         outcomes.add(tuple(done.values()))
         return True
 
@@ -198,39 +254,36 @@ def test_an_older_run_that_publishes_beside_a_younger_one_loses_nothing_silently
     assert outcomes == ({(True, False), (False, True)} if mode == "error" else {(True, True), (False, True)})
 
 
-def test_error_refuses_files_of_anybody_else_and_leaves_no_trace(work: Work) -> None:
-    work.anew()
+def test_error_refuses_files_of_anybody_else_and_leaves_no_trace(place: Work) -> None:
+    work = place
     work.run(1)
-    before = sorted(work.lake.rglob("*"))
+    before = work.lake.names()
     with pytest.raises(WriteRefused, match=r"is not empty \(store=.*its writer says on_new_run='error'; empty it"):
         work.run(2, "error")
-    assert sorted(work.lake.rglob("*")) == before
-    for path in [*work.lake.rglob("*.parquet")]:
-        path.unlink()
+    assert work.lake.names() == before
+    work.lake.remove(*(name for name in before if name.endswith(".parquet")))
     with pytest.raises(WriteRefused, match=r"is not empty \(_logio/run1\.save\.\.\.\)"):
         work.run(2, "error")
-    shutil.rmtree(work.lake / "orders")
+    work.lake.remove(*work.lake.names())
     work.run(2, "error")
     work.run(3)
     work.run(2, "error", token=2)  # executed again after a younger run has come: it had begun
-    assert counted(work.lake) == listed(work.lake) == after("append", (), (*YOUNG, LAST))
+    assert work.lake.counted() == work.lake.listed() == after("append", (), (*YOUNG, LAST))
     with pytest.raises(WriteRefused, match=r"belongs to run run2: a newer run has taken it over"):
         work.run(1)
 
 
 @pytest.mark.parametrize("mode", ["replace", "overwrite"])
-def test_what_no_run_has_published_is_not_removed(work: Work, mode: str) -> None:
-    work.anew()
-    foreign = work.lake / "orders" / "store=1" / "part-0.snappy.parquet"
-    foreign.parent.mkdir(parents=True)
-    foreign.write_bytes(b"of another program")
+def test_what_no_run_has_published_is_not_removed(place: Work, mode: str) -> None:
+    work, foreign = place, "orders/store=1/part-0.snappy.parquet"
+    work.lake.put(foreign, b"of another program")
     with pytest.raises(
         WriteRefused, match=r"has store=1/part-0\.snappy\.parquet, which no run of this folder has published"
     ):
         work.run(2, mode)
-    assert foreign.exists()
-    foreign.unlink()
-    (work.lake / "orders" / "store=1" / "_logio").mkdir()  # another writer's folder
+    assert foreign in work.lake.names()
+    work.lake.remove(foreign)
+    work.lake.put("orders/store=1/_logio/x.json")  # another writer's folder
     with pytest.raises(WriteRefused, match=r"has store=1(/_logio)?, which no run of this folder"):
         work.run(2, mode)
 
@@ -238,7 +291,8 @@ def test_what_no_run_has_published_is_not_removed(work: Work, mode: str) -> None
 def test_what_readers_that_list_would_read_is_looked_at(work: Work) -> None:
     """Partitions of a column that begins with an underscore, and folders behind links; not what a disk keeps at its root."""
     work.anew()
-    orders = work.lake / "orders"
+    assert isinstance(work.lake, FolderLake)
+    orders = work.lake.folder / "orders"
     (orders / "lost+found").mkdir(parents=True)
     (orders / "lost+found" / "#12").touch()
     (orders / "_region=eu").mkdir()
@@ -246,67 +300,65 @@ def test_what_readers_that_list_would_read_is_looked_at(work: Work) -> None:
     with pytest.raises(WriteRefused, match=r"is not empty \(_region=eu/part-0\.parquet\)"):
         work.run(2, "error")
     shutil.rmtree(orders / "_region=eu")
-    (work.lake / "elsewhere").mkdir()
-    (orders / "store=7").symlink_to(work.lake / "elsewhere")
+    (work.lake.folder / "elsewhere").mkdir()
+    (orders / "store=7").symlink_to(work.lake.folder / "elsewhere")
     with pytest.raises(WriteRefused, match=r"has store=7, which no run of this folder"):
         work.run(2, "replace")
     (orders / "store=7").unlink()
     work.run(2, "error")
 
 
-def test_a_damaged_receipt_is_named(work: Work) -> None:
-    work.anew()
+def test_a_damaged_receipt_is_named(place: Work) -> None:
+    work = place
     work.run(1)
     work.run(3, "overwrite")
-    receipt = next((work.lake / "orders" / "_logio").glob("run3.*.json"))
-    receipt.write_text("{")
-    with pytest.raises(
-        ConfigurationError, match=rf"{receipt.name} is no receipt of a DatasetWriter.*move it elsewhere"
-    ):
+    receipt = next(name for name in work.lake.names() if name.startswith("orders/_logio/run3."))
+    work.lake.put(receipt, b"{")
+    with pytest.raises(ConfigurationError, match=rf"{receipt} is no receipt of a DatasetWriter.*move it elsewhere"):
         work.run(2)
 
 
-def test_nothing_is_put_back_where_a_newer_run_overwrites(work: Work) -> None:
+def test_nothing_is_put_back_where_a_newer_run_overwrites(place: Work) -> None:
     """Which partitions would get the records is not known before: put back, they might park the run for good."""
-    work.anew()
+    work = place
     work.run(1)
     work.run(2, "overwrite")
     writer = DatasetWriter("lake", "orders", partition_by=("store",))
-    check_not_replaced(writer, str(work.lake), Owner("run3", 3.0))
+    check_not_replaced(writer, work.lake.url, Owner("run3", 3.0))
     with pytest.raises(WriteRefused, match=r"run run2, a newer one, overwrites partitions.*run run1 must not write"):
-        check_not_replaced(writer, str(work.lake), Owner("run1", 1.0))
+        check_not_replaced(writer, work.lake.url, Owner("run1", 1.0))
 
 
 @pytest.mark.parametrize("mode", ["replace", "overwrite"])
-def test_what_is_seen_before_its_record_does_not_count_and_is_not_removed(work: Work, mode: str) -> None:
+def test_what_is_seen_before_its_record_does_not_count_and_is_not_removed(place: Work, mode: str) -> None:
     """A file system that shows names late may show a younger run's files, and not yet that it is younger."""
-    work.anew()
+    work = place
     work.run(1)
     work.run(3)
-    record = next(work.lake.rglob("*.run3.joins"))
-    record.rename(work.lake / record.name)
-    assert counted(work.lake) == after("append", (), OLD)
+    record = next(name for name in work.lake.names() if name.endswith(".run3.joins"))
+    work.lake.remove(record)
+    assert work.lake.counted() == after("append", (), OLD)
     with pytest.raises(WriteRefused, match=r"has store=[01]/run3\.save.*, which no run of this folder has published"):
         work.run(2, mode)
-    assert listed(work.lake) == after("append", (), (*OLD, LAST))
-    (work.lake / record.name).rename(record)
+    assert work.lake.listed() == after("append", (), (*OLD, LAST))
+    work.lake.put(record)
     work.run(2, mode)
     assert (
-        counted(work.lake)
-        == listed(work.lake)
+        work.lake.counted()
+        == work.lake.listed()
         == after("append", after(mode, after("append", (), OLD), YOUNG), (LAST,))
     )
 
 
-def test_a_fresh_run_shuts_out_the_one_that_was_given_up(work: Work) -> None:
-    work.anew()
+def test_a_fresh_run_shuts_out_the_one_that_was_given_up(place: Work) -> None:
+    work = place
     work.run(1)
     fresh = work.driver(2)
     fresh.publish(fresh.action(1, YOUNG[0]), is_fresh=True)
-    assert counted(work.lake) == listed(work.lake) == after("append", (), (*OLD, YOUNG[0])), "it appends all the same"
+    assert work.lake.counted() == work.lake.listed() == after("append", (), (*OLD, YOUNG[0])), "it appends all the same"
     with pytest.raises(WriteRefused, match="run run1 must not write"):
         work.run(1, token=2)
     writer = DatasetWriter("lake", "orders")
-    check_not_replaced(writer, str(work.lake), Owner("run2", 2.0))
+    check_not_replaced(writer, work.lake.url, Owner("run2", 2.0))
     with pytest.raises(WriteRefused, match="run run1 must not write"):
-        check_not_replaced(writer, str(work.lake), Owner("run1", 1.0))
+        check_not_replaced(writer, work.lake.url, Owner("run1", 1.0))

@@ -220,7 +220,7 @@ def test_a_folder_that_is_not_there_is_not_made(lake: Lake, tmp_path: Path) -> N
         lake.driver.publish(lake.action(), url=str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/x", "relative/path", "postgresql://h/d"])
+@pytest.mark.parametrize("url", ["gs://bucket/x", "relative/path", "postgresql://h/d"])
 def test_a_connection_that_is_no_folder_is_refused(lake: Lake, url: str) -> None:
     with pytest.raises(ConfigurationError, match="connection 'lake' is no folder"):
         lake.driver.publish(lake.action(), url=url)

@@ -1,0 +1,110 @@
+"""Files that Arrow reaches where a connection's URL says: how they are opened, and put into an object store (ADR-124)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError
+
+_LASTING = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENAMETOOLONG,
+        errno.EINVAL,
+        errno.EROFS,
+    }
+)
+_DENIED = frozenset(
+    {
+        "ACCESS_DENIED",
+        "INVALID_ACCESS_KEY_ID",
+        "INVALID_CLIENT_TOKEN_ID",
+        "INVALID_SIGNATURE",
+        "MISSING_AUTHENTICATION_TOKEN",
+        "OPT_IN_REQUIRED",
+        "SIGNATURE_DOES_NOT_MATCH",
+        "UNRECOGNIZED_CLIENT",
+    }
+)
+_NO_BUCKET = "NO_SUCH_BUCKET"
+_SAID_BY_S3 = re.compile(r"AWS Error (\w+)")
+_NOT_FOUND = re.compile(r"Bucket '.*' not found")
+"""Arrow has no numbers for errors of S3, only their names, or words of its own."""
+
+
+def opened(named: str, url: str) -> tuple[Any, str]:
+    """The file system of a URL or a local path, and the path in it. `named` says what has the URL.
+
+    Raises `ConfigurationError`, `ExternalUnavailable`.
+    """
+    from pyarrow import fs
+
+    try:
+        if "://" in url:
+            system, path = fs.FileSystem.from_uri(url)
+            return system, path
+        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(url))
+    except (ValueError, NotImplementedError, OSError) as error:
+        # Not chained, nor quoted: the cause may repeat the URL, which may hold a password.
+        raise _not_opened(named, error) from None
+
+
+def _not_opened(named: str, error: Exception) -> LogioError:
+    """Arrow looks for the region of a bucket when it opens a URL without one."""
+    said = _said_by_s3(error)
+    if isinstance(error, OSError) and said is not None:
+        if is_lasting(error):
+            return ConfigurationError(f"{named} cannot be opened: S3 says {said}{next_step(error)}")
+        return ExternalUnavailable(f"{named} cannot be opened: S3 says {said}")
+    return ConfigurationError(
+        f"{named} is no folder that Arrow can open ({type(error).__name__}): give a local path, or a URI such as "
+        "file:///..., s3://bucket/path, hdfs://host:port/path"
+    )
+
+
+@contextmanager
+def whole_object(system: Any, path: str) -> Iterator[Any]:
+    """A stream into an object, which appears when the block ends: as a whole, or, if the block raises, not at all."""
+    stream = system.open_output_stream(path)
+    try:
+        yield stream
+        stream.close()
+    except BaseException:
+        # Closed or collected, Arrow's stream would complete the upload with what it has got: so it is never collected.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
+        raise
+
+
+def is_lasting(error: OSError) -> bool:
+    """Whether an error of a file system or an object store is one that waiting does not mend."""
+    return error.errno in _LASTING or _said_by_s3(error) in _DENIED | {_NO_BUCKET}
+
+
+def next_step(error: OSError) -> str:
+    """What to do about an error of an object store: the end of a message; empty for any other one."""
+    said = _said_by_s3(error)
+    if said == _NO_BUCKET:
+        return ". Make the bucket, or correct the URL of the connection"
+    if said in _DENIED:
+        return (
+            ". Give drivers and executors credentials that may list the bucket, and read, write and delete objects there: in "
+            "their environment (AWS_ACCESS_KEY_ID, ...), in ~/.aws, or as the role of the machine"
+        )
+    return ""
+
+
+def _said_by_s3(error: Exception) -> str | None:
+    if _NOT_FOUND.match(str(error)):
+        return _NO_BUCKET
+    found = _SAID_BY_S3.search(str(error))
+    return None if found is None else found[1]

@@ -1,0 +1,108 @@
+"""A published folder in an object store: the objects whose names begin alike (ADR-124)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from airflow_logio.arrow_files import opened
+from airflow_logio.dataflow.folder_files import FolderFiles
+from airflow_logio.errors import ConfigurationError
+
+SCHEME = "s3://"
+PARAMETERS = (
+    "region",
+    "scheme",
+    "endpoint_override",
+    "allow_delayed_open",
+    "tls_ca_file_path",
+    "tls_ca_dir_path",
+    "tls_verify_certificates",
+)
+"""What the URL may say, behind a question mark: nothing that is secret."""
+
+
+class ObjectFiles(FolderFiles):
+    """Its listings must show what was put before they were asked for, as those of S3 do. `system` is Arrow's."""
+
+    def __init__(self, system: Any, root: str) -> None:
+        self.system = system
+        self.root = root
+        self.where = f"{SCHEME}{root}"
+
+    @classmethod
+    def of(cls, named: str, url: str, folder: str = "") -> ObjectFiles:
+        """Of a folder below a URL; `named` says what has the URL. Raises `ConfigurationError`,
+        `ExternalUnavailable`."""
+        check_url(named, url)
+        system, root = opened(named, url)
+        return cls(system, "/".join(filter(None, (root.strip("/"), folder))))
+
+    def name(self, path: str) -> str:
+        return f"{self.where}/{path}"
+
+    def key(self, path: str) -> str:
+        """As Arrow's file system has it."""
+        return f"{self.root}/{path}" if path else self.root
+
+    def check(self) -> None:
+        self._infos("", recursive=False)
+
+    def is_there(self, path: str) -> bool:
+        from pyarrow import fs
+
+        return bool(self.system.get_file_info(self.key(path)).type != fs.FileType.NotFound)
+
+    def names(self, folder: str) -> list[str]:
+        with suppress(FileNotFoundError):
+            return [info.base_name for info in self._infos(folder, recursive=False)]
+        return []
+
+    def read(self, path: str) -> bytes:
+        with self.system.open_input_stream(self.key(path)) as stream:
+            return bytes(stream.read())
+
+    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        folders, names = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+        for info in self._infos("", recursive=True):
+            above, _, name = info.path.removeprefix(f"{self.root}/").rpartition("/")
+            (names if info.is_file else folders)[above].append(name)
+        left = [""]
+        while left:
+            folder = left.pop()
+            yield folder, folders[folder], names[folder]
+            left += [f"{folder}/{name}".lstrip("/") for name in folders[folder]]
+
+    def links(self, folder: str, names: list[str]) -> list[str]:
+        return []
+
+    def _infos(self, folder: str, *, recursive: bool) -> list[Any]:
+        """Raises FileNotFoundError where nothing is below the folder, and OSError if there is no bucket."""
+        from pyarrow import fs
+
+        return list(self.system.get_file_info(fs.FileSelector(self.key(folder), recursive=recursive)))
+
+
+def check_url(named: str, url: str) -> None:
+    """Executors get the URL as part of their jobs, so there must be no secret in it. Raises `ConfigurationError`."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if not parts.netloc:
+        raise ConfigurationError(f"{named} is no URL of a bucket: give s3://bucket/path")
+    if {"@", ":"} & set(parts.netloc):
+        raise ConfigurationError(
+            f"{named} has a user, a password or a port in its URL. Spark's executors get the URL, and what is secret would "
+            "be seen in plans and logs. Give s3://bucket/path alone: drivers and executors take credentials from their "
+            "environment (AWS_ACCESS_KEY_ID, ...), from ~/.aws, or from the role of the machine; a port goes into "
+            "endpoint_override"
+        )
+    if {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - set(PARAMETERS):
+        raise ConfigurationError(
+            f"{named} has other parameters in its URL than {', '.join(PARAMETERS)}. Spark's executors get the URL, and what "
+            "is secret would be seen in plans and logs: leave the others out, and credentials to the environment"
+        )

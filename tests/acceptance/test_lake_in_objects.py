@@ -1,0 +1,83 @@
+"""Datasets in an object store, published by real drivers of DataFrames, which die, stop and wake up: what counts is exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+from pyarrow import fs
+
+from airflow_logio import published_files
+from airflow_logio.crash import CrashPoint
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.runtime.launch import bundle
+from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from tests.support import lake
+from tests.support.object_store import ObjectStore
+from tests.support.running import ArmedSparkLauncher, has_ended, running
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(600)]
+
+BUCKET_ORDERS = bundle.parse_ref(
+    f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'bucket_orders.py'}:bucket_orders"
+)
+FILES, ROWS = 4, 500
+SITES = (f"{CrashPoint.IN_PLACING}:1", f"{CrashPoint.IN_PUBLICATION}:1", f"{CrashPoint.IN_PUBLICATION}:2:stop")
+
+
+@pytest.fixture
+def url(objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a new bucket. Drivers and executors find credentials where their user keeps them; no variable and no URL has any."""
+    home = tmp_path / "home"
+    (home / ".aws").mkdir(parents=True)
+    access, secret = objects.variables["AWS_ACCESS_KEY_ID"], objects.variables["AWS_SECRET_ACCESS_KEY"]
+    (home / ".aws" / "credentials").write_text(
+        f"[default]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n"
+    )
+    monkeypatch.setenv("HOME", str(home))
+    scheme, _, endpoint = objects.endpoint.partition("://")
+    return f"s3://{objects.new_bucket()}/lake?scheme={scheme}&endpoint_override={endpoint}&region=us-east-1"
+
+
+def test_dying_around_publication_and_a_zombie_beside_its_successor(
+    postgres_url: str, objects: ObjectStore, url: str, tmp_path: Path
+) -> None:
+    """The third driver is stopped between its objects and their receipt, and wakes up when the fourth has published."""
+    orders = lake.write_orders(tmp_path / "orders", FILES, ROWS)
+    launcher = ArmedSparkLauncher(tmp_path / "drivers", {("all", n): site for n, site in enumerate(SITES, start=1)})
+    settings = {
+        "ref": BUCKET_ORDERS,
+        "params": {"orders": str(orders)},
+        "connections": {"lake": url},
+        "payloads": str(tmp_path / "payloads"),
+        "spark": SparkSettings(connect=True, master="local[2]"),
+        "lease": Lease(6, 60),
+    }
+    with running(postgres_url, "", orders, launcher, end_old_drivers=False, **settings) as run:
+        run.until(lambda: run.is_running("all", 3), "two have died", timeout=300)
+        zombie = run.process("all")
+        run.until(
+            lambda: zombie.status() == psutil.STATUS_STOPPED,
+            "the third one has stopped while it publishes",
+            timeout=300,
+        )
+        run.until(lambda: run.is_running("all", 4), "it is replaced", timeout=300)
+        run.until(lambda: run.count("save.lake", "write") == FILES // 2, "its successor has published", timeout=300)
+        zombie.resume()
+        eventually(lambda: has_ended(zombie), what="the zombie exits", timeout=60)
+        run.finish(timeout=300)
+        assert run.status("all").incarnation == 4
+    base = url.partition("?")[0]
+    copied = tmp_path / "lake"
+    fs.copy_files(base.removeprefix("s3://"), str(copied), source_filesystem=objects.files())
+    expected = lake.expected_orders(orders)
+    assert lake.published_orders(copied) == expected
+    assert len(set(lake.drawn(copied))) == len(expected), "each order was drawn once"
+    there = sorted(str(path.relative_to(copied / "orders")) for path in copied.rglob("*.parquet"))
+    receipts = lake.receipts(copied / "orders")
+    assert len(receipts) == FILES // 2
+    assert sorted(file["path"] for receipt in receipts for file in receipt["files"]) == there
+    counted = published_files(url.replace("/lake?", "/lake/orders?"))
+    assert sorted(file.path for file in counted) == [f"{base}/orders/{name}" for name in there]

@@ -1,0 +1,354 @@
+"""Publishing into an object store: whole objects, the same whoever puts them, and errors that say what to do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from airflow_logio import DatasetWriter, FolderSource, ParquetWriter, Pipeline, published_files
+from airflow_logio.arrow_files import is_lasting, whole_object
+from airflow_logio.dataflow.object_files import ObjectFiles
+from airflow_logio.dataflow.published_folder import visible_files
+from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent
+from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.runtime.datasets.folder_inspection import check_not_replaced, inspect_folders
+from airflow_logio.runtime.payloads import Payloads, task_objects
+from tests.support.datasets import dataset_of
+from tests.support.lakes import BucketLake, reached
+from tests.support.object_store import ObjectStore
+from tests.support.publishers import Publisher
+from tests.support.relay import Relay, relay
+
+pytestmark = pytest.mark.slow
+
+ROWS = [(number, number % 2) for number in range(100)]
+WRITER = DatasetWriter("lake", "orders", partition_by=("store",))
+PART = 10 * 2**20
+"""Arrow puts what is larger in several parts."""
+
+
+class Bucket(BucketLake):
+    """And a driver that publishes into it."""
+
+    def __init__(self, objects: ObjectStore, folder: Path) -> None:
+        super().__init__(objects, objects.new_bucket())
+        self.payloads = folder / "payloads"
+        self.driver = self.driven(self.url)
+
+    def driven(self, url: str) -> Publisher:
+        return Publisher(url, Payloads(str(self.payloads)), 7, token=2)
+
+    def action(self) -> WriteAction:
+        return self.driver.action(3, ROWS[:50], ROWS[50:])
+
+    def put_at(self) -> dict[str, object]:
+        """When each object was put."""
+        found = self.files.get_file_info(fs.FileSelector(self.root, recursive=True))
+        return {info.path: info.mtime_ns for info in found if info.is_file and info.path.endswith(".parquet")}
+
+    def put(self, name: str, data: bytes = b"") -> None:
+        super().put(f"orders/{name}", data)
+
+
+def put_by_task(url: str, row: dict[str, object]) -> dict[str, str]:
+    """The line of a task that has one file to put."""
+    lines: list[dict[str, str]] = pa.Table.from_batches(
+        task_objects.put("lake", url, [pa.RecordBatch.from_pylist([row])])
+    ).to_pylist()
+    return lines[0]
+
+
+@pytest.fixture
+def bucket(objects: ObjectStore, tmp_path: Path) -> Iterator[Bucket]:
+    with reached(objects):
+        yield Bucket(objects, tmp_path)
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+
+def test_readers_find_the_records_and_nothing_else(bucket: Bucket) -> None:
+    bucket.driver.publish(bucket.action())
+    assert bucket.listed() == bucket.counted() == sorted(ROWS)
+    stem = "orders/_logio/run7.save.000000000003.json"
+    assert [name for name in bucket.names() if "/store=" not in name] == [
+        stem,
+        "orders/_logio/runs/00000000007000000.run7.joins",
+    ]
+    (first, *_) = published_files(f"s3://{bucket.root}/orders")
+    assert (first.run_uid, first.operator, first.number) == ("run7", "save", 3)
+    with bucket.files.open_input_file(first.path.removeprefix("s3://")) as file:
+        assert pq.ParquetFile(file).metadata.num_rows == first.records
+
+
+def test_doing_it_again_leaves_objects_alone_and_mends_what_is_no_copy(bucket: Bucket) -> None:
+    """Who reads an object would notice that it was put again: with another ETag, for example."""
+    action = bucket.action()
+    bucket.driver.publish(action)
+    before, put_at = bucket.contents(), bucket.put_at()
+    bucket.driver.publish(action)
+    assert (bucket.contents(), bucket.put_at()) == (before, put_at)
+    names = [name.removeprefix("orders/") for name in before if name.endswith(".parquet")]
+    bucket.put(names[0], b"half of a file")
+    bucket.put(names[1], b"x" * len(before[f"orders/{names[1]}"]))  # of the same size
+    bucket.remove(f"orders/{names[2]}")
+    bucket.driver.publish(action)
+    assert bucket.contents() == before
+
+
+def test_an_action_without_records_leaves_a_receipt_only(bucket: Bucket) -> None:
+    epoch = Payloads(str(bucket.payloads)).epoch("run7", "g", 1, 0)
+    made = dataset_of(epoch, pa.table({"id": [1], "store": [1]}).slice(1))
+    bucket.driver.publish(WriteAction("run7", "save", "lake", 3, 1, pa.table({}), dataset=str(made.reference)))
+    assert [name for name in bucket.names() if name.endswith(".json")] == ["orders/_logio/run7.save.000000000003.json"]
+    assert bucket.counted() == []
+
+
+def test_the_whole_bucket_may_be_the_folder(objects: ObjectStore, tmp_path: Path) -> None:
+    with reached(objects):
+        one = Bucket(objects, tmp_path)
+        one.driven(f"s3://{one.root.partition('/')[0]}").publish(one.action())
+        assert len(published_files(f"s3://{one.root.partition('/')[0]}/orders")) == 4
+
+
+def test_names_of_partitions_are_kept_as_they_are(bucket: Bucket, tmp_path: Path) -> None:
+    """Spark and Hive write ``%2F`` for a slash in a value: no URL is made of it, or read from it."""
+    (tmp_path / "file").write_bytes(b"whole")
+    name = "store=a%2Fb é+c/1.parquet"
+    row = {"source": str(tmp_path / "file"), "target": f"{bucket.root}/orders/{name}", "size": 5, "footer": 0}
+    assert put_by_task(bucket.url, row)["error"] == ""
+    files = ObjectFiles.of("it", bucket.url, "orders")
+    assert files.names("store=a%2Fb é+c") == ["1.parquet"]
+    assert list(visible_files(files)) == [(name, None)]
+    assert files.read(name) == b"whole"
+    assert files.name(name) == f"s3://{bucket.root}/orders/{name}"
+
+
+# --- an upload that ends early ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1_000, 2 * PART])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_what_is_not_whole_is_never_seen(bucket: Bucket, size: int, error: type[BaseException]) -> None:
+    """Arrow completes an upload when its stream is closed, and closes it when nobody holds it any more."""
+
+    def put() -> None:
+        with whole_object(bucket.files, f"{bucket.root}/half") as stream:
+            stream.write(b"x" * size)
+            raise error
+
+    with pytest.raises(error):
+        put()
+    assert bucket.names() == []
+
+
+def test_a_process_that_ends_after_an_error_completes_nothing(bucket: Bucket) -> None:
+    program = f"""
+from airflow_logio.arrow_files import opened, whole_object
+system, path = opened("it", "s3://{bucket.root}")
+with whole_object(system, path + "/half") as stream:
+    stream.write(b"x" * 1_000)
+    raise OSError
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "OSError")
+    assert bucket.names() == []
+
+
+def test_a_writer_of_single_files_leaves_no_half_of_one(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: pa.Table, stream: pa.NativeFile, **__: object) -> None:
+        stream.write(b"half")
+        raise OSError("no memory left")
+
+    writer, action = ParquetWriter("lake"), WriteAction("run1", "save", "lake", 1, 1, pa.table({"a": [1]}))
+    with writer.connect(f"s3://{bucket.root}") as place:
+        monkeypatch.setattr(pq, "write_table", fails)
+        with pytest.raises(ExternalUnavailable, match="no memory left"):
+            writer.write(place, action)
+        assert bucket.names() == []
+        monkeypatch.undo()
+        writer.write(place, action)
+    assert bucket.names() == ["run1/save/000000000001.parquet"]
+
+
+def test_a_file_that_is_not_what_its_manifest_says_is_not_put(bucket: Bucket, tmp_path: Path) -> None:
+    action = bucket.action()
+    next(bucket.payloads.rglob("*.parquet")).unlink()
+    with pytest.raises(LogInconsistent, match="write action 3 of 'save' has lost a file"):
+        bucket.driver.publish(action)
+    (tmp_path / "short").write_bytes(b"short")
+    row = {"source": str(tmp_path / "short"), "target": f"{bucket.root}/short", "size": 6, "footer": 0}
+    line = put_by_task(bucket.url, row)
+    assert line["error"] == "ExternalUnavailable"
+    assert "has 5 bytes, its manifest says 6" in line["said"]
+    assert not [name for name in bucket.names() if "_logio" not in name]
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def way(objects: ObjectStore) -> Iterator[Relay]:
+    port = urlsplit(objects.endpoint).port
+    assert port is not None
+    with relay(port) as made:
+        yield made
+
+
+def test_an_upload_that_is_cut_is_waited_for(bucket: Bucket, way: Relay, tmp_path: Path) -> None:
+    """One of its parts does not arrive; then it does."""
+    source = tmp_path / "large"
+    source.write_bytes(b"x" * (2 * PART + 1))
+    url = f"s3://{bucket.root}?scheme=http&endpoint_override=127.0.0.1:{way.port}"
+    row = {"source": str(source), "target": f"{bucket.root}/large", "size": source.stat().st_size, "footer": 0}
+
+    way.cut = re.compile(rb"PUT \S+partNumber=2&")
+    line = put_by_task(url, row)
+    assert way.cuts > 0
+    assert line["error"] == "ExternalUnavailable"
+    assert line["said"].startswith(f"connection 'lake': an executor cannot put {source} into the object store: ")
+    assert bucket.names() == []
+    way.cut = None
+    assert put_by_task(url, row)["error"] == ""
+    assert len(bucket.get("large")) == row["size"]
+
+
+def test_a_store_that_is_away_is_waited_for(bucket: Bucket, way: Relay) -> None:
+    """It goes when the first objects are there, and comes back."""
+    action = bucket.action()
+    driver = bucket.driven(f"s3://{bucket.root}?scheme=http&endpoint_override=127.0.0.1:{way.port}")
+    way.cut = re.compile(rb"(POST|PUT) \S+save\S+json")
+    with pytest.raises(ExternalUnavailable, match=r"connection 'lake': .*AWS Error NETWORK_CONNECTION"):
+        driver.publish(action)
+    assert bucket.counted() == [], "no receipt"
+    way.cut = None
+    driver.publish(action)
+    assert bucket.counted() == bucket.listed() == sorted(ROWS)
+
+
+def test_a_bucket_that_is_not_there_is_not_made(bucket: Bucket) -> None:
+    url = "s3://nowhere/lake"
+    says = r"connection 'lake': .*NO_SUCH_BUCKET.*\. Make the bucket, or correct the URL of the connection"
+    with pytest.raises(ConfigurationError, match=says):
+        bucket.driven(url).publish(bucket.action())
+    with pytest.raises(ConfigurationError, match=says):
+        check_not_replaced(WRITER, url, Owner("run7", 7.0))
+    pipeline = Pipeline("p", connections=["lake"])
+    pipeline.writer("save", WRITER, pipeline.source("raw", FolderSource("/orders")))
+    (found,) = inspect_folders(pipeline, {"lake": url})
+    assert found.problem is not None
+    assert re.search(says, found.problem)
+    with pytest.raises(OSError, match="NO_SUCH_BUCKET"):
+        published_files(url)
+
+
+@pytest.fixture
+def lock(objects: ObjectStore) -> Iterator[Callable[[], None]]:
+    """From then on nobody's credentials are good enough."""
+
+    def allowed(actions: str) -> None:
+        about = {"Content-Type": "text/plain"}
+        asked = urllib.request.Request(
+            f"{objects.endpoint}/moto-api/reset-auth", data=actions.encode(), headers=about, method="POST"
+        )
+        urllib.request.urlopen(asked).close()
+
+    yield lambda: allowed("0")
+    allowed("inf")
+
+
+def test_credentials_that_are_refused_are_said_and_not_shown(bucket: Bucket, lock: Callable[[], None]) -> None:
+    action = bucket.action()
+    lock()
+    with pytest.raises(
+        ConfigurationError, match=r"connection 'lake': .*INVALID_ACCESS_KEY_ID.*\. Give drivers"
+    ) as caught:
+        bucket.driver.publish(action)
+    assert "may list the bucket, and read, write and delete objects there" in str(caught.value)
+    assert "geheim" not in str(caught.value)
+
+
+def test_what_an_executor_is_refused_is_said(bucket: Bucket, lock: Callable[[], None]) -> None:
+    bucket.driver.before_copies = lock
+    with pytest.raises(
+        ConfigurationError,
+        match=r"an executor cannot put /.* into the object store: .*ACCESS_DENIED.*\. Give drivers and executors",
+    ):
+        bucket.driver.publish(bucket.action())
+
+
+def test_an_executor_that_puts_objects_where_nobody_looks_is_noticed(bucket: Bucket) -> None:
+    bucket.driver.is_shared = False
+    with pytest.raises(ConfigurationError, match="and the driver does not see them; driver and all executors need"):
+        bucket.driver.publish(bucket.action())
+    assert not [name for name in bucket.names() if name.endswith(".json")]
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s3://anna:gehe!m@bucket/lake", "has a user, a password or a port in its URL"),
+        ("s3://anna@bucket/lake", "has a user, a password or a port in its URL"),
+        ("s3://anna:gehe!m/x@bucket/lake", "has a user, a password or a port in its URL"),
+        ("s3://bucket/lake?session_token=gehe!m", "has other parameters in its URL than region, scheme"),
+        ("s3://bucket/lake?gehe!m", "has other parameters in its URL than region, scheme"),
+        ("s3://[gehe!m/lake", "is no URL of a bucket"),
+        ("s3://", "is no URL of a bucket"),
+        ("s3:///lake", "is no URL of a bucket"),
+    ],
+)
+def test_a_url_in_which_a_secret_may_be_is_refused(bucket: Bucket, url: str, says: str) -> None:
+    """It would be in the plans of jobs."""
+    action = replace(bucket.action(), dataset="none")
+    for ask in (
+        lambda: bucket.driven(url).publish(action),
+        lambda: check_not_replaced(WRITER, url, Owner("run7", 7.0)),
+        lambda: published_files(url),
+    ):
+        with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
+            ask()
+        assert "gehe!m" not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("name", "lasts"), [("SLOW_DOWN", False), ("NETWORK_CONNECTION", False), ("ACCESS_DENIED", True)]
+)
+def test_what_waiting_does_not_mend(name: str, lasts: bool) -> None:
+    assert is_lasting(OSError(f"When listing: AWS Error {name} during ListObjectsV2 operation: no")) is lasts
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ("AWS Error NETWORK_CONNECTION during", ExternalUnavailable, "cannot be opened: S3 says NETWORK_CONNECTION"),
+        ("AWS Error ACCESS_DENIED during", ConfigurationError, "cannot be opened: S3 says ACCESS_DENIED. Give drivers"),
+        ("Bucket 'gehe!m' not found", ConfigurationError, "S3 says NO_SUCH_BUCKET. Make the bucket"),
+    ],
+)
+def test_a_bucket_whose_region_cannot_be_found_out(
+    said: str, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow asks Amazon for it where the URL does not say it."""
+
+    class Away:
+        @staticmethod
+        def from_uri(_: str) -> None:
+            raise OSError(said)
+
+    monkeypatch.setattr(fs, "FileSystem", Away)
+    with pytest.raises(kind, match=re.escape(f"the folder {words}" if "cannot" in words else words)) as caught:
+        published_files("s3://gehe!m/lake")
+    assert "gehe!m" not in str(caught.value)
