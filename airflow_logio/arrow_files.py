@@ -30,6 +30,7 @@ _DENIED = frozenset(
         "INVALID_ACCESS_KEY_ID",
         "INVALID_CLIENT_TOKEN_ID",
         "INVALID_SIGNATURE",
+        "InvalidToken",
         "MISSING_AUTHENTICATION_TOKEN",
         "OPT_IN_REQUIRED",
         "SIGNATURE_DOES_NOT_MATCH",
@@ -37,7 +38,25 @@ _DENIED = frozenset(
     }
 )
 _NO_BUCKET = "NO_SUCH_BUCKET"
+_ELSEWHERE = "PermanentRedirect"
+_NEXT_STEPS = {
+    **dict.fromkeys(
+        _DENIED,
+        "Give drivers and executors credentials that may list the bucket, and read, write and delete objects there: in "
+        "their environment (AWS_ACCESS_KEY_ID, ...), in ~/.aws, or as the role of the machine",
+    ),
+    _NO_BUCKET: "Make the bucket, or correct the URL of the connection",
+    "InvalidBucketName": "Correct the bucket in the URL of the connection",
+    _ELSEWHERE: "Correct the region in the URL of the connection",
+    "AuthorizationHeaderMalformed": "Correct the region in the URL of the connection",
+    "KeyTooLongError": "Choose a shorter path or folder",
+    "AllAccessDisabled": "Ask who owns the bucket",
+    "AccountProblem": "Ask who owns the account",
+}
+"""What to do about the errors of S3 that waiting does not mend."""
 _SAID_BY_S3 = re.compile(r"AWS Error (\w+)")
+_NOT_KNOWN_TO_ARROW = re.compile(r"AWS Error UNKNOWN .*ExceptionName: (\w+)", re.DOTALL)
+_REDIRECTED = re.compile(r"AWS Error \w+ \(HTTP status 301\)")
 _NOT_FOUND = re.compile(r"Bucket '.*' not found")
 """Arrow has no numbers for errors of S3, only their names, or words of its own."""
 
@@ -74,37 +93,33 @@ def _not_opened(named: str, error: Exception) -> LogioError:
 
 @contextmanager
 def whole_object(system: Any, path: str) -> Iterator[Any]:
-    """A stream into an object, which appears when the block ends: as a whole, or, if the block raises, not at all."""
+    """A stream into an object, which appears in S3 when the block ends: as a whole, or, if the block raises, not at all."""
     stream = system.open_output_stream(path)
     try:
         yield stream
-        stream.close()
     except BaseException:
         # Closed or collected, Arrow's stream would complete the upload with what it has got: so it is never collected.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
         raise
+    stream.close()  # if this fails, it fails when the stream is collected, too: Arrow keeps the error
 
 
 def is_lasting(error: OSError) -> bool:
     """Whether an error of a file system or an object store is one that waiting does not mend."""
-    return error.errno in _LASTING or _said_by_s3(error) in _DENIED | {_NO_BUCKET}
+    return error.errno in _LASTING or _said_by_s3(error) in _NEXT_STEPS
 
 
-def next_step(error: OSError) -> str:
+def next_step(error: Exception) -> str:
     """What to do about an error of an object store: the end of a message; empty for any other one."""
-    said = _said_by_s3(error)
-    if said == _NO_BUCKET:
-        return ". Make the bucket, or correct the URL of the connection"
-    if said in _DENIED:
-        return (
-            ". Give drivers and executors credentials that may list the bucket, and read, write and delete objects there: in "
-            "their environment (AWS_ACCESS_KEY_ID, ...), in ~/.aws, or as the role of the machine"
-        )
-    return ""
+    step = _NEXT_STEPS.get(_said_by_s3(error) or "")
+    return "" if step is None else f". {step}"
 
 
 def _said_by_s3(error: Exception) -> str | None:
-    if _NOT_FOUND.match(str(error)):
+    text = str(error)
+    if _NOT_FOUND.match(text):
         return _NO_BUCKET
-    found = _SAID_BY_S3.search(str(error))
+    if _REDIRECTED.search(text):  # the answer to HEAD has no name
+        return _ELSEWHERE
+    found = _NOT_KNOWN_TO_ARROW.search(text) or _SAID_BY_S3.search(text)
     return None if found is None else found[1]

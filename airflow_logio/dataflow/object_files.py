@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from airflow_logio.arrow_files import opened
 from airflow_logio.dataflow.folder_files import FolderFiles
 from airflow_logio.errors import ConfigurationError
 
 SCHEME = "s3://"
+_DELAYED_OPEN = "allow_delayed_open"
 PARAMETERS = (
     "region",
     "scheme",
     "endpoint_override",
-    "allow_delayed_open",
+    _DELAYED_OPEN,
     "tls_ca_file_path",
     "tls_ca_dir_path",
     "tls_verify_certificates",
 )
 """What the URL may say, behind a question mark: nothing that is secret."""
+_OF_PATHS = "/:@!$&'()*+,;="
+"""What a URL's path may have as it is, beside letters and digits."""
 
 
 class ObjectFiles(FolderFiles):
@@ -34,12 +38,15 @@ class ObjectFiles(FolderFiles):
         self.where = f"{SCHEME}{root}"
 
     @classmethod
-    def of(cls, named: str, url: str, folder: str = "") -> ObjectFiles:
-        """Of a folder below a URL; `named` says what has the URL. Raises `ConfigurationError`,
-        `ExternalUnavailable`."""
-        check_url(named, url)
-        system, root = opened(named, url)
-        return cls(system, "/".join(filter(None, (root.strip("/"), folder))))
+    def of(cls, named: str, url: str, folder: str = "", *, is_quoted: bool = True) -> ObjectFiles:
+        """Of a folder below a URL. Arguments and errors are those of `open_bucket`."""
+        system, path = open_bucket(named, url, is_quoted=is_quoted)
+        root = "/".join(filter(None, (path.strip("/"), folder)))
+        if {"?", "#"} & set(root):
+            raise ConfigurationError(
+                f"{named}, folder {folder!r}: no reader could ask for a name with ? or #, choose another"
+            )
+        return cls(system, root)
 
     def name(self, path: str) -> str:
         return f"{self.where}/{path}"
@@ -86,6 +93,34 @@ class ObjectFiles(FolderFiles):
         return list(self.system.get_file_info(fs.FileSelector(self.key(folder), recursive=recursive)))
 
 
+def open_bucket(named: str, url: str, *, is_quoted: bool = True) -> tuple[Any, str]:
+    """Arrow's file system of a URL, and the path in it; `named` says what has the URL.
+
+    `is_quoted`: ``%XX`` in its path stands for another character, as in any URL. Raises `ConfigurationError`,
+    `ExternalUnavailable`.
+    """
+    check_url(named, url)
+    base, _, query = url.partition("?")
+    # Arrow takes no space, and no letter but those of ASCII.
+    base = quote(base, safe=f"{_OF_PATHS}%" if is_quoted else _OF_PATHS)
+    if _takes_delayed_open() and _DELAYED_OPEN not in dict(parse_qsl(query, keep_blank_values=True)):
+        # A small object is one request then, not three.
+        query = "&".join(filter(None, (query, f"{_DELAYED_OPEN}=true")))
+    return opened(named, f"{base}?{query}" if query else base)
+
+
+@cache
+def _takes_delayed_open() -> bool:
+    """Arrow 18 does not. Nobody is asked: neither for the region nor for credentials."""
+    from pyarrow import fs
+
+    try:
+        fs.FileSystem.from_uri(f"{SCHEME}none:none@none?region=none&{_DELAYED_OPEN}=true")
+    except (ValueError, NotImplementedError, OSError):
+        return False
+    return True
+
+
 def check_url(named: str, url: str) -> None:
     """Executors get the URL as part of their jobs, so there must be no secret in it. Raises `ConfigurationError`."""
     try:
@@ -94,6 +129,10 @@ def check_url(named: str, url: str) -> None:
         parts = urlsplit("")
     if not parts.netloc:
         raise ConfigurationError(f"{named} is no URL of a bucket: give s3://bucket/path")
+    if "#" in url or "//" in parts.path:
+        raise ConfigurationError(
+            f"{named} has # or an empty name in its URL: give s3://bucket/path, with one / between names"
+        )
     if {"@", ":"} & set(parts.netloc):
         raise ConfigurationError(
             f"{named} has a user, a password or a port in its URL. Spark's executors get the URL, and what is secret would "
@@ -101,7 +140,13 @@ def check_url(named: str, url: str) -> None:
             "environment (AWS_ACCESS_KEY_ID, ...), from ~/.aws, or from the role of the machine; a port goes into "
             "endpoint_override"
         )
-    if {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - set(PARAMETERS):
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    if any("@" in value for _, value in parameters):
+        raise ConfigurationError(
+            f"{named} has @ in a parameter of its URL, where a password may be. Spark's executors get the URL, and what is "
+            "secret would be seen in plans and logs: give host:port alone, and credentials to the environment"
+        )
+    if {name for name, _ in parameters} - set(PARAMETERS):
         raise ConfigurationError(
             f"{named} has other parameters in its URL than {', '.join(PARAMETERS)}. Spark's executors get the URL, and what "
             "is secret would be seen in plans and logs: leave the others out, and credentials to the environment"

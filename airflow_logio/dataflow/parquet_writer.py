@@ -42,8 +42,8 @@ class ParquetWriter(IdempotentWriter[_Place]):
 
     The connection's URL is a local path (the folder must be there) or a URI that Arrow can open (``file``, ``s3``, ``gs``,
     ``hdfs``); `folder` is below it. A file appears as a whole or not at all: it is written under a name beginning with a
-    dot, which readers of Parquet folders pass over, synced, and renamed; an object store puts it in one step. Files of
-    different runs never meet.
+    dot, which readers of Parquet folders pass over, synced, and renamed; in S3 it is put in one step. Files of different
+    runs never meet.
 
     With `schema`, a run begins with a file without records, so that readers find the schema even if nothing comes; records
     must then have exactly these columns and types. Without, the first file says it; a run that sends the writer nothing

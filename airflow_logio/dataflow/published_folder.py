@@ -38,13 +38,14 @@ class PublishedFile(NamedTuple):
 def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     """The files that count in a folder of a `DatasetWriter`, at one instant: of each write action all of them or none.
 
-    `folder` is a path, or a URL ``s3://bucket/path`` without credentials, which the process has as for Arrow. Those of older
-    runs come first. Columns of `partition_by` are in the names of their folders. A file may be removed after it was listed,
-    when a newer run replaces it: list again then. Raises OSError if the folder cannot be read, `ConfigurationError`,
-    `ExternalUnavailable`.
+    `folder` is a path, or a URL ``s3://bucket/path`` without credentials, which the process has as for Arrow. Nothing in its
+    path is quoted, as in those of files. Those of older runs come first. Columns of `partition_by` are in the names of their
+    folders. A file may be removed after it was listed, when a newer run replaces it: list again then. Raises OSError if the
+    folder cannot be read, `ConfigurationError`, `ExternalUnavailable`.
     """
     given = os.fspath(folder)
-    files = ObjectFiles.of("the folder", given) if given.startswith(SCHEME) else LocalFiles(given)
+    is_url = given.startswith(SCHEME)
+    files = ObjectFiles.of("the folder", given, is_quoted=False) if is_url else LocalFiles(given)
     files.check()
     receipts = list(receipts_of(files))  # before the records, as `FolderRuns.counted` needs it
     return [

@@ -53,7 +53,7 @@ def test_dying_around_publication_and_a_zombie_beside_its_successor(
         "connections": {"lake": url},
         "payloads": str(tmp_path / "payloads"),
         "spark": SparkSettings(connect=True, master="local[2]"),
-        "lease": Lease(6, 60),
+        "lease": Lease(8, 90),
     }
     with running(postgres_url, "", orders, launcher, end_old_drivers=False, **settings) as run:
         run.until(lambda: run.is_running("all", 3), "two have died", timeout=300)

@@ -80,7 +80,7 @@ class BucketLake(Lake):
 
     def __init__(self, objects: ObjectStore, bucket: str) -> None:
         self.root = f"{bucket}/{uuid.uuid4().hex}"
-        self.url = f"s3://{self.root}?allow_delayed_open=true"  # a third of the requests
+        self.url = f"s3://{self.root}"
         self.files = objects.files()
 
     def counted(self) -> list[Row]:

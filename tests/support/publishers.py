@@ -23,10 +23,16 @@ Row = tuple[int, int]
 
 
 class Publisher:
-    """A driver of run `run`, started at second `run` of time, that publishes into ``orders`` below the lake's URL."""
+    """A driver of run `run`, started at second `run` of time, that publishes into `folder` below the lake's URL."""
 
     def __init__(
-        self, lake: str | Path, payloads: Payloads, run: int, on_new_run: str = "append", token: int = 1
+        self,
+        lake: str | Path,
+        payloads: Payloads,
+        run: int,
+        on_new_run: str = "append",
+        token: int = 1,
+        folder: str = "orders",
     ) -> None:
         self.run_uid = f"run{run}"
         self.copied = 0
@@ -38,7 +44,7 @@ class Publisher:
         self._payloads = payloads
         self._token = token
         self._owner = Owner(self.run_uid, float(run))
-        self._writer = DatasetWriter("lake", "orders", partition_by=("store",), on_new_run=on_new_run)
+        self._writer = DatasetWriter("lake", folder, partition_by=("store",), on_new_run=on_new_run)
 
     def publish(self, *actions: WriteAction, url: str = "", is_fresh: bool = False) -> None:
         """Execute the actions as one driver does: over one connection."""

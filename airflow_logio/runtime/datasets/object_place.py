@@ -18,7 +18,9 @@ from airflow_logio.runtime.datasets.publications import ActionNames, Publication
 from airflow_logio.runtime.datasets.published_places import PublishedPlace
 from airflow_logio.runtime.payloads import task_objects
 
-_QUESTIONS_AT_ONCE = 16
+_AT_ONCE = 16
+"""Questions and removals."""
+_MOST_BYTES_OF_A_KEY = 1024
 
 
 class ObjectPlace(PublishedPlace):
@@ -50,6 +52,7 @@ class ObjectPlace(PublishedPlace):
         ]
         if not copies:
             return
+        self._check_keys(copies)
         failed = [line for line in job(where, copies, self._task) if line["error"]]
         if failed:  # what waiting does not mend comes first
             first = min(failed, key=lambda line: line["error"] == ExternalUnavailable.__name__)
@@ -62,17 +65,31 @@ class ObjectPlace(PublishedPlace):
         return True
 
     def remove(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            with suppress(FileNotFoundError):  # another driver has
-                self.files.system.delete_file(self.files.key(path))
+        with ThreadPoolExecutor(_AT_ONCE) as threads:  # each is three requests
+            list(threads.map(self._remove, paths))
+
+    def _remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):  # another driver has
+            self.files.system.delete_file(self.files.key(path))
 
     def _put(self, path: str, data: bytes) -> None:
         with whole_object(self.files.system, self.files.key(path)) as stream:
             stream.write(data)
 
+    def _check_keys(self, copies: Copies) -> None:
+        """S3 says it of each object, and Arrow not by a name that it knows. Raises `ConfigurationError`."""
+        for copy in copies:
+            key = copy.target.partition("/")[2]
+            size = len(key.encode())
+            if size > _MOST_BYTES_OF_A_KEY:
+                raise ConfigurationError(
+                    f"{self._named}: an object would have a name of {size:,} bytes ({key[:80]}...), and S3 takes "
+                    f"{_MOST_BYTES_OF_A_KEY:,}: choose a shorter path or folder, or partition by fewer columns"
+                )
+
     def _check(self, copies: Copies) -> None:
         """Raises `ConfigurationError` for an object that an executor has put where the driver does not see it."""
-        with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as threads:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = list(threads.map(lambda copy: self.files.system.get_file_info(copy.target), copies))
         for copy, info in zip(copies, found, strict=True):
             if not info.is_file or info.size != copy.size:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import re
 import subprocess
 import sys
+import threading
 import urllib.request
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +21,15 @@ import pytest
 from pyarrow import fs
 
 from airflow_logio import DatasetWriter, FolderSource, ParquetWriter, Pipeline, published_files
-from airflow_logio.arrow_files import is_lasting, whole_object
-from airflow_logio.dataflow.object_files import ObjectFiles
+from airflow_logio.arrow_files import is_lasting, next_step, whole_object
+from airflow_logio.dataflow import object_files
+from airflow_logio.dataflow.object_files import ObjectFiles, open_bucket
 from airflow_logio.dataflow.published_folder import visible_files
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.datasets.folder_inspection import check_not_replaced, inspect_folders
+from airflow_logio.runtime.datasets.object_place import ObjectPlace
 from airflow_logio.runtime.payloads import Payloads, task_objects
 from tests.support.datasets import dataset_of
 from tests.support.lakes import BucketLake, reached
@@ -53,10 +59,9 @@ class Bucket(BucketLake):
     def action(self) -> WriteAction:
         return self.driver.action(3, ROWS[:50], ROWS[50:])
 
-    def put_at(self) -> dict[str, object]:
-        """When each object was put."""
-        found = self.files.get_file_info(fs.FileSelector(self.root, recursive=True))
-        return {info.path: info.mtime_ns for info in found if info.is_file and info.path.endswith(".parquet")}
+    def through(self, way: Relay) -> str:
+        """Its URL by another way."""
+        return f"s3://{self.root}?scheme=http&endpoint_override=127.0.0.1:{way.port}"
 
     def put(self, name: str, data: bytes = b"") -> None:
         super().put(f"orders/{name}", data)
@@ -76,6 +81,14 @@ def bucket(objects: ObjectStore, tmp_path: Path) -> Iterator[Bucket]:
         yield Bucket(objects, tmp_path)
 
 
+@pytest.fixture
+def way(objects: ObjectStore) -> Iterator[Relay]:
+    port = urlsplit(objects.endpoint).port
+    assert port is not None
+    with relay(port) as made:
+        yield made
+
+
 # --- what is there ----------------------------------------------------------------------------------------------------
 
 
@@ -93,13 +106,14 @@ def test_readers_find_the_records_and_nothing_else(bucket: Bucket) -> None:
         assert pq.ParquetFile(file).metadata.num_rows == first.records
 
 
-def test_doing_it_again_leaves_objects_alone_and_mends_what_is_no_copy(bucket: Bucket) -> None:
+def test_doing_it_again_leaves_objects_alone_and_mends_what_is_no_copy(bucket: Bucket, way: Relay) -> None:
     """Who reads an object would notice that it was put again: with another ETag, for example."""
     action = bucket.action()
     bucket.driver.publish(action)
-    before, put_at = bucket.contents(), bucket.put_at()
-    bucket.driver.publish(action)
-    assert (bucket.contents(), bucket.put_at()) == (before, put_at)
+    before = bucket.contents()
+    way.cut = re.compile(rb"(PUT|POST) \S+\.parquet")
+    bucket.driven(bucket.through(way)).publish(action)
+    assert (bucket.contents(), way.cuts) == (before, 0)
     names = [name.removeprefix("orders/") for name in before if name.endswith(".parquet")]
     bucket.put(names[0], b"half of a file")
     bucket.put(names[1], b"x" * len(before[f"orders/{names[1]}"]))  # of the same size
@@ -136,6 +150,92 @@ def test_names_of_partitions_are_kept_as_they_are(bucket: Bucket, tmp_path: Path
     assert files.name(name) == f"s3://{bucket.root}/orders/{name}"
 
 
+@pytest.mark.parametrize("folder", ["größe", "my orders", "a%2Fb"])
+def test_a_folder_of_any_name_is_found_by_its_name(bucket: Bucket, folder: str) -> None:
+    """The connection's path is quoted, or not, as Airflow makes URLs; a reader gives what the writer was given."""
+    driver = Publisher(bucket.url, Payloads(str(bucket.payloads)), 7, folder=folder)
+    action = driver.action(3, ROWS[:50], ROWS[50:])
+    for path in ("é x", "%C3%A9%20x"):
+        driver.publish(action, url=f"{bucket.url}/{path}")
+    found = published_files(f"s3://{bucket.root}/é x/{folder}")
+    there = [f"s3://{bucket.root}/{name}" for name in bucket.names() if name.endswith(".parquet")]
+    assert sorted(file.path for file in found) == there
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("folder", ["what?", "no#1"])
+def test_a_folder_that_no_url_can_name_is_refused(bucket: Bucket, folder: str) -> None:
+    driver = Publisher(bucket.url, Payloads(str(bucket.payloads)), 7, folder=folder)
+    with pytest.raises(ConfigurationError, match=r"connection 'lake', folder '.*': no reader could ask for a name"):
+        driver.publish(driver.action(3, ROWS))
+    assert bucket.names() == []
+
+
+def test_a_small_object_is_one_request(bucket: Bucket, way: Relay) -> None:
+    """Larger ones are begun by a POST."""
+    way.cut = re.compile(rb"POST ")
+    bucket.driven(bucket.through(way)).publish(bucket.action())
+    assert (bucket.counted(), way.cuts) == (sorted(ROWS), 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "knows", "asked"),
+    [
+        ("s3://b/l", True, "s3://b/l?allow_delayed_open=true"),
+        ("s3://b/l?region=x", True, "s3://b/l?region=x&allow_delayed_open=true"),
+        ("s3://b/l?allow_delayed_open=false", True, "s3://b/l?allow_delayed_open=false"),
+        ("s3://b/l?region=x", False, "s3://b/l?region=x"),
+        ("s3://b/l", False, "s3://b/l"),
+    ],
+)
+def test_what_arrow_is_asked_for(url: str, knows: bool, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow 18 refuses a parameter that it does not know."""
+
+    class Arrow:
+        @staticmethod
+        def from_uri(given: str) -> tuple[str, str]:
+            if "delayed" in given and not knows:
+                raise pa.ArrowInvalid("Unexpected query parameter in S3 URI")
+            return given, ""
+
+    monkeypatch.setattr(fs, "FileSystem", Arrow)
+    monkeypatch.setattr(object_files, "_takes_delayed_open", object_files._takes_delayed_open.__wrapped__)
+    assert open_bucket("it", url)[0] == asked
+
+
+def test_tasks_of_a_process_share_a_client(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def opens(named: str, url: str) -> tuple[object, str]:
+        made.append((named, url))
+        return open_bucket(named, url)
+
+    monkeypatch.setattr(task_objects, "open_bucket", opens)
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"whole")
+        row = {"source": str(tmp_path / name), "target": f"{bucket.root}/{name}", "size": 5, "footer": 0}
+        assert put_by_task(bucket.url, row)["error"] == ""
+    assert made == [("connection 'lake'", bucket.url)]
+
+
+def test_objects_are_removed_side_by_side(bucket: Bucket) -> None:
+    """Each of them is three requests, which wait for nothing but the store."""
+    place = ObjectPlace("lake", bucket.url, "orders")
+    both, gone = threading.Barrier(2, timeout=30), []
+
+    class System:
+        @staticmethod
+        def delete_file(key: str) -> None:
+            both.wait()
+            gone.append(key)
+            if key.endswith("b"):
+                raise FileNotFoundError
+
+    place.files.system = System()
+    place.remove(iter(["a", "b"]))
+    assert sorted(gone) == [f"{bucket.root}/orders/a", f"{bucket.root}/orders/b"]
+
+
 # --- an upload that ends early ----------------------------------------------------------------------------------------
 
 
@@ -167,6 +267,41 @@ with whole_object(system, path + "/half") as stream:
     assert bucket.names() == []
 
 
+def test_an_upload_whose_end_fails_is_not_completed_later(bucket: Bucket, way: Relay) -> None:
+    """Arrow keeps the error: the stream may be collected."""
+    system, root = open_bucket("it", bucket.through(way))
+    with pytest.raises(OSError, match="NETWORK_CONNECTION") as caught, whole_object(system, f"{root}/small") as stream:
+        stream.write(b"x" * 1_000)
+        way.cut = re.compile(rb"PUT ")
+    way.cut = None
+    del stream, caught
+    gc.collect()
+    assert bucket.names() == []
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_stream_is_kept_for_ever_only_where_its_block_fails(fails: bool) -> None:
+    class Stream:
+        def close(self) -> None:
+            raise OSError
+
+    class System:
+        @staticmethod
+        def open_output_stream(_: str) -> Stream:
+            return Stream()
+
+    def put() -> weakref.ref[Stream]:
+        with pytest.raises(OSError), whole_object(System, "a") as stream:
+            made = weakref.ref(stream)
+            if fails:
+                raise OSError
+        return made
+
+    made = put()
+    gc.collect()
+    assert (made() is not None) is fails
+
+
 def test_a_writer_of_single_files_leaves_no_half_of_one(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: pa.Table, stream: pa.NativeFile, **__: object) -> None:
         stream.write(b"half")
@@ -183,35 +318,33 @@ def test_a_writer_of_single_files_leaves_no_half_of_one(bucket: Bucket, monkeypa
     assert bucket.names() == ["run1/save/000000000001.parquet"]
 
 
-def test_a_file_that_is_not_what_its_manifest_says_is_not_put(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_file_that_is_not_what_its_manifest_says_is_not_put(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is a stream opened, which could not be closed."""
     action = bucket.action()
     next(bucket.payloads.rglob("*.parquet")).unlink()
     with pytest.raises(LogInconsistent, match="write action 3 of 'save' has lost a file"):
         bucket.driver.publish(action)
     (tmp_path / "short").write_bytes(b"short")
     row = {"source": str(tmp_path / "short"), "target": f"{bucket.root}/short", "size": 6, "footer": 0}
+    monkeypatch.delattr(task_objects, "whole_object")
     line = put_by_task(bucket.url, row)
-    assert line["error"] == "ExternalUnavailable"
-    assert "has 5 bytes, its manifest says 6" in line["said"]
+    assert line["error"] == "ConfigurationError"
+    assert (
+        "has 5 bytes, its manifest says 6: driver and executors need the payload store under one path" in line["said"]
+    )
     assert not [name for name in bucket.names() if "_logio" not in name]
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def way(objects: ObjectStore) -> Iterator[Relay]:
-    port = urlsplit(objects.endpoint).port
-    assert port is not None
-    with relay(port) as made:
-        yield made
-
-
 def test_an_upload_that_is_cut_is_waited_for(bucket: Bucket, way: Relay, tmp_path: Path) -> None:
     """One of its parts does not arrive; then it does."""
     source = tmp_path / "large"
     source.write_bytes(b"x" * (2 * PART + 1))
-    url = f"s3://{bucket.root}?scheme=http&endpoint_override=127.0.0.1:{way.port}"
+    url = bucket.through(way)
     row = {"source": str(source), "target": f"{bucket.root}/large", "size": source.stat().st_size, "footer": 0}
 
     way.cut = re.compile(rb"PUT \S+partNumber=2&")
@@ -228,7 +361,7 @@ def test_an_upload_that_is_cut_is_waited_for(bucket: Bucket, way: Relay, tmp_pat
 def test_a_store_that_is_away_is_waited_for(bucket: Bucket, way: Relay) -> None:
     """It goes when the first objects are there, and comes back."""
     action = bucket.action()
-    driver = bucket.driven(f"s3://{bucket.root}?scheme=http&endpoint_override=127.0.0.1:{way.port}")
+    driver = bucket.driven(bucket.through(way))
     way.cut = re.compile(rb"(POST|PUT) \S+save\S+json")
     with pytest.raises(ExternalUnavailable, match=r"connection 'lake': .*AWS Error NETWORK_CONNECTION"):
         driver.publish(action)
@@ -304,6 +437,13 @@ def test_an_executor_that_puts_objects_where_nobody_looks_is_noticed(bucket: Buc
         ("s3://anna:gehe!m/x@bucket/lake", "has a user, a password or a port in its URL"),
         ("s3://bucket/lake?session_token=gehe!m", "has other parameters in its URL than region, scheme"),
         ("s3://bucket/lake?gehe!m", "has other parameters in its URL than region, scheme"),
+        ("s3://bucket/lake?endpoint_override=user:gehe!m@minio:9000", "has @ in a parameter of its URL"),
+        ("s3://bucket/lake?endpoint_override=user:gehe!m%40minio:9000", "has @ in a parameter of its URL"),
+        ("s3://bucket/lake?endpoint_override=http://u:gehe!m@h:1", "has @ in a parameter of its URL"),
+        ("s3://bucket/lake#gehe!m", "has # or an empty name in its URL"),
+        ("s3://bucket/lake?region=x#secret_key=gehe!m", "has # or an empty name in its URL"),
+        ("s3://bucket//lake", "has # or an empty name in its URL"),
+        ("s3://bucket/lake//orders", "has # or an empty name in its URL"),
         ("s3://[gehe!m/lake", "is no URL of a bucket"),
         ("s3://", "is no URL of a bucket"),
         ("s3:///lake", "is no URL of a bucket"),
@@ -323,11 +463,92 @@ def test_a_url_in_which_a_secret_may_be_is_refused(bucket: Bucket, url: str, say
         assert caught.value.__cause__ is None
 
 
+_NAMELESS = "UNKNOWN (HTTP status 400) during PutObject operation: Unable to parse ExceptionName: "
+
+
 @pytest.mark.parametrize(
-    ("name", "lasts"), [("SLOW_DOWN", False), ("NETWORK_CONNECTION", False), ("ACCESS_DENIED", True)]
+    ("said", "step"),
+    [
+        ("SLOW_DOWN", None),
+        ("NETWORK_CONNECTION", None),
+        ("UNKNOWN (HTTP status 400) during HeadObject operation: No response body.", None),
+        (f"{_NAMELESS}RequestTimeTooSkewed Message: later", None),
+        ("ACCESS_DENIED during ListObjectsV2 operation: no", "Give drivers and executors credentials"),
+        (f"{_NAMELESS}InvalidToken Message: no", "Give drivers and executors credentials"),
+        (f"{_NAMELESS}KeyTooLongError Message: Your key is too long", "Choose a shorter path"),
+        (f"{_NAMELESS}PermanentRedirect Message: use another endpoint", "Correct the region"),
+        (f"{_NAMELESS}AuthorizationHeaderMalformed Message: the region", "Correct the region"),
+        ("UNKNOWN (HTTP status 301) during HeadObject operation: No response body.", "Correct the region"),
+        (f"{_NAMELESS}InvalidBucketName Message: no", "Correct the bucket"),
+        (f"{_NAMELESS}AllAccessDisabled Message: no", "Ask who owns the bucket"),
+        (f"{_NAMELESS}AccountProblem Message: no", "Ask who owns the account"),
+    ],
 )
-def test_what_waiting_does_not_mend(name: str, lasts: bool) -> None:
-    assert is_lasting(OSError(f"When listing: AWS Error {name} during ListObjectsV2 operation: no")) is lasts
+def test_what_waiting_does_not_mend(said: str, step: str | None) -> None:
+    """Arrow has the names that it does not know in the text alone."""
+    error = OSError(f"When uploading object with key 'k' in bucket 'b': AWS Error {said}")
+    assert is_lasting(error) is (step is not None)
+    assert next_step(error).startswith(f". {step}" if step else "")
+    assert bool(next_step(error)) is (step is not None)
+
+
+def test_names_that_are_too_long_for_s3_are_refused_before_any_job(bucket: Bucket) -> None:
+    action = bucket.action()
+    bucket.driver.publish(action)
+    below = bucket.root.partition("/")[2]
+    longest = max(len(f"{below}//{name}") for name in bucket.names())
+    just, one_more = (bucket.driven(f"s3://{bucket.root}/{'x' * (more - longest)}") for more in (1024, 1025))
+    just.publish(action)
+    with pytest.raises(
+        ConfigurationError, match=r"have a name of 1,025 bytes \(.*S3 takes 1,024: choose a shorter path"
+    ):
+        one_more.publish(action)
+    assert (just.copied, one_more.copied) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOENT, "ExternalUnavailable"),
+        (errno.ESTALE, "ExternalUnavailable"),
+        (errno.EIO, "ExternalUnavailable"),
+        (errno.EACCES, "ConfigurationError"),
+    ],
+)
+def test_a_payload_file_that_cannot_be_read_is_no_fault_of_the_object_store(
+    bucket: Bucket, tmp_path: Path, number: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(number, "no")
+
+    (tmp_path / "a").write_bytes(b"whole")
+    row = {"source": str(tmp_path / "a"), "target": f"{bucket.root}/a", "size": 5, "footer": 0}
+    monkeypatch.setattr(task_objects, "blocks", fails)
+    missing = row | {"source": str(tmp_path / "missing")}
+    assert put_by_task(bucket.url, missing)["error"] == "ExternalUnavailable"
+    line = put_by_task(bucket.url, row)
+    assert line["error"] == kind
+    says = (
+        f"an executor cannot read {tmp_path}/a: driver and executors need the payload store under one path, as one user"
+    )
+    assert line["said"].startswith(says)
+    assert bucket.names() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(pa.ArrowInvalid("no"), "ConfigurationError"), (pa.lib.ArrowMemoryError("no"), "ExternalUnavailable")],
+)
+def test_what_arrow_says_itself_is_said(
+    bucket: Bucket, error: Exception, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(task_objects, "_put", fails)
+    line = put_by_task(bucket.url, {"source": "s", "target": "t", "size": 5, "footer": 0})
+    assert line["error"] == kind
+    assert line["said"] == "connection 'lake': an executor cannot put s into the object store: no"
 
 
 @pytest.mark.parametrize(
@@ -348,6 +569,7 @@ def test_a_bucket_whose_region_cannot_be_found_out(
         def from_uri(_: str) -> None:
             raise OSError(said)
 
+    monkeypatch.setattr(object_files, "_takes_delayed_open", lambda: False)
     monkeypatch.setattr(fs, "FileSystem", Away)
     with pytest.raises(kind, match=re.escape(f"the folder {words}" if "cannot" in words else words)) as caught:
         published_files("s3://gehe!m/lake")
