@@ -18,7 +18,7 @@ from tests.support.object_store import ObjectStore
 from tests.support.running import ArmedSparkLauncher, has_ended, running
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(600)]
 
 BUCKET_ORDERS = bundle.parse_ref(
     f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'bucket_orders.py'}:bucket_orders"
