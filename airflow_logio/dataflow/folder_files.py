@@ -72,7 +72,7 @@ class LocalFiles(FolderFiles):
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
         def failed(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError) or error.filename == self.where:
-                raise error  # else somebody has removed a folder within it meanwhile
+                raise error  # else another process has removed a folder within it meanwhile
 
         for found, folders, names in os.walk(self.where, onerror=failed):
             below = os.path.relpath(found, self.where)

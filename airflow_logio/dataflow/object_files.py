@@ -111,7 +111,7 @@ def open_bucket(named: str, url: str, *, is_quoted: bool = True) -> tuple[Any, s
 
 @cache
 def _takes_delayed_open() -> bool:
-    """Arrow 18 does not. Nobody is asked: neither for the region nor for credentials."""
+    """Arrow 18 does not. The question needs no network: it names a region and credentials."""
     from pyarrow import fs
 
     try:

@@ -10,7 +10,7 @@ from airflow_logio.store.records import GroupRef
 
 @dataclass(frozen=True, slots=True)
 class DirectAddress:
-    """Of one incarnation of a group. Who can read the log can ask there, and nobody else."""
+    """Of one incarnation of a group. Any process that can read the log can ask there, and no other."""
 
     incarnation: int
     location: str

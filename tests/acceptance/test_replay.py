@@ -123,7 +123,7 @@ def test_drivers_that_do_not_reach_each_other_say_so_and_are_right(
     with running(log_url, warehouse_url, sales, PlainLauncher(tmp_path / "drivers"), ref=ref) as run:
         run.finish()
         for group, sender in (("items", "doubled"), ("more", "items"), ("ends", "more"), ("late", "more")):
-            said = f"records of group {sender} do not come directly at {CLOSED}: nobody answers there"
+            said = f"records of group {sender} do not come directly at {CLOSED}: no one answers there"
             assert run.log_of(group, 10_000).count(said) == 1
             assert "came directly" not in run.log_of(group, 10_000)
     items, totals = expected()

@@ -1,4 +1,4 @@
-"""Hands over the bodies that a driver has kept, to whoever shows the token of its incarnation."""
+"""Hands over the bodies that a driver has kept, to any process that shows the token of its incarnation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Doorkeeper(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
 class BodyServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """Serves from when it is made until `shutdown`, on a free port of one address of this host. Raises what Arrow raises.
 
-    Who has no certificate does not get past the handshake: nothing is read of what it sends.
+    A client without the certificate does not get past the handshake: nothing is read of what it sends.
     """
 
     def __init__(self, kept: KeptBodies, credentials: Credentials, host: str) -> None:

@@ -22,7 +22,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The server's key never leaves its process. Whoever asks shows `client`, or does not get past the handshake."""
+    """The server's key never leaves its process. A receiver shows `client`, or fails in the handshake."""
 
     server: Pair = field(repr=False)
     client: Pair = field(repr=False)

@@ -17,7 +17,7 @@ from airflow_logio.runtime.systems.arrow import decode
 log = logging.getLogger(__name__)
 
 MOST_KEPT = 4 * BYTES_AT_ONCE
-"""Bytes of bodies that have come and that nobody has asked for: hints that have led nowhere."""
+"""Bytes of bodies that have come and that no one has asked for: hints that have led nowhere."""
 MOST_HINTS = 10_000
 
 
@@ -27,7 +27,7 @@ class DirectBodies(Offers):
     def __init__(self, peer_of: Callable[[str], Peer | None]) -> None:
         self._peer_of = peer_of
         self._coming: dict[str, OrderedDict[bytes, int]] = {}
-        """Operator → digests that nobody was asked for, with the sizes of bodies: hints, in order."""
+        """Operator → digests that no driver was asked for, with the sizes of bodies: hints, in order."""
         self._wanted: Counter[bytes] = Counter()
         """Digest → for how many events it will be asked for. Equal events have one digest."""
         self._answers: OrderedDict[bytes, bytes | None] = OrderedDict()

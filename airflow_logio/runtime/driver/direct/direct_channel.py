@@ -33,8 +33,9 @@ SHUTDOWN_SECONDS = 2.0
 LINGER_SECONDS = 120.0
 """For so long a driver whose group has finished stays for receivers that lag."""
 LOOK_SECONDS = 0.5
+"""Between two looks at whether receivers have ended."""
 OWNERS_KNOWN_SECONDS = 5.0
-"""For so long the owner of a slot is not asked for again. Who has lost it answers that it has no such body."""
+"""For so long the owner of a slot is not asked for again. A replica that has lost it answers that it has no such body."""
 
 
 class DirectChannel:
@@ -118,10 +119,10 @@ class DirectChannel:
 
     def _linger(self) -> None:
         ends_at = time.monotonic() + LINGER_SECONDS
-        while self._kept.are_wanted() and self._somebody_receives() and time.monotonic() < ends_at:
-            time.sleep(LOOK_SECONDS)
+        while self._kept.are_wanted() and self._a_receiver_works() and time.monotonic() < ends_at:
+            self._kept.wait_until_asked(LOOK_SECONDS)
 
-    def _somebody_receives(self) -> bool:
+    def _a_receiver_works(self) -> bool:
         """Whether a group that gets events of this one has not ended."""
         to = {
             self._pipeline.home(port.operator) for sender in self._senders for port in self._pipeline.receivers(sender)

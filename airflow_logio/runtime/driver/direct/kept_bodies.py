@@ -30,6 +30,7 @@ class KeptBodies:
         self._unasked: dict[bytes, int] = {}
         """Digest → how often it should still be asked for."""
         self._lock = threading.Lock()
+        self._all_asked = threading.Condition(self._lock)
 
     def put(self, digest: bytes, table: pa.Table, receivers: int = 1) -> None:
         """Keep it, unless it alone is too large. `receivers` will ask for it."""
@@ -61,9 +62,16 @@ class KeptBodies:
         with self._lock:
             return bool(self._unasked)
 
+    def wait_until_asked(self, seconds: float) -> None:
+        """Until all have come to all receivers, or so long."""
+        with self._all_asked:
+            self._all_asked.wait_for(lambda: not self._unasked, seconds)
+
     def _note_asked(self, digest: bytes) -> None:
         if (left := self._unasked.pop(digest, 1) - 1) > 0:
             self._unasked[digest] = left
+        if not self._unasked:
+            self._all_asked.notify_all()
 
     def _keep(self, digest: bytes, kept: pa.Table | bytes, size: int) -> None:
         self._kept[digest] = kept, size

@@ -60,7 +60,7 @@ class Peer:
         return self._client
 
     def _failed(self, error: Exception, began: float) -> None:
-        """The next question goes to whoever is in the log by then."""
+        """The next question goes to the driver that is in the log by then."""
         where = "" if self._client is None else f" at {self._client.address.location}"
         what = f"{where}: {reason(error)}"
         if what not in self._said:
@@ -87,7 +87,7 @@ class Peer:
 def reason(error: Exception) -> str:
     """A sentence for the errors that are known; they are long, and full of what gRPC has on its mind."""
     sentences = {
-        "FlightUnavailableError": "nobody answers there (the driver has ended, or a firewall is in between)",
+        "FlightUnavailableError": "no one answers there (the driver has ended, or a firewall is in between)",
         "FlightTimedOutError": "it does not answer in time",
         "FlightUnauthenticatedError": "it does not take the token that the log has",
     }

@@ -212,7 +212,11 @@ def test_bodies_are_wanted_until_all_receivers_have_them() -> None:
     kept.body(b"a")
     kept.body(b"never heard of")
     assert kept.are_wanted()
-    kept.body(b"a")
+    asking = threading.Timer(0.05, kept.body, (b"a",))
+    asking.start()
+    began = time.monotonic()
+    kept.wait_until_asked(60)
+    assert time.monotonic() - began < 30
     assert not kept.are_wanted()
     assert kept.body(b"a") is not None, "one that was restarted asks again"
     small = KeptBodies(most_bytes=BYTES_OF_A_TABLE + 100)
@@ -311,7 +315,7 @@ def test_one_that_has_ended_is_said_once_and_left_alone_for_longer_and_longer(
     assert [round(one - 100) for one in asked] == [0, 1, 3, 7, 15, 31, 63, 127]
     (said,) = [record.message for record in caplog.records if "directly" in record.message]
     assert "records of group doubled do not come directly at grpc+tls://127.0.0.1:" in said
-    assert "nobody answers there (the driver has ended, or a firewall is in between)" in said
+    assert "no one answers there (the driver has ended, or a firewall is in between)" in said
 
 
 def test_its_successor_is_asked_as_soon_as_the_log_knows_it(

@@ -137,7 +137,7 @@ class Lag:
         self.sender.start(SQLITE)
         patch.setattr(log, "groups", self._groups)
         patch.setattr("airflow_logio.runtime.driver.direct.direct_channel.time.monotonic", lambda: float(self.looks))
-        patch.setattr("airflow_logio.runtime.driver.direct.direct_channel.time.sleep", lambda _: None)
+        patch.setattr(self.sender._kept, "wait_until_asked", lambda _: None)
 
     def _groups(self, run_id: int) -> list[SimpleNamespace]:
         self.looks += 1
