@@ -70,7 +70,7 @@ def drained_source_forgets_its_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SourceProtocol, "cut_short", remembering)
 
 
-@mutant("linear", "event_ids_are_gapless")
+@mutant("linear", "event_ids_are_gapless", rare=239)
 def end_before_the_last_batch(patch: pytest.MonkeyPatch) -> None:
     """The end of the stream is logged first, and in the same step the batches that came before it."""
     close_step = GroupProtocol.close_step
@@ -99,7 +99,7 @@ class EndsApart(SimulatedDriver):
         return closed
 
 
-@mutant("linear", "no_group_is_parked", driver=EndsApart)
+@mutant("linear", "no_group_is_parked", driver=EndsApart, rare=151)
 def end_apart_from_its_source(_patch: pytest.MonkeyPatch) -> None:
     """A crash between the two transactions leaves a stream that has ended and a source that has not."""
 

@@ -24,13 +24,18 @@ class Mutant:
     caught_by: tuple[str, ...]
     install: Break
     world: type[World] = World
+    rare: int = 0
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    scenario: str, *caught_by: str, driver: type[SimulatedDriver] | None = None, world: type[World] = World
+    scenario: str,
+    *caught_by: str,
+    driver: type[SimulatedDriver] | None = None,
+    world: type[World] = World,
+    rare: int = 0,
 ) -> Callable[[Break], Break]:
     """Register a broken variant under the name of the function that breaks it."""
     if driver is not None:
@@ -39,7 +44,7 @@ def mutant(
     def register(install: Break) -> Break:
         assert install.__doc__, install.__name__
         assert caught_by, f"{install.__name__} names no invariant"
-        MUTANTS[install.__name__] = Mutant(install.__name__, install.__doc__, scenario, caught_by, install, world)
+        MUTANTS[install.__name__] = Mutant(install.__name__, install.__doc__, scenario, caught_by, install, world, rare)
         return install
 
     return register

@@ -116,7 +116,7 @@ def fails_when_somebody_was_faster(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutant("keyed", "every_schedule_ends")
+@mutant("keyed", "every_schedule_ends", rare=77)
 def nobody_wakes_who_has_only_to_finish(patch: pytest.MonkeyPatch) -> None:
     """A group that was put to sleep when it had taken the end of its stream is not woken: the run never ends."""
     patch.setattr(slots, "has_left", lambda _spec, _group, _over, _states: False)

@@ -145,7 +145,7 @@ class TakesItForBroken(World):
             super()._refused(driver, error)
 
 
-@mutant("spread", "no_group_is_parked", world=TakesItForBroken)
+@mutant("spread", "no_group_is_parked", world=TakesItForBroken, rare=307)
 def parked_for_the_work_of_another(_patch: pytest.MonkeyPatch) -> None:
     """A replica that finds an event missing parks itself, though the slot has moved and its new owner has used it."""
 

@@ -18,7 +18,7 @@ from airflow_logio.testing.simulator.write_attempts import WriteAttempt, WritePh
 from tests.unit.testing.mutants.registry import mutant
 
 
-@mutant("linear", "a_lower_token_writes_nothing")
+@mutant("linear", "a_lower_token_writes_nothing", rare=56)
 def marker_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
     """A zombie and its successor read the same marker, and both apply what is behind it, whatever it holds by then."""
     commit = ExternalSystem.commit
@@ -32,7 +32,7 @@ def marker_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ExternalSystem, "commit", unconditional)
 
 
-@mutant("linear", "a_lower_token_writes_nothing")
+@mutant("linear", "a_lower_token_writes_nothing", rare=56)
 def what_was_not_marked_counts_as_applied(patch: pytest.MonkeyPatch) -> None:
     """A driver does not look at how many rows its update of the marker has changed: its rows are rolled back."""
     patch.setattr(WriteAttempt, "_lock_marker", lambda _self: True)
@@ -49,13 +49,13 @@ def marker_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(warehouse_rules, "unapplied", everything)
 
 
-@mutant("functions", "a_lower_token_writes_nothing")
+@mutant("functions", "a_lower_token_writes_nothing", rare=316)
 def token_not_compared(patch: pytest.MonkeyPatch) -> None:
     """The external system accepts a driver after its successor has written."""
     patch.setattr(warehouse_rules, "check_token", lambda *_: None)
 
 
-@mutant("functions", "a_lower_token_writes_nothing")
+@mutant("functions", "a_lower_token_writes_nothing", rare=316)
 def token_not_kept(patch: pytest.MonkeyPatch) -> None:
     """A transaction advances the number of the marker, and leaves the token of whoever made the row."""
     commit = ExternalSystem.commit
@@ -74,13 +74,13 @@ def owner_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Contender, "check_owner", lambda _self, _owner: None)
 
 
-@mutant("linear", "destinations_are_those_of_a_run_without_failures")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures", rare=219)
 def owner_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
     """Between a driver's look at the owner and its commit, a newer run takes the table over, and empties it."""
     patch.setattr(WriteAttempt, "_lock_owner", lambda _self: True)
 
 
-@mutant("linear", "destinations_are_those_of_a_run_without_failures")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures", rare=55)
 def taken_over_without_a_lock(patch: pytest.MonkeyPatch) -> None:
     """A run that begins does not wait for an older one that is writing: its rows come behind the DELETE."""
     patch.setattr(WriteAttempt, "_lock_to_begin", lambda _self: True)
@@ -114,7 +114,7 @@ def not_emptied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Contender, "empties", lambda _self, *, is_filled: False)
 
 
-@mutant("linear", "destinations_are_those_of_a_run_without_failures")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures", rare=55)
 def locks_let_go_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """Marker and owner are looked at in a transaction of their own, and the writing is done in the next one."""
     read = WriteAttempt._read_owner

@@ -66,7 +66,7 @@ class LeavesWritersBehind(SimulatedDriver):
         return True
 
 
-@mutant("checkable", "destinations_are_those_of_a_run_without_failures", driver=LeavesWritersBehind)
+@mutant("checkable", "destinations_are_those_of_a_run_without_failures", driver=LeavesWritersBehind, rare=523)
 def rebuilt_before_writers_are_joined(_patch: pytest.MonkeyPatch) -> None:
     """A group rebuilds itself while a writer thread of its old epoch is still writing: both ask, both write."""
 
