@@ -63,6 +63,8 @@ BY_TURNS = {
 DATABASES = ("sqlite", "postgres")
 BOTH = "transaction"
 """Points whose name says so are taken on both databases: there a lock is held."""
+TOGETHER = {"test_spark_connect.py": "found"}
+"""Module of `acceptance` → its fixture that takes minutes: tests that ask for it belong to one process."""
 HEAVY = ("postgres", "spark", "airflow", "acceptance", "e2e", "campaign", "slow", "soak")
 """None of it is fast."""
 SECONDS = {"e2e": 120.0, "spark": 30.0, "acceptance": 8.0, "campaign": 6.0, "slow": 3.0}
@@ -131,14 +133,18 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
 
     xdist gives each worker one part, from the front to the end; who has finished takes from the ends of others. One
     worker gets all of the end-to-end tests: two Airflows at once are too much for two cores. So are an Airflow and other
-    tests' drivers: the others begin with campaigns, which keep one process busy and start none.
+    tests' drivers: the others begin with campaigns, which keep one process busy and start none. Tests that share what
+    takes minutes to make stay together.
     """
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
     costs = [0.0] * workers
     sizes = [(len(items) + number) // workers for number in range(workers)]
     light = [item for item in items if not _cost(item)]
+    places: dict[str, int] = {}
     for item in sorted((item for item in items if _cost(item)), key=lambda item: (_turn(item), -_cost(item))):
         least = 0 if item.get_closest_marker("e2e") else costs.index(min(costs))
+        if _is_shared(item):
+            least = places.setdefault(item.path.name, least)
         parts[least].append(item)
         costs[least] += _cost(item)
     for part, size in zip(parts, sizes, strict=True):
@@ -146,6 +152,11 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
         part.extend(light[:wanted])
         del light[:wanted]
     return [item for part in parts for item in part] + light
+
+
+def _is_shared(item: pytest.Item) -> bool:
+    """Does it ask for what takes minutes to make?"""
+    return TOGETHER.get(item.path.name) in getattr(item, "fixturenames", ())
 
 
 def _turn(item: pytest.Item) -> int:

@@ -16,6 +16,7 @@ from tests.support.tiers import (
     PLACES,
     SECONDS,
     TESTS,
+    TOGETHER,
     assert_light,
     dealt,
     is_fast,
@@ -30,8 +31,11 @@ MAKEFILE = (TESTS.parent / "Makefile").read_text()
 class FakeItem:
     """As much of an item as is looked at."""
 
-    def __init__(self, path: str = "unit/test_it.py", *marks: str, name: str = "test_it") -> None:
+    def __init__(
+        self, path: str = "unit/test_it.py", *marks: str, name: str = "test_it", fixtures: tuple[str, ...] = ()
+    ) -> None:
         self.path, self.marks, self.nodeid, self.name = TESTS / path, set(marks), path, name
+        self.fixturenames = fixtures
 
     def add_marker(self, name: str) -> None:
         self.marks.add(name)
@@ -141,6 +145,17 @@ def test_parts_cost_the_same() -> None:
     found, size = order(tests, 3), 433
     costs = [sum("acceptance" in test.marks for test in found[n * size : (n + 1) * size]) for n in range(3)]
     assert costs == [100, 100, 100]
+
+
+@pytest.mark.parametrize(("module", "fixture"), TOGETHER.items())
+def test_what_takes_minutes_to_make_is_made_in_one_process(module: str, fixture: str) -> None:
+    assert f"def {fixture}(" in (TESTS / "acceptance" / module).read_text()
+    sharing = [FakeItem(f"acceptance/{module}", "acceptance", fixtures=(fixture,)) for _ in range(12)]
+    tests = sharing + [FakeItem(f"acceptance/{n}", "acceptance") for n in range(48)] + [FakeItem() for _ in range(60)]
+    found = order(tests, 3)
+    begins = [range(part * 40, part * 40 + 40) for part in range(3)]
+    assert [sum(found[n] in sharing for n in part) for part in begins] == [12, 0, 0]
+    assert [sum("acceptance" in found[n].marks for n in part) for part in begins] == [20, 20, 20]
 
 
 def test_the_makefile_has_a_target_for_each_tier() -> None:
