@@ -310,6 +310,7 @@ def test_what_the_page_needs_of_airflow_is_looked_for_before_there_is_one() -> N
 def test_there_is_no_page_where_airflow_has_moved_something(
     needed: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert LogioPlugin().fastapi_apps, "there is one; and Airflow's modules are loaded, which need each other"
     module, name = needed
     without = ModuleType(module)
     had = vars(importlib.import_module(module))

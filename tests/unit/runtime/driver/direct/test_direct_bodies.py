@@ -313,7 +313,8 @@ def test_one_that_has_ended_is_said_once_and_left_alone_for_longer_and_longer(
         assert bodies.taken(event) is None
         clock.now += 1.0
     assert [round(one - 100) for one in asked] == [0, 1, 3, 7, 15, 31, 63, 127]
-    (said,) = [record.message for record in caplog.records if "directly" in record.message]
+    messages = [record.getMessage() for record in caplog.records]
+    (said,) = [message for message in messages if "directly" in message]
     assert "records of group doubled do not come directly at grpc+tls://127.0.0.1:" in said
     assert "no one answers there (the driver has ended, or a firewall is in between)" in said
 
