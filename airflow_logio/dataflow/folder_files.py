@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 
@@ -32,6 +32,15 @@ class FolderFiles(ABC):
     @abstractmethod
     def read(self, path: str) -> bytes:
         """Raises FileNotFoundError."""
+
+    def read_each(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Those that are there, in their order."""
+        for path in paths:
+            try:
+                content = self.read(path)
+            except FileNotFoundError:
+                continue
+            yield path, content
 
     @abstractmethod
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from airflow_logio.dataflow.folder_files import FolderFiles
 from airflow_logio.errors import ConfigurationError
 
 SCHEME = "s3://"
+READS_AT_ONCE = 16
 _DELAYED_OPEN = "allow_delayed_open"
 PARAMETERS = (
     "region",
@@ -71,6 +73,23 @@ class ObjectFiles(FolderFiles):
     def read(self, path: str) -> bytes:
         with self.system.open_input_stream(self.key(path)) as stream:
             return bytes(stream.read())
+
+    def read_each(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """As `FolderFiles.read_each`, several at once: each is a round trip of tens of milliseconds."""
+
+        def found(path: str) -> bytes | None:
+            with suppress(FileNotFoundError):
+                return self.read(path)
+            return None
+
+        wanted = list(paths)
+        with ThreadPoolExecutor(READS_AT_ONCE, "logio-receipts") as pool:
+            try:
+                for path, content in zip(wanted, pool.map(found, wanted), strict=True):
+                    if content is not None:
+                        yield path, content
+            finally:
+                pool.shutdown(cancel_futures=True)  # the caller has seen enough, or a read has failed
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
         folders, names = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
 from airflow_logio.dataflow.folder_files import FolderFiles, LocalFiles
@@ -63,14 +62,13 @@ def runs_of(files: FolderFiles) -> FolderRuns:
 
 def receipts_of(files: FolderFiles, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[Receipt]:
     """The receipts of a folder, or those whose names are `wanted`. Raises OSError, and ValueError for one that is damaged."""
-    for name in files.names(RECEIPTS):
-        if name.endswith(".json") and not name.startswith(".") and wanted(name):
-            with suppress(FileNotFoundError):  # removed: its run is replaced
-                yield _receipt(files, f"{RECEIPTS}/{name}")
+    names = [name for name in files.names(RECEIPTS) if name.endswith(".json") and not name.startswith(".")]
+    # One that has been removed meanwhile belongs to a run that was replaced.
+    for path, text in files.read_each(f"{RECEIPTS}/{name}" for name in names if wanted(name)):
+        yield _receipt(files, path, text)
 
 
-def _receipt(files: FolderFiles, path: str) -> Receipt:
-    text = files.read(path)
+def _receipt(files: FolderFiles, path: str, text: bytes) -> Receipt:
     try:
         read = json.loads(text)
         named = tuple(NamedFile(one["path"], one["bytes"], one["records"]) for one in read["files"])

@@ -150,6 +150,24 @@ def test_names_of_partitions_are_kept_as_they_are(bucket: Bucket, tmp_path: Path
     assert files.name(name) == f"s3://{bucket.root}/orders/{name}"
 
 
+def test_receipts_are_read_several_at_once_and_come_in_their_order(bucket: Bucket) -> None:
+    together = threading.Barrier(3)
+
+    class Meeting(ObjectFiles):
+        """Three reads meet, or none gets anything."""
+
+        def read(self, path: str) -> bytes:
+            together.wait(20)
+            return super().read(path)
+
+    files = Meeting.of("it", bucket.url, "orders")
+    names = [f"_logio/{number}.json" for number in range(9)]
+    for name in names[:4] + names[5:]:
+        with files.system.open_output_stream(files.key(name)) as stream:
+            stream.write(name.encode())
+    assert list(files.read_each(names)) == [(name, name.encode()) for name in names if name != names[4]]
+
+
 @pytest.mark.parametrize("folder", ["größe", "my orders", "a%2Fb"])
 def test_a_folder_of_any_name_is_found_by_its_name(bucket: Bucket, folder: str) -> None:
     """The connection's path is quoted, or not, as Airflow makes URLs; a reader gives what the writer was given."""
