@@ -162,7 +162,9 @@ def _copy_what_is_copied(engine: Engine) -> None:
             cursor.copy_expert(query, target, _COPY_BYTES)
         elif options.get(COPY):
             cursor.copy_expert(statement, io.BytesIO(parameters[0]), _COPY_BYTES)
-        return bool(options.keys() & {COPY, COPY_TO})
+        else:
+            return False  # SQLAlchemy executes it
+        return True
 
 
 def _setting(settings: Mapping[str, str]) -> str:

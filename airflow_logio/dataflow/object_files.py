@@ -83,13 +83,13 @@ class ObjectFiles(FolderFiles):
             return None
 
         wanted = list(paths)
-        with ThreadPoolExecutor(READS_AT_ONCE, "logio-receipts") as pool:
-            try:
-                for path, content in zip(wanted, pool.map(found, wanted), strict=True):
-                    if content is not None:
-                        yield path, content
-            finally:
-                pool.shutdown(cancel_futures=True)  # the caller has seen enough, or a read has failed
+        pool = ThreadPoolExecutor(READS_AT_ONCE, "logio-receipts")
+        try:
+            for path, content in zip(wanted, pool.map(found, wanted), strict=True):
+                if content is not None:
+                    yield path, content
+        finally:
+            pool.shutdown(cancel_futures=True)  # the caller may have seen enough, or a read has failed
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
         folders, names = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)

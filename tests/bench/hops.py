@@ -1,8 +1,8 @@
 """What a hop costs: from the read of an event to the commit of its row, through five groups, where commits take longer.
 
-The clock is strict: it begins when the source has its record, and ends with PostgreSQL's own time of the commit that has the
-row in the warehouse. A log that loses its last commits when its machine dies is measured too: nothing that sends before its
-rows are durable can be faster than that one (ADR-118).
+The clock begins when the source has its record, and ends with PostgreSQL's own time of the commit that has the row in the
+warehouse. That time is taken before the commit's flush, so the last flush is not in it. A log that loses its last commits
+when its machine dies is measured too: nothing that sends before its rows are durable can be faster than that one (ADR-118).
 """
 
 from __future__ import annotations

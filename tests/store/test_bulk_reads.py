@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_logio.errors import LogInconsistent, LogUnavailable
-from airflow_logio.postgres_sessions import SETTINGS
+from airflow_logio.postgres_sessions import COPY, COPY_TO, SETTINGS
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk_reads import rows_of
 from airflow_logio.store.sql.bulk_rows import insert_rows
@@ -84,4 +84,32 @@ def test_what_fails_fails_as_any_statement_does(postgres_url: str) -> None:
         rows_of(connection, sa.select(end))
     with reading(engine) as connection:
         assert rows_of(connection, sa.select(sa.literal(7, sa.BigInteger).label("seven")))[0].seven == 7, "a new one"
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (
+            sa.func.sum(DATA.c.event_id).label("it"),
+            "are no integer of PostgreSQL: cast what the query computes to bigint",
+        ),
+        (sa.literal(1.5, sa.Float).label("it"), "has a type that is not read so: Float"),
+    ],
+    ids=["sum", "float"],
+)
+def test_another_format_is_never_taken_for_a_number_or_a_text(postgres_url: str, column: Any, said: str) -> None:
+    engine = log_engine(postgres_url)
+    with writing(engine) as connection:
+        insert_rows(connection, DATA, [_row(1)])
+    with reading(engine) as connection, pytest.raises(TypeError, match=said):
+        rows_of(connection, sa.select(column))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("option", [COPY, COPY_TO])
+def test_a_statement_that_is_not_to_be_copied_is_executed(postgres_url: str, option: str) -> None:
+    engine = log_engine(postgres_url)
+    with reading(engine) as connection:
+        assert connection.execute(sa.select(sa.literal(7)), execution_options={option: None}).scalar_one() == 7
     engine.dispose()

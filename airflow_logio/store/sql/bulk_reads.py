@@ -58,11 +58,19 @@ def _decoded(data: memoryview, readers: Sequence[Reader]) -> Iterator[list[Any]]
 def _reader(column: sa.ColumnElement[Any], encoding: str) -> Reader:
     kind = column.type
     if isinstance(kind, sa.BigInteger):
-        return lambda field: int.from_bytes(field, "big", signed=True)  # of any width: a number in a query has 32 bits
+        return _number
     if isinstance(kind, sa.LargeBinary):
         return bytes
-    assert isinstance(kind, sa.String), f"{column} has a type that is not read so: {kind!r}"
-    return lambda field: str(field, encoding)
+    if isinstance(kind, sa.String):
+        return lambda field: str(field, encoding)
+    raise TypeError(f"{column} has a type that is not read so: {kind!r}")
+
+
+def _number(field: memoryview) -> int:
+    """A number that stands in a query has 32 bits, one of a column 64. A sum is a ``numeric``, which has another format."""
+    if len(field) not in (4, 8):
+        raise TypeError(f"{len(field)} bytes are no integer of PostgreSQL: cast what the query computes to bigint")
+    return int.from_bytes(field, "big", signed=True)
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,8 @@
 
 All processes are up before, and Spark has processed a first micro-batch. Each side notes in a file how many records it has
 read by when: a line ``0 <seconds>`` just before its first record. For Structured Streaming the records of a micro-batch count
-as read when its trigger begins. Commits have the times that PostgreSQL gives them, on the same host.
+as read when its trigger begins. Commits have the times that PostgreSQL gives them, on the same host: those before their
+flush, which is left out on all sides.
 """
 
 from __future__ import annotations
