@@ -20,8 +20,8 @@ def test_a_hundred_groups_and_five_hundred_replicas(sqlite_url: str) -> None:
         page = browser.page
         page.goto(address)
         graph, groups = page.get_by_label("Graph", exact=True), page.get_by_label("Groups", exact=True)
-        expect(graph.locator(".box-head").nth(50)).to_be_visible()  # the others are beyond the edge
-        expect(graph.get_by_text("+10", exact=True).first).to_be_visible()
+        expect(graph.locator(".box-head")).to_have_count(110)  # all of it is in view
+        expect(graph.get_by_text("+10", exact=True)).to_have_count(10)
         expect(groups.get_by_role("row")).to_have_count(1 + 110)
         assert browser.faults() == []
         with page.expect_response(lambda answer: answer.url.endswith(run.uid)) as again:
@@ -31,5 +31,12 @@ def test_a_hundred_groups_and_five_hundred_replicas(sqlite_url: str) -> None:
         groups.get_by_role("button", name=name, exact=True).click()
         panel = page.get_by_label(f"Group {name}", exact=True)
         expect(panel.get_by_role("button", name=f"{name}.50", exact=True)).to_be_visible()
+        # No driver of this log beats again: the sixth warning and those after it are folded, so the graph stays in view.
+        sixth = page.get_by_text("group g005 is running, no heartbeat for")
+        folded = page.locator("summary", has_text="more warning")
+        expect(folded).to_be_visible(timeout=60_000)
+        expect(sixth).to_be_hidden()
+        folded.click()
+        expect(sixth).to_be_visible()
         assert browser.complaints == []
     store.dispose()

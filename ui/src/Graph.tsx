@@ -21,6 +21,8 @@ import { count, percent, rate, seconds } from "./words";
 
 const WIDTH = 224;
 const FIT = { maxZoom: 1, padding: 0.05 };
+/** A chain of some hundred groups is still brought into view as a whole. */
+const LEAST_ZOOM = 0.01;
 const HEAD = 62;
 const ROW = 24;
 /** Share of the time in which something holds a sender up, and how full a connection is then that may be what does. */
@@ -117,7 +119,7 @@ export function Flow<N extends Node, E extends Edge>({ label, nodes, edges, node
         fitView
         fitViewOptions={FIT}
         onInit={setFlow}
-        minZoom={0.05}
+        minZoom={LEAST_ZOOM}
         nodesDraggable={false}
         nodesConnectable={false}
         nodesFocusable={false}
