@@ -101,7 +101,11 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("constants", Databases, lambda at, _: constants.measure(at)),
     ("spark", Sqlite, lambda at, asked: spark.measure(at, asked.runs, asked.events, asked.event_mb)),
     ("spark_killed", Sqlite, lambda at, asked: spark.measure_kills(at, asked.runs, *asked.killed)),
-    ("cluster", Postgres, lambda at, asked: cluster.measure(at, asked.small_events, asked.small_seconds)),
+    (
+        "cluster",
+        Postgres,
+        lambda at, asked: cluster.measure(at, *(cluster.Bound(*bound) for bound in (asked.small, asked.large))),
+    ),
     ("log", Postgres, lambda at, asked: log_commits.measure(at, asked.runs, asked.log_rows)),
     ("growth", Databases, lambda at, asked: growth.measure(at, asked.log_rows)),
     ("groups", Postgres, lambda at, _: many_groups.measure(at)),
@@ -138,10 +142,15 @@ def _arguments() -> argparse.Namespace:
         metavar=("EVENTS", "MB"),
         help="of DataFrames, in the middle of which a driver is killed",
     )
-    parser.add_argument("--small-events", type=int, default=10_000, help="on the cluster, while memory is looked at")
-    parser.add_argument(
-        "--small-seconds", type=float, default=600.0, help="for these events at most; fewer are done then"
-    )
+    for kind, bound in (("small", (10_000, 600)), ("large", (200, 600))):
+        parser.add_argument(
+            f"--{kind}",
+            type=int,
+            nargs=2,
+            default=bound,
+            metavar=("EVENTS", "SECONDS"),
+            help=f"{kind} events on the cluster, while memory is looked at: so many, in so many seconds at most",
+        )
     parser.add_argument(
         "--log-rows",
         type=int,

@@ -14,11 +14,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 from typing import Any
 
 import duckdb
@@ -42,7 +42,9 @@ HEAP = "512m"
 FIRST = {"small": 100, "large": 10}
 """Pipeline → events after which memory is looked at for the first time."""
 LOOKS = 6
-COLLECTIONS = 4
+GROWTH = 10
+"""So many times as many events are published at the last look as at the first: a driver that stands still is flat, too."""
+COLLECTIONS = 12
 """In a row: jobs are under way meanwhile, and what they need is not what stays."""
 LOOK_SECONDS = 0.1
 PATIENCE_SECONDS = 900.0
@@ -79,6 +81,7 @@ class Task:
     """Seconds."""
     result_bytes: int
     """What the driver got of it: the lines of its files, and what Spark says of every task."""
+    succeeded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class Memory:
     """Bytes in use after a collection, the least of `COLLECTIONS`."""
     rss: float
     """Bytes of the driver's Python."""
+    jvm: float
+    """Bytes of its JVM, of all kinds: the heap's share of it does not shrink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +130,47 @@ class ClusterRun:
             return sum(map(int, found)) * 1024
 
         heap = min(used() for _ in range(COLLECTIONS))
-        return Memory(self.published(), heap, python.memory_info().rss)
+        return Memory(self.published(), heap, python.memory_info().rss, psutil.Process(jvm).memory_info().rss)
 
     def tasks(self, at_least: float = 0.0) -> list[Task]:
-        """Those that lasted so many seconds, when the driver has ended."""
-        return [task for task in _tasks(self.spark_log) if task.ended - task.began >= at_least]
+        """Those that succeeded and lasted so many seconds, when the driver has ended."""
+        ended = [task for task in _tasks(self.spark_log) if task.succeeded]
+        return [task for task in ended if task.ended - task.began >= at_least]
 
     def bytes_per_event(self) -> float:
         """Of the files that are published."""
         files = list(self.lake.rglob("*.parquet"))
         return sum(file.stat().st_size for file in files) / len(list(self.lake.rglob("_logio/*.json")))
 
-    def check(self, records_per_event: int) -> None:
-        """Raises `WrongResult` unless the events that are published are whole, and there once."""
-        query = f"SELECT count(*), count(DISTINCT id), count(DISTINCT token) FROM '{self.lake}/**/*.parquet'"
+    def receipts(self) -> int:
+        """Events of which the lake says that all of it is published."""
+        return len(list(self.lake.rglob("_logio/*.json")))
+
+    def check_hashed(self, rows: int, at_least: int) -> None:
+        """Raises `WrongResult` unless so many events of `Numbers` are published, each once: the even ones of its numbers, and
+        what DuckDB hashes them to."""
+        of_event = (
+            "count(*) = count(DISTINCT id)"
+            f" AND count(*) = {rows // 2} AND min(id) = event * {rows} AND max(id) = event * {rows} + {rows - 2}"
+            " AND bool_and(id % 2 = 0 AND token = sha256(id::VARCHAR))"
+        )
+        read = f"SELECT id // {rows} AS event, id, token FROM '{self.lake}/**/*.parquet'"
+        each = f"SELECT event, {of_event} AS whole FROM ({read}) GROUP BY event"
+        [(events, whole)] = self._asked(f"SELECT count(*), count(*) FILTER (whole) FROM ({each})")
+        if not events == whole == self.receipts() >= at_least:
+            said = f"{self.receipts()} receipts, {events} events in the files, {whole} of them whole"
+            raise WrongResult(f"the lake has {said}, and the log has counted {at_least}")
+
+    def check_all(self, rows: int) -> None:
+        """Raises `WrongResult` unless the numbers up to `rows` are published, each once with a token of its own."""
+        counted = "count(*), count(DISTINCT id), min(id), max(id), count(DISTINCT token)"
+        query = f"SELECT {counted} FROM '{self.lake}/**/*.parquet'"
+        if (found := self._asked(query)) != [(rows, rows, 0, rows - 1, rows)]:
+            raise WrongResult(f"{rows} numbers are to be published once, and {found} are there")
+
+    def _asked(self, query: str) -> list[tuple[Any, ...]]:
         with duckdb.connect() as database:
-            found = database.execute(query).fetchall()
-        receipts = len(list(self.lake.rglob("_logio/*.json")))
-        if found != [(receipts * records_per_event,) * 3]:
-            raise WrongResult(f"{receipts} events of {records_per_event} records are published, and {found} are there")
+            return database.execute(query).fetchall()
 
 
 def _tasks(folder: Path) -> Iterator[Task]:
@@ -153,18 +180,28 @@ def _tasks(folder: Path) -> Iterator[Task]:
         for line in lines:
             if '"SparkListenerTaskEnd"' in line:
                 event = json.loads(line)
-                info, metrics = event["Task Info"], event["Task Metrics"]
-                yield Task(info["Launch Time"] / 1e3, info["Finish Time"] / 1e3, metrics["Result Size"])
+                info, metrics = event["Task Info"], event.get("Task Metrics")
+                is_success = event["Task End Reason"]["Reason"] == "Success"
+                size = metrics["Result Size"] if metrics else 0
+                yield Task(info["Launch Time"] / 1e3, info["Finish Time"] / 1e3, size, is_success)
 
 
-def measure(databases: Databases, events: int, seconds: float) -> Iterator[Figure]:
-    """As many small events as are done in so many seconds, at most `events`. Raises `WrongResult`."""
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Events that are waited for while memory is looked at, at most so many seconds."""
+
+    events: int
+    seconds: float
+
+
+def measure(databases: Databases, small: Bound, large: Bound) -> Iterator[Figure]:
+    """Raises `WrongResult`, also if too few events are published within their seconds to say anything."""
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         folder = Path(name)
         with spark_cluster(folder, cores=4, memory="4g") as cluster:
             cluster.wait_for_workers()
-            for kind, rows in (("small", ROWS), ("large", LARGE_ROWS)):
-                yield from _memory(databases, cluster, folder / kind, kind, rows, events, seconds)
+            for kind, rows, bound in (("small", ROWS, small), ("large", LARGE_ROWS, large)):
+                yield from _memory(databases, cluster, folder / kind, kind, rows, bound)
             for executors, kinds in KINDS.items():
                 for kind in kinds:
                     yield from _utilization(databases, cluster, folder / f"{kind}-{executors}", kind, executors)
@@ -175,7 +212,7 @@ def measure(databases: Databases, events: int, seconds: float) -> Iterator[Figur
 
 
 def _memory(
-    databases: Databases, cluster: Cluster, folder: Path, kind: str, rows: int, events: int, seconds: float
+    databases: Databases, cluster: Cluster, folder: Path, kind: str, rows: int, bound: Bound
 ) -> Iterator[Figure]:
     looks: list[Memory] = []
 
@@ -184,34 +221,45 @@ def _memory(
         looks.append(run.memory())
         began = time.monotonic()
         for look in range(1, LOOKS):
-            ends_at = began + look * seconds / (LOOKS - 1)
-            _reached(run, events, until=ends_at)
+            ends_at = began + look * bound.seconds / (LOOKS - 1)
+            _reached(run, bound.events, until=ends_at)
             looks.append(run.memory())
-            if looks[-1].events >= events:
+            if looks[-1].events >= bound.events:
                 break
 
     # More than are waited for: at the last look the driver must still be there.
-    run = _followed(databases, cluster, folder, kind, 2, events + FIRST[kind], followed)
-    run.check(rows // 2)
+    run = _followed(databases, cluster, folder, kind, 2, bound.events + FIRST[kind], followed)
     counts = [one.events for one in looks]
+    if counts != sorted(set(counts)) or counts[-1] < GROWTH * counts[0]:
+        raise WrongResult(
+            f"{kind} events published at each look: {counts}; too few of them to say whether memory grows"
+        )
+    run.check_hashed(rows, counts[-1])
     of = f"{counts[0]:,} to {counts[-1]:,} events of {run.bytes_per_event():,.0f} bytes, heap {HEAP}"
-    for what, bytes_ in (
-        ("heap after collection", [one.heap for one in looks]),
-        ("RSS of Python", [one.rss for one in looks]),
+    for what, target, sizes in (
+        ("heap after collection", "0.9 to 1.1", [one.heap for one in looks]),
+        ("RSS of Python", "0.9 to 1.1", [one.rss for one in looks]),
+        ("RSS of its JVM", "none", [one.jvm for one in looks]),
     ):
-        listed = ", ".join(f"{size / MB:.1f} MB at {count:,}" for size, count in zip(bytes_, counts, strict=True))
         yield Figure(
             databases.name,
             f"driver, {kind} events: {what}",
-            bytes_[-1] / bytes_[0],
+            sizes[-1] / sizes[0],
             "x",
-            "0.9 to 1.1",
-            f"{of}: {listed}",
+            target,
+            f"{of}: {_looked(counts, sizes)}",
         )
-    sizes = [task.result_bytes for task in run.tasks()]
-    details = f"medians of {len(sizes):,} tasks, with what Spark says of every task"
+    results = [task.result_bytes for task in run.tasks()]
+    details = f"median of {len(results):,} tasks, with what Spark says of every task; the most {max(results):,}"
     what = f"reaches the driver: a task with one file, {kind} events"
-    yield Figure(databases.name, what, median(sizes), "bytes", "1024", details)
+    yield Figure(databases.name, what, median(results), "bytes", "1024", details)
+
+
+def _looked(events: Sequence[int], sizes: Sequence[float]) -> str:
+    """What was seen at each look, the most of it, and how it grows with the events (least squares)."""
+    listed = ", ".join(f"{size / MB:.1f} MB at {count:,}" for size, count in zip(sizes, events, strict=True))
+    slope = linear_regression(events, sizes).slope
+    return f"{listed}; most {max(sizes) / sizes[0]:.2f} x, {slope:+,.0f} bytes per event"
 
 
 def _reached(run: ClusterRun, events: int, until: float | None = None) -> None:
@@ -229,15 +277,15 @@ def _reached(run: ClusterRun, events: int, until: float | None = None) -> None:
 def _utilization(databases: Databases, cluster: Cluster, folder: Path, kind: str, executors: int) -> Iterator[Figure]:
     events = executors * EVENTS_PER_EXECUTOR
     run = _followed(databases, cluster, folder, kind, executors, events, lambda run: _reached(run, events))
-    run.check(ROWS)
+    run.check_all(events * ROWS)
     tasks = run.tasks(at_least=WAIT_SECONDS)
     took = max(task.ended for task in tasks) - min(task.began for task in tasks)
     busy = sum(task.ended - task.began for task in tasks) / (executors * took)
     details = f"{kind}: {events} events of one task of {WAIT_SECONDS:g} s, {took:.1f} s from first to last task"
     yield Figure(databases.name, f"{executors} executors: busy", busy, "of 1", "none", details)
     if kind == "by_two":
-        size = median(task.result_bytes for task in tasks) / PARTS
-        details = f"median of {len(tasks)} tasks of {PARTS} files each, with what Spark says of every task"
+        sizes = [task.result_bytes / PARTS for task in tasks]
+        size, details = median(sizes), f"median of {len(tasks)} tasks of {PARTS} files each, the most {max(sizes):,.0f}"
         yield Figure(databases.name, "reaches the driver: a file of many", size, "bytes", "1024", details)
 
 
