@@ -36,6 +36,7 @@ _REMEDY = (
     "session or transaction)"
 )
 _UNSET = "logio_unset"
+_FIRST = "logio_first"
 _NAME = re.compile(r"[a-z_][a-z0-9_.]*", re.IGNORECASE)
 
 
@@ -68,7 +69,7 @@ def postgres_engine(url: URL, application: str, *, lock_timeout: float, **option
         **options,
     )
     _set_in_every_transaction(engine, settings)
-    _copy_what_is_copied(engine)
+    _execute_what_is_apart(engine)
     return engine
 
 
@@ -87,6 +88,17 @@ def check_settings(connection: Connection, where: str) -> None:
         raise ConfigurationError(
             f"{where}: lock_timeout is '0' in a transaction that has set it, so locks of a driver that has stopped would be "
             f"waited for without an end; {_REMEDY}"
+        )
+
+
+def check_encoding(connection: Connection, where: str) -> None:
+    """Raise `ConfigurationError`, naming the remedy, unless the database keeps any text: other encodings than UTF-8 refuse
+    characters, or do not know which ones they have."""
+    encoding = connection.execute(sa.select(sa.func.current_setting("server_encoding"))).scalar_one()
+    if encoding != "UTF8":
+        raise ConfigurationError(
+            f"{where} has the encoding {encoding}, which cannot keep every text; make one with CREATE DATABASE ... "
+            "ENCODING 'UTF8' TEMPLATE template0, and name that one"
         )
 
 
@@ -144,19 +156,21 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
         copies = context.execution_options.keys() & {COPY, COPY_TO}
         if cursor.name is None and not copies:
             return f"{first}; {statement}", parameters
-        # What a cursor of the server is declared for is one statement, and so is COPY.
-        with cursor.connection.cursor() as another:
-            another.execute(first)
+        # What a cursor of the server is declared for is one statement, and so is COPY: the settings go before it.
+        context.execution_options = context.execution_options.union({_FIRST: first})
         return statement, parameters
 
 
-def _copy_what_is_copied(engine: Engine) -> None:
-    """What COPY takes is no parameter, and what it gives is no result. By way of an event, SQLAlchemy translates errors and
-    drops what is disconnected."""
+def _execute_what_is_apart(engine: Engine) -> None:
+    """Settings that go before a statement, and COPY: what it takes is no parameter, and what it gives is no result. By way of
+    this event, SQLAlchemy translates errors and drops what is disconnected."""
 
     @sa.event.listens_for(engine, "do_execute")
     def _on_execute(cursor: Any, statement: str, parameters: Any, context: ExecutionContext) -> bool:
         options = {} if context is None else context.execution_options
+        if (first := options.get(_FIRST)) is not None:
+            with cursor.connection.cursor() as another:
+                another.execute(first)
         if (target := options.get(COPY_TO)) is not None:
             query = b"COPY (%b) TO STDOUT (FORMAT binary)" % cursor.mogrify(statement, parameters)
             cursor.copy_expert(query, target, _COPY_BYTES)

@@ -12,8 +12,8 @@ from sqlalchemy.engine import Engine
 from airflow_logio.errors import LogInconsistent, LogUnavailable
 from airflow_logio.postgres_sessions import COPY, COPY_TO, SETTINGS
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.bulk_reads import rows_of
-from airflow_logio.store.sql.bulk_rows import insert_rows
+from airflow_logio.store.sql.bulk_reads import _decoded, rows_of
+from airflow_logio.store.sql.bulk_rows import FIELDS, HEADER, LENGTH, insert_rows
 from airflow_logio.store.sql.engines import log_engine, reading, writing
 
 DATA = schema.event_data
@@ -85,6 +85,32 @@ def test_what_fails_fails_as_any_statement_does(postgres_url: str) -> None:
     with reading(engine) as connection:
         assert rows_of(connection, sa.select(sa.literal(7, sa.BigInteger).label("seven")))[0].seven == 7, "a new one"
     engine.dispose()
+
+
+@pytest.mark.postgres
+def test_settings_before_copy_fail_as_any_statement_does(postgres_url: str) -> None:
+    """They are a round trip of their own, and the first thing that fails."""
+    engine, another = log_engine(postgres_url), log_engine(postgres_url)
+    seven = sa.select(sa.literal(7, sa.BigInteger).label("seven"))
+    refused = engine.execution_options(**{SETTINGS: {"synchronous_commit": "nonsense"}})
+    with pytest.raises(LogInconsistent, match="nonsense"), reading(refused) as connection:
+        rows_of(connection, seven)
+    with reading(engine) as connection:
+        pid = connection.execute(sa.select(sa.func.pg_backend_pid())).scalar_one()
+    with reading(another) as connection:
+        assert connection.execute(sa.select(sa.func.pg_terminate_backend(pid, 5_000))).scalar_one()
+    with pytest.raises(LogUnavailable), reading(engine) as connection:
+        rows_of(connection, seven)
+    with reading(engine) as connection:
+        assert rows_of(connection, seven)[0].seven == 7, "a new session"
+    engine.dispose()
+    another.dispose()
+
+
+def test_rows_with_another_number_of_fields_are_refused() -> None:
+    row = FIELDS.pack(2) + 2 * (LENGTH.pack(8) + bytes(8))
+    with pytest.raises(TypeError, match="2 fields, and the query 1 columns"):
+        list(_decoded(memoryview(HEADER + row + FIELDS.pack(-1)), [bytes]))
 
 
 @pytest.mark.parametrize(

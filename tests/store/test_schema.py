@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, SchemaMismatch
+from airflow_logio.store import open_store
 from airflow_logio.store.sql import migrate, schema
 from airflow_logio.store.sql.engines import log_engine
 from tests.conftest import SQL, STORES
@@ -131,6 +133,21 @@ def test_tables_that_vanish_are_a_configuration_error(log_url: str) -> None:
     with pytest.raises(ConfigurationError, match="`logio db upgrade`"):
         store.progress(1)
     store.dispose()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_cannot_keep_every_text_is_refused(postgres_server: PostgresServer, encoding: str) -> None:
+    """Before anything is made or read: later it would refuse a name or a message, in the middle of a run."""
+    url = postgres_server.new_database(migrated=False, encoding=encoding)
+    ways: list[Callable[[str], object]] = [open_store, partial(open_store, create=True), migrate.upgrade]
+    for way in ways:
+        with pytest.raises(ConfigurationError, match=rf"has the encoding {encoding}.* ENCODING 'UTF8'"):
+            way(url)
+    engine = log_engine(url)
+    assert sa.inspect(engine).get_table_names() == []
+    engine.dispose()
+    postgres_server.drop_database(url)
 
 
 # --- URLs -------------------------------------------------------------------------------------------------------------

@@ -177,9 +177,11 @@ class PostgresServer:
         user = f"postgres:{password}" if password else "postgres"
         return f"postgresql://{user}@{self.host}:{self.port}/{database}"
 
-    def new_database(self, *, migrated: bool = True) -> str:
+    def new_database(self, *, migrated: bool = True, encoding: str = "UTF8") -> str:
         """A database of its own, with the tables of the log unless they are not wanted; returns its URL."""
-        return self.copy_of("logio_template", migrate.upgrade) if migrated else self._create("")
+        if migrated:
+            return self.copy_of("logio_template", migrate.upgrade)
+        return self._create(f" TEMPLATE template0 ENCODING '{encoding}'")
 
     def copy_of(self, template: str, fill: Callable[[str], object]) -> str:
         """A copy of a template, which `fill` makes of an empty database when it is first wanted; returns its URL."""

@@ -41,7 +41,9 @@ def rows_of(
 
 def _decoded(data: memoryview, readers: Sequence[Reader]) -> Iterator[list[Any]]:
     place = len(HEADER)
-    while FIELDS.unpack_from(data, place)[0] >= 0:
+    while (fields := FIELDS.unpack_from(data, place)[0]) >= 0:
+        if fields != len(readers):
+            raise TypeError(f"a row has {fields} fields, and the query {len(readers)} columns")
         place += FIELDS.size
         values: list[Any] = []
         for reader in readers:

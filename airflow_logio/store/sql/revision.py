@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.databases import parse_url
 from airflow_logio.errors import ConfigurationError, LogUnavailable, SchemaMismatch
-from airflow_logio.postgres_sessions import check_settings, check_transactions
+from airflow_logio.postgres_sessions import check_encoding, check_settings, check_transactions
 from airflow_logio.store.sql.backends import identity
 from airflow_logio.store.sql.engines import describe, log_engine, reading
 from airflow_logio.store.sql.schema import REVISION, VERSION_TABLE
@@ -71,6 +71,7 @@ def first_look(engine: Engine) -> Iterator[Connection]:
         with reading(engine) as connection:
             if is_postgres:
                 check_settings(connection, describe(engine))
+                check_encoding(connection, describe(engine))
             yield connection
     except LogUnavailable:
         if is_postgres:
