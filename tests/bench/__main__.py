@@ -31,6 +31,7 @@ from tests.bench import (
     replicas,
     simulation,
     spark,
+    spark_kills,
     throughput,
     undone,
 )
@@ -100,7 +101,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("airflow", Postgres, _in_airflow),
     ("constants", Databases, lambda at, _: constants.measure(at)),
     ("spark", Sqlite, lambda at, asked: spark.measure(at, asked.runs, asked.events, asked.event_mb)),
-    ("spark_killed", Sqlite, lambda at, asked: spark.measure_kills(at, asked.runs, *asked.killed)),
+    ("spark_killed", Sqlite, lambda at, asked: spark_kills.measure(at, asked.runs, *asked.killed)),
     (
         "cluster",
         Postgres,
@@ -114,7 +115,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("lineage", Postgres, lambda at, asked: lineage.measure(at, asked.runs)),
     ("peers", Postgres, lambda at, asked: peers.measure(at, asked.runs, asked.records)),
     ("replay", Postgres, lambda at, asked: replay.measure(at, asked.runs)),
-    ("hops", Postgres, lambda at, _: hops.measure(at)),
+    ("hops", Postgres, lambda at, asked: hops.measure(at, asked.runs)),
     ("page", Databases, lambda at, _: itertools.chain(page.measure(at), page_requests.measure(at), clicks.measure(at))),
     ("paper", Postgres, lambda at, to: evaluation.evaluate(at, to.factor, to.results, to.paper_runs, to.series)),
 )

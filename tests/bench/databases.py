@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
+
+import psycopg2
 
 from airflow_logio.demo.data import load_products
 from airflow_logio.store.sql import migrate
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import eventually
 
 SETTINGS = {
     "shared_buffers": "64MB",
@@ -70,8 +75,17 @@ class Postgres(Databases):
         return log, warehouse
 
     def configure(self, **settings: str) -> None:
-        """Settings of the server that need no restart."""
+        """Settings of the server that need no restart; from now on, new sessions have them."""
         self._server.configure(**settings)
+        eventually(lambda: self._settings_of(settings) == settings, what=f"new sessions have {settings}", timeout=30.0)
+
+    def _settings_of(self, names: Iterable[str]) -> dict[str, str]:
+        with closing(psycopg2.connect(self._server.url("postgres"))) as connection, connection.cursor() as cursor:
+            found = {}
+            for name in names:
+                cursor.execute("SELECT current_setting(%s)", (name,))
+                (found[name],) = cursor.fetchone()
+            return found
 
     def close(self) -> None:
         self._server.destroy()

@@ -8,8 +8,9 @@ when its machine dies is measured too: nothing that sends before its rows are du
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 import psycopg2
 
@@ -33,22 +34,35 @@ WARM = 100
 PER_SECOND = 20.0
 
 
-def measure(databases: Postgres) -> Iterator[Figure]:
-    """Raises `WrongResult` if a row is missing."""
-    for delay in DELAYS_MS:
-        yield _figure(databases, f"commits that take {delay} ms more", delay_ms=delay, fsync=True)
-    yield _figure(databases, "commits that wait for no disk", delay_ms=0, fsync=False)
+CONDITIONS: dict[str, dict[str, str]] = {
+    **{f"commits that take {delay} ms more": {"commit_delay": str(1_000 * delay)} for delay in DELAYS_MS},
+    "commits that wait for no disk": {"fsync": "off"},
+}
+"""Name → settings of the server beside `USUAL`."""
+USUAL = {"fsync": "on", "commit_delay": "0", "commit_siblings": "0"}
 
 
-def _figure(databases: Postgres, what: str, *, delay_ms: int, fsync: bool) -> Figure:
-    databases.configure(fsync="on" if fsync else "off", commit_delay=str(1_000 * delay_ms), commit_siblings="0")
+def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
+    """The conditions take turns. Raises `WrongResult` if a row is missing."""
+    took: dict[str, list[list[float]]] = {what: [] for what in CONDITIONS}
     try:
-        seconds = sorted(_latencies(databases))
+        for _ in range(runs):
+            for what, settings in CONDITIONS.items():
+                databases.configure(**{**USUAL, **settings})
+                took[what].append(sorted(_latencies(databases)))
     finally:
-        databases.configure(fsync="on", commit_delay="0")
-    middle, late = (1_000 * seconds[int(share * len(seconds))] for share in (0.5, 0.99))
-    details = f"from read to row p50 {middle:.1f} ms, p99 {late:.1f} ms, {len(seconds)} events, {HOPS} hops and a write"
-    return Figure(databases.name, what, middle / (HOPS + 1), "ms a hop", "none", details)
+        databases.configure(**USUAL)
+    for what, of_runs in took.items():
+        middle, late = (median(_share(seconds, share) for seconds in of_runs) for share in (0.5, 0.99))
+        listed = ", ".join(f"{_share(seconds, 0.5):.1f}" for seconds in of_runs)
+        details = f"from read to row p50 {middle:.1f} ms ({listed}), p99 {late:.1f} ms, {EVENTS - WARM} events a run"
+        details += f", {HOPS} hops and a write"
+        yield Figure(databases.name, what, middle / (HOPS + 1), "ms a hop", "none", details)
+
+
+def _share(seconds: Sequence[float], share: float) -> float:
+    """Milliseconds below which so many of them are."""
+    return 1_000 * seconds[int(share * len(seconds))]
 
 
 def _latencies(databases: Postgres) -> list[float]:

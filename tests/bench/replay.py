@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -27,27 +28,51 @@ SIZES = ((600, 1_000), (120, 20_000))
 """(events, records of each)"""
 
 
+RECEIVERS = ("per_item", "longer", "left", "right")
+"""Operators that get events of replay operators, where these are."""
+CAME = re.compile(r"(\d+) events of replay operators came directly")
+
+
 @dataclass(frozen=True, slots=True)
 class Took:
     """Seconds from the first event to the last action, and bytes that PostgreSQL has written ahead."""
 
     seconds: float
     wal: float
+    received: int
+    """Events that `RECEIVERS` got."""
+    directly: int
+    """Of them, by the direct channel, as the drivers say."""
 
 
 def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
-    """Each kind in turn. Raises `WrongResult`."""
+    """The kinds take turns, each of them first as often as second. Raises `WrongResult`."""
     for events, records in SIZES:
         took: dict[str, list[Took]] = {kind: [] for kind in KINDS}
-        for _ in range(runs):
-            for kind in KINDS:
+        for number in range(runs):
+            for kind in KINDS if number % 2 == 0 else reversed(KINDS):
                 took[kind].append(_timed(databases, kind, events, records))
+        _check_channel(*(took[kind] for kind in KINDS))
         for kind in KINDS:
             listed = ", ".join(f"{one.seconds:.1f}" for one in took[kind])
             wal = median(one.wal for one in took[kind]) / 1e6
             details = f"{events} events of {records:,} records: {listed} s; {wal:,.0f} MB of write-ahead log"
+            if kind == "replayed":
+                ways = ", ".join(f"{one.directly:,} and {one.received - one.directly:,}" for one in took[kind])
+                details += f"; came directly and were made again: {ways}"
             value = median(one.seconds for one in took[kind])
             yield Figure(databases.name, f"three operators, {kind.replace('_', ' ')}", value, "s", "none", details)
+
+
+def _check_channel(in_the_log: Sequence[Took], replayed: Sequence[Took]) -> None:
+    """Raises `WrongResult` unless the runs differ in what they are measured for."""
+    if any(one.directly for one in in_the_log) or not all(one.directly for one in replayed):
+        counts = [one.directly for one in (*in_the_log, *replayed)]
+        raise WrongResult(
+            f"bodies are to come directly where they are not in the log, and only there: {counts} came so"
+        )
+    if max(one.wal for one in replayed) >= min(one.wal for one in in_the_log):
+        raise WrongResult("the log has got as many bytes without bodies as with them")
 
 
 def _timed(databases: Postgres, kind: str, events: int, records: int) -> Took:
@@ -75,7 +100,15 @@ def _timed(databases: Postgres, kind: str, events: int, records: int) -> Took:
         finally:
             store.dispose()
         _check(warehouse_url, summary.outcome, events, records)
-        return Took(summary.event_seconds or 0.0, _written(log_url) - before)
+        written = _written(log_url) - before
+        received = sum(row.events for row in summary.ports if row.direction == "in" and row.port.operator in RECEIVERS)
+        return Took(summary.event_seconds or 0.0, written, received, _came_directly(folder / "drivers"))
+
+
+def _came_directly(drivers: Path) -> int:
+    """What they have said at their ends."""
+    said = [path.read_text(errors="replace") for path in drivers.rglob("*") if path.is_file()]
+    return sum(int(count) for text in said for count in CAME.findall(text))
 
 
 def _written(url: str) -> float:

@@ -2,14 +2,13 @@
 
 The group is a real driver by spark-submit, with its log in a database. Its time is from all drivers being up, Spark warm, to
 the last published file; that of a script from its warm session to its last file. Both have the same settings of Spark, the
-same functions and the same files; they take turns, and each result is compared with what DuckDB makes of the files.
+same functions and the same files; they take turns, and each result is compared with what DuckDB makes of the files. CPU
+seconds are those of drivers, their JVMs and workers, without the supervisor, which asks the log once per look.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import signal
 import subprocess
 import tempfile
 import threading
@@ -48,7 +47,7 @@ from tests.support.waiting import eventually
 
 PIPELINE = Path(__file__).parent / "pipelines" / "orders.py"
 SCRIPT = Path(__file__).parent / "spark_script.py"
-WRITER = "save"
+SOURCE, WRITER = "raw", "save"
 FILES_PER_EVENT = 4
 SETTINGS = SparkSettings(master="local[2]", driver_memory="2g")
 LOOK_SECONDS = 0.02
@@ -86,7 +85,7 @@ IN_THREE = Shape(
     "windows, three groups", "windows_in_three", ("group1", "group2", "group3"), "windowed", 1.5, HOURS, HOURLY
 )
 SHAPES = (CHAIN, WINDOWS, IN_THREE)
-OTHERS = {"plain": NAMED, "streaming": NAMED, "streaming_hours": HOURS}
+OTHERS = {"plain": NAMED, "streaming": NAMED, "summed": HOURS, "streaming_hours": HOURS}
 """Further scripts, and what must come of them."""
 
 
@@ -109,7 +108,7 @@ class Work:
 def measure(databases: Databases, runs: int, events: int, event_mb: int) -> Iterator[Figure]:
     """`events` of about `event_mb` MB of files each. Raises `WrongResult`."""
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
-        work = _work(Path(name), events, event_mb)
+        work = work_of(Path(name), events, event_mb)
         took: dict[str, list[Took]] = {}
         for _ in range(runs):  # in turns: what else the machine does meanwhile meets all of them
             for shape in SHAPES:
@@ -118,21 +117,19 @@ def measure(databases: Databases, runs: int, events: int, event_mb: int) -> Iter
                 took.setdefault(kind, []).append(_script(kind, work))
         for shape in SHAPES:
             yield _ratio(databases.name, took, shape.name, shape.script, f"{shape.target}", f"{events} x {event_mb} MB")
-        split = f"of it {_seconds(took['synced']) / _seconds(took['plain']):.2f} for batches and sync"
+        split = (
+            f"which does not sync; of it {_seconds(took['synced']) / _seconds(took['plain']):.2f} for batches and sync"
+        )
         yield _ratio(databases.name, took, CHAIN.name, "plain", "none", split)
+        for shape in (WINDOWS, IN_THREE):
+            kept = f"which keeps no batch; of it {_seconds(took['windowed']) / _seconds(took['summed']):.2f} for keeping them"
+            yield _ratio(databases.name, took, shape.name, "summed", "none", kept)
         for ours, script in ((CHAIN, "streaming"), (WINDOWS, "streaming_hours")):
-            yield _ratio(databases.name, took, ours.name, script, "none", "availableNow, as many files per trigger")
+            more = "availableNow, as many files per trigger; it does not sync what it writes"
+            yield _ratio(databases.name, took, ours.name, script, "none", more)
 
 
-def measure_kills(databases: Databases, kills: int, events: int, event_mb: int) -> Iterator[Figure]:
-    """Of drivers of `CHAIN`, in the middle of so many events of about `event_mb` MB. Raises `WrongResult`."""
-    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
-        work = _work(Path(name), events, event_mb)
-        for _ in range(kills):
-            yield _killed(databases, work, event_mb)
-
-
-def _work(folder: Path, events: int, event_mb: int) -> Work:
+def work_of(folder: Path, events: int, event_mb: int) -> Work:
     orders = write_orders(folder / "orders", events * FILES_PER_EVENT, event_mb * 10**6 // FILES_PER_EVENT)
     closing = with_a_late_record(orders, folder / "closing")
     return Work(orders, closing, events, {shape.expected: shape.expected.of(orders) for shape in SHAPES})
@@ -172,6 +169,11 @@ class ChainRun:
         rows = self.context.store.progress(self.context.run.run_id)
         return sum(row.events for row in rows if row.port.operator == WRITER and row.direction == "write")
 
+    def read(self) -> int:
+        """Events that the source has logged."""
+        rows = self.context.store.progress(self.context.run.run_id)
+        return sum(row.events for row in rows if row.port.operator == SOURCE and row.direction == "out")
+
     def are_ready(self, incarnation: int) -> bool:
         groups = self.context.store.groups(self.context.run.run_id)
         return all(status.incarnation == incarnation and status.ready for status in groups)
@@ -187,6 +189,15 @@ class ChainRun:
         """When the last file was published."""
         rows = self.context.store.progress(self.context.run.run_id)
         return max(row.last_at for row in rows if row.port.operator == WRITER and row.direction == "write")
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """All drivers of a run are up, for the first time."""
+
+    at: float
+    after: float
+    """Seconds since the first of them was launched."""
 
 
 @contextmanager
@@ -227,69 +238,29 @@ def _run(databases: Databases, folder: Path, orders: Path, shape: Shape) -> Iter
 def _timed(databases: Databases, work: Work, shape: Shape) -> Took:
     """From the drivers being up to the last published file."""
 
-    def followed(run: ChainRun, began: float, meter: Meter) -> Took:
+    def followed(run: ChainRun, up: Up, meter: Meter) -> Took:
         cpu = meter.read()
         eventually(lambda: run.is_done(work), what="all is published", timeout=LONG, every=LOOK_SECONDS)
-        return Took(run.last_at() - began, meter.read() - cpu)
+        return Took(run.last_at() - up.at, meter.read() - cpu)
 
-    return _supervised(databases, work, shape, followed)
-
-
-def _killed(databases: Databases, work: Work, event_mb: int) -> Figure:
-    """The driver is killed when half of the events are published: seconds that are lost, and what they consist of."""
-
-    def undisturbed(run: ChainRun, began: float, _: Meter) -> tuple[float, list[float]]:
-        times = [_published(run, number) for number in range(1, work.events + 1)]
-        return run.last_at() - began, times
-
-    def killed(run: ChainRun, began: float, _: Meter) -> tuple[float, float]:
-        before, at_half = (_published(run, work.events // 2 + more) for more in (-1, 0))
-        time.sleep((at_half - before) * 0.8)  # the next event is nearly done: the most that can be lost
-        killed_at = time.time()
-        if run.is_done(work):
-            raise WrongResult("the driver was to be killed in the middle, and was done: ask for more --events")
-        psutil.Process(run.pids()[0]).send_signal(signal.SIGKILL)
-        eventually(lambda: run.are_ready(2), what="the next driver is up", timeout=LONG, every=LOOK_SECONDS)
-        restart = time.time() - killed_at
-        eventually(lambda: run.is_done(work), what="all is published", timeout=LONG, every=LOOK_SECONDS)
-        return run.last_at() - began, restart
-
-    whole, times = _supervised(databases, work, CHAIN, undisturbed)
-    seconds, restart = _supervised(databases, work, CHAIN, killed)
-    steps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    event = median(steps)
-    # A JVM that has compiled nothing is slow at first, the first one as well as the next one.
-    compiling = sum(max(0.0, step - event) for step in steps[: len(steps) // 2])
-    lost = seconds - whole
-    details = (
-        f"events of {event_mb} MB; of it restart {restart:.1f} s, an event {event:.1f} s; a new JVM is slow for "
-        f"{compiling:.1f} s; whole run {whole:.1f} s"
-    )
-    return Figure(
-        databases.name, "chain, its driver killed in the middle", lost, "s lost", f"{restart + event:.1f}", details
-    )
+    return supervised(databases, work, shape, followed)
 
 
-def _published(run: ChainRun, events: int) -> float:
-    """When so many were seen to be published."""
-    eventually(lambda: run.published() >= events, what=f"{events} are published", timeout=LONG, every=LOOK_SECONDS)
-    return time.time()
-
-
-def _supervised(databases: Databases, work: Work, shape: Shape, followed: Callable[[ChainRun, float, Meter], T]) -> T:
-    """What `followed` returns of a run, which must be exact; it gets the time at which all drivers were up."""
+def supervised(databases: Databases, work: Work, shape: Shape, followed: Callable[[ChainRun, Up, Meter], T]) -> T:
+    """What `followed` returns of a run, which must be exact."""
     with (
         tempfile.TemporaryDirectory(prefix="logio-bench-") as name,
         _run(databases, Path(name), work.orders, shape) as run,
     ):
         outcome: list[Outcome] = []
         thread = threading.Thread(target=lambda: outcome.append(run.local.run().outcome), name="supervisor")
+        launched = time.time()
         thread.start()
         try:
             eventually(lambda: run.are_ready(1), what="all drivers are up", timeout=LONG, every=LOOK_SECONDS)
-            began = time.time()
+            up = Up(time.time(), time.time() - launched)
             with metered(psutil.Process(pid).ppid() for pid in run.pids()) as meter:  # spark-submit's JVMs
-                result = followed(run, began, meter)
+                result = followed(run, up, meter)
         except BaseException:
             run.local.halt()
             raise

@@ -1,7 +1,8 @@
 """What the chain of DataFrames is measured against: PySpark scripts as people write them, started by spark-submit.
 
 ``synced`` writes a folder per batch, syncs its files and folders, and moves them into place. ``windowed`` keeps a batch so,
-reads it again, and publishes sums of its hours, a file for each as LOG.io has it. ``plain`` is one read and one write.
+reads it again, and publishes sums of its hours, a file for each as LOG.io has it; ``summed`` publishes the same in one plan
+per batch, with nothing in between. ``plain`` is one read and one write.
 ``streaming`` is Structured Streaming with ``availableNow``, and ``streaming_hours`` sums up hours there, behind a watermark.
 Each prints one line of JSON: seconds from the first read to the last file, Spark warm before, and CPU seconds of script, JVM
 and workers in that time.
@@ -48,8 +49,6 @@ def synced(session: Any, wanted: dict[str, Any]) -> None:
 
 def windowed(session: Any, wanted: dict[str, Any]) -> None:
     """A batch has whole hours, so that none is open between two."""
-    from pyspark.sql import functions as F
-
     files = sorted(str(path) for path in Path(wanted["orders"]).glob("*.parquet"))
     schema = session.read.parquet(files[0]).schema
     step = wanted["files_per_event"]
@@ -59,13 +58,30 @@ def windowed(session: Any, wanted: dict[str, Any]) -> None:
         chained(some, wanted["products"]).write.options(**CODEC).parquet(str(batch))
         kept.mkdir()
         settle(batch, kept, number)
-        hours = session.read.parquet(str(kept)).withColumn("hour", F.date_trunc("hour", "ordered_at"))
-        sums = per_store(hours, "hour").withColumn("at", F.date_format("hour", "yyyyMMddHH"))
-        summed = Path(wanted["target"]) / f"_sums-{number}"
-        sums.repartition("at").write.partitionBy("at").options(**CODEC).parquet(str(summed))
-        settle(summed, Path(wanted["target"]), number)
+        publish_sums(session.read.parquet(str(kept)), wanted, number)
         for file in kept.iterdir():
             file.unlink()
+
+
+def summed(session: Any, wanted: dict[str, Any]) -> None:
+    """As `windowed`, and no batch is kept: what fails begins with the orders again."""
+    files = sorted(str(path) for path in Path(wanted["orders"]).glob("*.parquet"))
+    schema = session.read.parquet(files[0]).schema
+    step = wanted["files_per_event"]
+    for number, begin in enumerate(range(0, len(files), step)):
+        some = session.read.schema(schema).parquet(*files[begin : begin + step])
+        publish_sums(chained(some, wanted["products"]), wanted, number)
+
+
+def publish_sums(batch: DataFrame, wanted: dict[str, Any], number: int) -> None:
+    """A file for each hour."""
+    from pyspark.sql import functions as F
+
+    hours = batch.withColumn("hour", F.date_trunc("hour", "ordered_at"))
+    sums = per_store(hours, "hour").withColumn("at", F.date_format("hour", "yyyyMMddHH"))
+    made = Path(wanted["target"]) / f"_sums-{number}"
+    sums.repartition("at").write.partitionBy("at").options(**CODEC).parquet(str(made))
+    settle(made, Path(wanted["target"]), number)
 
 
 def settle(batch: Path, target: Path, number: int) -> None:
@@ -129,6 +145,7 @@ KINDS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
     "plain": plain,
     "streaming": streaming,
     "streaming_hours": streaming_hours,
+    "summed": summed,
     "windowed": windowed,
 }
 
