@@ -63,8 +63,9 @@ BY_TURNS = {
 DATABASES = ("sqlite", "postgres")
 BOTH = "transaction"
 """Points whose name says so are taken on both databases: there a lock is held."""
-TOGETHER = {"test_spark_connect.py": "found"}
-"""Module of `acceptance` → its fixture that takes minutes: tests that ask for it belong to one process."""
+TOGETHER = {"acceptance/test_spark_connect.py": ("found", 30.0), "unit/runtime/datasets": ("sessions", 6.0)}
+"""Place below `tests` → its fixture that takes minutes, to make or until a JVM has compiled its code, and seconds of a test:
+tests that ask for it belong to one process."""
 HEAVY = ("postgres", "spark", "airflow", "acceptance", "e2e", "campaign", "slow", "soak")
 """None of it is fast."""
 SECONDS = {"e2e": 120.0, "spark": 30.0, "acceptance": 8.0, "campaign": 6.0, "slow": 3.0}
@@ -143,8 +144,8 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     places: dict[str, int] = {}
     for item in sorted((item for item in items if _cost(item)), key=lambda item: (_turn(item), -_cost(item))):
         least = 0 if item.get_closest_marker("e2e") else costs.index(min(costs))
-        if _is_shared(item):
-            least = places.setdefault(item.path.name, least)
+        if (place := _shared(item)) is not None:
+            least = places.setdefault(place, least)
         parts[least].append(item)
         costs[least] += _cost(item)
     for part, size in zip(parts, sizes, strict=True):
@@ -154,9 +155,11 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     return [item for part in parts for item in part] + light
 
 
-def _is_shared(item: pytest.Item) -> bool:
-    """Does it ask for what takes minutes to make?"""
-    return TOGETHER.get(item.path.name) in getattr(item, "fixturenames", ())
+def _shared(item: pytest.Item) -> str | None:
+    """The place whose fixture it asks for, of those that take minutes."""
+    asked_for = getattr(item, "fixturenames", ())
+    of_name = (place for place, (fixture, _) in TOGETHER.items() if fixture in asked_for)
+    return next((place for place in of_name if item.path.is_relative_to(TESTS / place)), None)
 
 
 def _turn(item: pytest.Item) -> int:
@@ -164,4 +167,6 @@ def _turn(item: pytest.Item) -> int:
 
 
 def _cost(item: pytest.Item) -> float:
+    if (place := _shared(item)) is not None:
+        return TOGETHER[place][1]
     return max((SECONDS[name] for name in SECONDS if item.get_closest_marker(name)), default=0.0)

@@ -147,10 +147,14 @@ def test_parts_cost_the_same() -> None:
     assert costs == [100, 100, 100]
 
 
-@pytest.mark.parametrize(("module", "fixture"), TOGETHER.items())
-def test_what_takes_minutes_to_make_is_made_in_one_process(module: str, fixture: str) -> None:
-    assert f"def {fixture}(" in (TESTS / "acceptance" / module).read_text()
-    sharing = [FakeItem(f"acceptance/{module}", "acceptance", fixtures=(fixture,)) for _ in range(12)]
+@pytest.mark.parametrize("place", TOGETHER)
+def test_what_takes_minutes_to_make_is_made_in_one_process(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixture, _ = TOGETHER[place]
+    made_in = TESTS / place if place.endswith(".py") else TESTS / place / "conftest.py"
+    assert f"def {fixture}(" in made_in.read_text()
+    monkeypatch.setitem(TOGETHER, place, (fixture, SECONDS["acceptance"]))
+    module = place if place.endswith(".py") else f"{place}/test_it.py"
+    sharing = [FakeItem(module, "acceptance", fixtures=(fixture,)) for _ in range(12)]
     tests = sharing + [FakeItem(f"acceptance/{n}", "acceptance") for n in range(48)] + [FakeItem() for _ in range(60)]
     found = order(tests, 3)
     begins = [range(part * 40, part * 40 + 40) for part in range(3)]
