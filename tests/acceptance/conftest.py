@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from airflow_logio.runtime.launch import spark_binary
 from airflow_logio.store.sql import migrate
 from tests.support.grocery import load_products, write_slice
 from tests.support.postgres import PostgresServer
-
-
-@pytest.fixture(scope="session", autouse=True)
-def java_asked_once() -> Iterator[None]:
-    """Each launch asks for the version of Java; here it is the same every time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spark_binary, "check_java", functools.cache(spark_binary.check_java))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from airflow_logio.errors import ConfigurationError
@@ -69,13 +70,16 @@ def find_java() -> Path | None:
 
 
 def check_java() -> None:
-    """Java 17 or 21, by JAVA_HOME or PATH. Raises `ConfigurationError`."""
+    """Java 17 or 21, by JAVA_HOME or PATH. Raises `ConfigurationError`.
+
+    One that was asked is asked again when its file has changed: each recovery of a driver checks it.
+    """
     java = find_java()
     needed = " or ".join(map(str, JAVA_VERSIONS))
     if java is None:
         raise ConfigurationError(f"Java {needed} is needed for Spark and was not found: install it, or set JAVA_HOME")
     try:
-        printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+        printed = _printed_version(java, java.stat().st_mtime_ns)
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigurationError(f"{java} does not run: {error}") from error
     version = re.search(r'version "(\d+)', printed)
@@ -83,3 +87,8 @@ def check_java() -> None:
         raise ConfigurationError(
             f"Spark needs Java {needed}; {java} is {printed.splitlines()[0] if printed else 'unknown'}"
         )
+
+
+@lru_cache(maxsize=8)
+def _printed_version(java: Path, _changed_ns: int) -> str:
+    return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
