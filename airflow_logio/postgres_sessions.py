@@ -98,7 +98,8 @@ def check_encoding(connection: Connection, where: str) -> None:
     if encoding != "UTF8":
         raise ConfigurationError(
             f"{where} has the encoding {encoding}, which cannot keep every text; make one with CREATE DATABASE ... "
-            "ENCODING 'UTF8' TEMPLATE template0, and name that one"
+            "ENCODING 'UTF8' TEMPLATE template0, and name that one (a log that is there already: restore a dump of it there, "
+            "pg_dump --encoding=UTF8, or finish its runs with the version of airflow_logio that has made it)"
         )
 
 
@@ -145,7 +146,7 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
 
     @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
     def _on_first_statement(
-        connection: Connection, cursor: Any, statement: str, parameters: Any, context: ExecutionContext, _many: bool
+        connection: Connection, cursor: Any, statement: str, parameters: Any, context: ExecutionContext, many: bool
     ) -> tuple[str, Any]:
         if not connection.info.pop(_UNSET, False):
             return statement, parameters
@@ -156,7 +157,9 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
         copies = context.execution_options.keys() & {COPY, COPY_TO}
         if cursor.name is None and not copies:
             return f"{first}; {statement}", parameters
-        # What a cursor of the server is declared for is one statement, and so is COPY: the settings go before it.
+        # What a cursor of the server is declared for is one statement, and so is COPY: the settings go before it, where
+        # `_execute_what_is_apart` executes it.
+        assert not many and not context.execution_options.get("no_parameters"), statement
         context.execution_options = context.execution_options.union({_FIRST: first})
         return statement, parameters
 

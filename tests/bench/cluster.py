@@ -44,6 +44,8 @@ FIRST = {"small": 100, "large": 10}
 LOOKS = 6
 GROWTH = 10
 """So many times as many events are published at the last look as at the first: a driver that stands still is flat, too."""
+SPARE = 10
+"""So many times the events that are waited for are there; the run is halted when enough of them are published."""
 COLLECTIONS = 12
 """In a row: jobs are under way meanwhile, and what they need is not what stays."""
 LOOK_SECONDS = 0.1
@@ -219,16 +221,17 @@ def _memory(
     def followed(run: ClusterRun) -> None:
         _reached(run, FIRST[kind])
         looks.append(run.memory())
+        wanted = max(bound.events, GROWTH * looks[0].events)
         began = time.monotonic()
         for look in range(1, LOOKS):
             ends_at = began + look * bound.seconds / (LOOKS - 1)
-            _reached(run, bound.events, until=ends_at)
+            _reached(run, wanted, until=ends_at)
             looks.append(run.memory())
-            if looks[-1].events >= bound.events:
+            if looks[-1].events >= wanted:
                 break
 
-    # More than are waited for: at the last look the driver must still be there.
-    run = _followed(databases, cluster, folder, kind, 2, bound.events + FIRST[kind], followed)
+    # Many more than are waited for: at the last look the driver must still be there.
+    run = _followed(databases, cluster, folder, kind, 2, SPARE * bound.events, followed)
     counts = [one.events for one in looks]
     if counts != sorted(set(counts)) or counts[-1] < GROWTH * counts[0]:
         raise WrongResult(

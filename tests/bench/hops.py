@@ -43,12 +43,13 @@ USUAL = {"fsync": "on", "commit_delay": "0", "commit_siblings": "0"}
 
 
 def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
-    """The conditions take turns. Raises `WrongResult` if a row is missing."""
+    """The conditions take turns, and each time another one begins. Raises `WrongResult` if a row is missing."""
     took: dict[str, list[list[float]]] = {what: [] for what in CONDITIONS}
     try:
-        for _ in range(runs):
-            for what, settings in CONDITIONS.items():
-                databases.configure(**{**USUAL, **settings})
+        names = list(CONDITIONS)
+        for number in range(runs):
+            for what in names[number % len(names) :] + names[: number % len(names)]:
+                databases.configure(**{**USUAL, **CONDITIONS[what]})
                 took[what].append(sorted(_latencies(databases)))
     finally:
         databases.configure(**USUAL)

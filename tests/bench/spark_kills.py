@@ -23,10 +23,12 @@ from tests.bench.spark import CHAIN, LONG, LOOK_SECONDS, ChainRun, Up, supervise
 from tests.bench.throughput import WrongResult
 from tests.support.waiting import eventually
 
+LEAST_EVENTS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A run that nothing has disturbed: its seconds, those until its driver was up, and those between its events."""
+    """A run that nothing has disturbed: its seconds, those until its driver was up, and those of each of its events."""
 
     seconds: float
     start: float
@@ -44,6 +46,8 @@ class Killed:
 
 def measure(databases: Databases, kills: int, events: int, event_mb: int) -> Iterator[Figure]:
     """So many kills, in the middle of so many events of about `event_mb` MB. Raises `WrongResult`."""
+    if events < LEAST_EVENTS:
+        raise WrongResult(f"{events} events have no middle: ask for at least {LEAST_EVENTS}")
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         work = work_of(Path(name), events, event_mb)
         wholes, killed = list[Whole](), list[Killed]()
@@ -54,7 +58,7 @@ def measure(databases: Databases, kills: int, events: int, event_mb: int) -> Ite
 
 
 def _undisturbed(run: ChainRun, up: Up, events: int) -> Whole:
-    times = [_published(run, number) for number in range(1, events + 1)]
+    times = [up.at, *(_published(run, number) for number in range(1, events + 1))]
     steps = tuple(later - earlier for earlier, later in itertools.pairwise(times))
     return Whole(run.last_at() - up.at, up.after, steps)
 
@@ -64,10 +68,10 @@ def _killed(run: ChainRun, up: Up, events: int) -> Killed:
     times = [_published(run, number) for number in range(1, events // 2 + 1)]
     time.sleep(0.8 * median(later - earlier for earlier, later in itertools.pairwise(times)))
     published, read = run.published(), run.read()
-    killed_at = time.time()
-    psutil.Process(run.pids()[0]).send_signal(signal.SIGKILL)
     if published >= events:
         raise WrongResult("the driver was to be killed in the middle, and was done: ask for more events")
+    killed_at = time.time()
+    psutil.Process(run.pids()[0]).send_signal(signal.SIGKILL)
     eventually(lambda: run.are_ready(2), what="the next driver is up", timeout=LONG, every=LOOK_SECONDS)
     restart = time.time() - killed_at
     _published(run, events)
@@ -78,11 +82,11 @@ def _lost(database: str, wholes: Sequence[Whole], kills: Sequence[Killed], more:
     """Against what is known without the kill: how long a driver takes to start, and an event."""
     whole = median(one.seconds for one in wholes)
     start = median(one.start for one in wholes)
-    steps = [step for one in wholes for step in one.steps]
+    steps = [step for one in wholes for step in one.steps[_half(one) :]]
     event = median(steps)
     lost = [one.seconds - whole for one in kills]
     # A JVM that has compiled nothing is slow at first, the first one as well as the next one.
-    compiling = median(sum(max(0.0, step - event) for step in one.steps[: len(one.steps) // 2]) for one in wholes)
+    compiling = median(sum(step - event for step in one.steps[: _half(one)]) for one in wholes)
     details = (
         f"{more}; lost {_each(lost)}; restart {_each(one.restart for one in kills)}; events under way "
         f"{[one.under_way for one in kills]}; undisturbed {_each(one.seconds for one in wholes)}: a driver starts in "
@@ -91,6 +95,11 @@ def _lost(database: str, wholes: Sequence[Whole], kills: Sequence[Killed], more:
     )
     what = "chain, its driver killed in the middle"
     return Figure(database, what, median(lost), "s lost", f"{start + event:.1f}", details)
+
+
+def _half(run: Whole) -> int:
+    """Of its events."""
+    return len(run.steps) // 2
 
 
 def _each(seconds: Iterable[float]) -> str:

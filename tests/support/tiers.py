@@ -141,18 +141,27 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     costs = [0.0] * workers
     sizes = [(len(items) + number) // workers for number in range(workers)]
     light = [item for item in items if not _cost(item)]
-    places: dict[str, int] = {}
-    for item in sorted((item for item in items if _cost(item)), key=lambda item: (_turn(item), -_cost(item))):
-        least = 0 if item.get_closest_marker("e2e") else costs.index(min(costs))
-        if (place := _shared(item)) is not None:
-            least = places.setdefault(place, least)
-        parts[least].append(item)
-        costs[least] += _cost(item)
+    for block in sorted(_blocks(items), key=lambda block: (_turn(block[0]), -sum(map(_cost, block)))):
+        least = 0 if block[0].get_closest_marker("e2e") else costs.index(min(costs))
+        parts[least] += block
+        costs[least] += sum(map(_cost, block))
     for part, size in zip(parts, sizes, strict=True):
         wanted = max(0, size - len(part))
         part.extend(light[:wanted])
         del light[:wanted]
     return [item for part in parts for item in part] + light
+
+
+def _blocks(items: Iterable[pytest.Item]) -> list[list[pytest.Item]]:
+    """Tests that cost something, each by itself, but those together that share what takes minutes."""
+    alone: list[list[pytest.Item]] = []
+    shared: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if (place := _shared(item)) is not None:
+            shared.setdefault(place, []).append(item)
+        elif _cost(item):
+            alone.append([item])
+    return [*shared.values(), *alone]
 
 
 def _shared(item: pytest.Item) -> str | None:

@@ -148,18 +148,21 @@ def test_parts_cost_the_same() -> None:
 
 
 @pytest.mark.parametrize("place", TOGETHER)
-def test_what_takes_minutes_to_make_is_made_in_one_process(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fixture, _ = TOGETHER[place]
+def test_what_takes_minutes_to_make_is_made_in_one_process_and_the_others_level_it(place: str) -> None:
+    fixture, seconds = TOGETHER[place]
     made_in = TESTS / place if place.endswith(".py") else TESTS / place / "conftest.py"
     assert f"def {fixture}(" in made_in.read_text()
-    monkeypatch.setitem(TOGETHER, place, (fixture, SECONDS["acceptance"]))
     module = place if place.endswith(".py") else f"{place}/test_it.py"
-    sharing = [FakeItem(module, "acceptance", fixtures=(fixture,)) for _ in range(12)]
-    tests = sharing + [FakeItem(f"acceptance/{n}", "acceptance") for n in range(48)] + [FakeItem() for _ in range(60)]
+    sharing = [FakeItem(module, "spark", fixtures=(fixture,)) for _ in range(150)]
+    tests = sharing + [FakeItem(f"acceptance/{n}", "acceptance") for n in range(1500)] + [FakeItem()] * 6000
     found = order(tests, 3)
-    begins = [range(part * 40, part * 40 + 40) for part in range(3)]
-    assert [sum(found[n] in sharing for n in part) for part in begins] == [12, 0, 0]
-    assert [sum("acceptance" in found[n].marks for n in part) for part in begins] == [20, 20, 20]
+    parts = [found[part * 2550 : part * 2550 + 2550] for part in range(3)]
+    assert [sum(test in sharing for test in part) for part in parts] == [150, 0, 0]
+    costs = [
+        sum(seconds if test in sharing else SECONDS["acceptance"] for test in part if test.marks) for part in parts
+    ]
+    assert max(costs) - min(costs) <= SECONDS["acceptance"]
+    assert not parts[0][-1].marks, "who has finished takes from the end: what is shared is not there"
 
 
 def test_the_makefile_has_a_target_for_each_tier() -> None:

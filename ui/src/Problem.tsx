@@ -20,13 +20,13 @@ export function Problem({ problem, at }: { problem: Refused | null; at: number }
 /** Warnings above the graph: the others are folded, so that hundreds of them do not push it off the screen. */
 const MOST_WARNINGS = 5;
 
-/** What is wrong with the run. It is announced once, not whenever the seconds in it change. */
+/** What is wrong with the run. It is announced when it changes, not whenever the seconds in it do. */
 export function Warnings({ warnings }: { warnings: string[] }) {
   const first = warnings.slice(0, MOST_WARNINGS);
   const others = warnings.slice(MOST_WARNINGS);
   const more = others.length === 0 ? "" : `${others.length} more ${others.length === 1 ? "warning" : "warnings"}`;
   const said = [...first, more].join(" ");
-  const announced = useMemo(() => said, [said.replace(/[\d.]+/g, "")]); // eslint-disable-line
+  const announced = useMemo(() => said, [said.replace(/[\d.]+ s\b/g, "")]); // eslint-disable-line
   return (
     <>
       <p role="alert" className="unseen">

@@ -15,6 +15,7 @@ from airflow_logio.errors import ConfigurationError
 
 SPARK_SUBMIT = "spark-submit"
 JAVA_VERSIONS = (17, 21)
+_NEEDED = " or ".join(map(str, JAVA_VERSIONS))
 
 
 def find_spark_submit(binary: str | None, environment: Mapping[str, str]) -> str:
@@ -72,23 +73,25 @@ def find_java() -> Path | None:
 def check_java() -> None:
     """Java 17 or 21, by JAVA_HOME or PATH. Raises `ConfigurationError`.
 
-    One that was asked is asked again when its file has changed: each recovery of a driver checks it.
+    One that was accepted is asked again when its file has changed: each recovery of a driver checks it.
     """
     java = find_java()
-    needed = " or ".join(map(str, JAVA_VERSIONS))
     if java is None:
-        raise ConfigurationError(f"Java {needed} is needed for Spark and was not found: install it, or set JAVA_HOME")
+        raise ConfigurationError(f"Java {_NEEDED} is needed for Spark and was not found: install it, or set JAVA_HOME")
     try:
-        printed = _printed_version(java, java.stat().st_mtime_ns)
+        real = java.resolve(strict=True)
+        file = real.stat()
+        _accept(java, real, (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns))
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigurationError(f"{java} does not run: {error}") from error
-    version = re.search(r'version "(\d+)', printed)
-    if version is None or int(version.group(1)) not in JAVA_VERSIONS:
-        raise ConfigurationError(
-            f"Spark needs Java {needed}; {java} is {printed.splitlines()[0] if printed else 'unknown'}"
-        )
 
 
 @lru_cache(maxsize=8)
-def _printed_version(java: Path, _changed_ns: int) -> str:
-    return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+def _accept(java: Path, _real: Path, _file: tuple[int, ...]) -> None:
+    """Raises `ConfigurationError`. What is raised is not remembered, so that a mended Java is noticed wherever it is."""
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    version = re.search(r'version "(\d+)', printed)
+    if version is None or int(version.group(1)) not in JAVA_VERSIONS:
+        raise ConfigurationError(
+            f"Spark needs Java {_NEEDED}; {java} is {printed.splitlines()[0] if printed else 'unknown'}"
+        )

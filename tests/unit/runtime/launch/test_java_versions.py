@@ -50,11 +50,21 @@ def test_another_version_in_the_same_place_is_noticed(installed: Installed) -> N
     check_java()
 
 
-def test_what_does_not_run_is_asked_again(installed: Installed, tmp_path: Path) -> None:
-    installed("").with_name("jdk").joinpath("bin", "java").write_text("#!/bin/sh\nexit 3\n")
+def test_what_was_refused_is_asked_again(installed: Installed) -> None:
+    """Where `java` is a shim, its file stays the same when another version is chosen."""
+    asked = installed('java version "1.8.0_401"')
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match=r"/java does not run: .* exit status 3"):
+        with pytest.raises(ConfigurationError, match="Spark needs Java 17 or 21"):
             check_java()
-    (tmp_path / "jdk" / "bin" / "java").unlink()
+    assert asked.read_text().splitlines() == ["asked", "asked"]
+
+
+def test_what_does_not_run_is_refused(installed: Installed, tmp_path: Path) -> None:
+    installed("")
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(ConfigurationError, match=r"/java does not run: .* exit status 3"):
+        check_java()
+    java.unlink()
     with pytest.raises(ConfigurationError, match=r"there is no .*/java; correct it, or unset it"):
         check_java()
