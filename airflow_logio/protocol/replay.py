@@ -24,6 +24,8 @@ BYTES_AT_ONCE = 8 * 2**20
 """How much is read at once of what events are made of; one Input Set, if that is larger."""
 MADE_BYTES = 64 * 2**20
 """How much is kept of what was made again; one Output Set, if that is larger."""
+MOST_HINTS = 10_000
+"""Of an operator: those that were given first are forgotten."""
 
 
 class Offers:
@@ -84,7 +86,10 @@ class Replay:
         for event, made_of in wanted:
             operator, inset_id = event.sender.operator, made_of.inset_id
             if (operator, inset_id) not in self._made and inset_id not in self._read.get(operator, ()):
-                self._coming.setdefault(operator, {})[inset_id] = None
+                coming = self._coming.setdefault(operator, {})
+                coming[inset_id] = None
+                if len(coming) > MOST_HINTS:
+                    del coming[next(iter(coming))]
 
     def unpacked(self, event: Event) -> Event:
         """The event with its payload. Raises what `input_sets` and `unpack` raise, what the author's code raises, and

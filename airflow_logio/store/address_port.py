@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from airflow_logio.store.records import GroupRef
 
+LINGER_SECONDS = 120.0
+"""For so long a driver whose group has finished may stay for receivers that lag."""
+
 
 @dataclass(frozen=True, slots=True)
 class DirectAddress:

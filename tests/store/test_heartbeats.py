@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Supervision
 from airflow_logio.store.sql import migrate
+from airflow_logio.store.sql.beat_file import make_anew
 from airflow_logio.store.sql.lock_holder import lock_holder
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
@@ -333,3 +335,23 @@ def test_who_is_no_driver_and_holds_the_lock_on_heartbeats_is_named(sqlite_url: 
         with pytest.raises(HeartbeatsHeld, match=rf"process {holder.pid}, .*kill -CONT {holder.pid}"):
             store.check_heartbeats()
     store.dispose()
+
+
+def test_a_new_file_of_heartbeats_has_the_permissions_of_its_log(tmp_path: Path, sqlite_url: str) -> None:
+    """Addresses of drivers are in it, with what those show who ask them."""
+    log = Path(sqlite_url.removeprefix("sqlite:///"))
+    beats = Path(f"{log}.heartbeat")
+    log.chmod(0o640)
+    for path in (beats, Path(f"{beats}-wal"), Path(f"{beats}-shm")):
+        path.unlink(missing_ok=True)
+    store = open_sql_store(sqlite_url)
+    driver = start_driver(store)
+    with suppress(LogUnavailable):  # it has no tables; the next one makes it anew
+        store.heartbeat(driver.ref, 1, ready=True, rss_bytes=0)
+    assert stat.S_IMODE(beats.stat().st_mode) == 0o640
+    store.heartbeat(driver.ref, 1, ready=True, rss_bytes=0)
+    assert stat.S_IMODE(beats.stat().st_mode) == 0o640
+    store.dispose()
+    beats.unlink()
+    make_anew(beats)
+    assert stat.S_IMODE(beats.stat().st_mode) == 0o640

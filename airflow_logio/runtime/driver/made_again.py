@@ -11,6 +11,7 @@ from airflow_logio.protocol.logic import Logic
 from airflow_logio.protocol.replay import Offers, Replay
 from airflow_logio.runtime.driver.logics.operator_specs import specs_of
 from airflow_logio.runtime.payloads.bodies import Bodies, table_of
+from airflow_logio.runtime.systems.arrow import bytes_held
 from airflow_logio.runtime.systems.connections import Connections
 from airflow_logio.runtime.systems.contents import digest_of
 from airflow_logio.store.session_port import GroupSession
@@ -47,5 +48,5 @@ def contents(payload: Any) -> bytes:
 
 
 def size(payload: Any) -> int:
-    """The bytes that an event's payload takes in memory."""
-    return int(table_of(payload).nbytes)
+    """The bytes that an event's payload keeps in memory."""
+    return bytes_held(table_of(payload))

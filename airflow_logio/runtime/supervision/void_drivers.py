@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 import psutil
 
-from airflow_logio.protocol.states import ENDED
+from airflow_logio.protocol.states import ENDED, GroupState
 from airflow_logio.runtime.launch.leftovers import LocalDriver, local_drivers
+from airflow_logio.store.address_port import LINGER_SECONDS
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus
 
@@ -47,7 +48,7 @@ class VoidDriverEnder:
         now = self._clock()
         void = self._void(self._drivers())
         self._since = {one.process: self._since.get(one.process, now) for one in void}
-        late = [one for one in void if now - self._since[one.process] >= self._grace_seconds]
+        late = [one for one, more in void.items() if now - self._since[one.process] >= self._grace_seconds + more]
         for one in late:
             log.warning(
                 "ending driver process %d of group %s, run %s: incarnation %d is void",
@@ -59,17 +60,22 @@ class VoidDriverEnder:
                 continue
         return late
 
-    def _void(self, drivers: list[LocalDriver]) -> list[LocalDriver]:
-        """Drivers of runs that this log has, and of incarnations that are over."""
+    def _void(self, drivers: list[LocalDriver]) -> dict[LocalDriver, float]:
+        """Drivers of runs that this log has, and of incarnations that are over; with what they may take beyond the grace."""
         uids = {one.run_uid for one in drivers}
         sights = self._store.sight(sorted(uids)) if uids else ()
         statuses = {(sight.run.uid, status.group): status for sight in sights for status in sight.groups}
-        found = []
+        found = {}
         for one in drivers:
             status = statuses.get((one.run_uid, one.group))
             if status is not None and _is_void(one, status):
-                found.append(one)
+                found[one] = LINGER_SECONDS if _may_linger(one, status) else 0.0
         return found
+
+
+def _may_linger(driver: LocalDriver, status: GroupStatus) -> bool:
+    """It has finished, and may stay for receivers that ask it for what it has made (ADR-107)."""
+    return status.state is GroupState.FINISHED and driver.incarnation == status.incarnation
 
 
 def _is_void(driver: LocalDriver, status: GroupStatus) -> bool:

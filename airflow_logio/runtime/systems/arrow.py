@@ -20,11 +20,22 @@ COLUMNS_FROM_BYTES = 1 << 14
 THREADS_FROM_BYTES = 1 << 18
 """Below this it costs more to hand columns to other threads, 0.1 ms each time, than they save."""
 
+BYTES_OF_A_TABLE = 4096
+"""What a table takes in memory beside its records, about."""
+
 _PLAIN = pa.ipc.IpcWriteOptions()
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _COMPRESSED_BY_MANY = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=True)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
 _READ_BY_MANY = pa.ipc.IpcReadOptions(use_threads=True)
+
+
+def bytes_held(table: pa.Table) -> int:
+    """What a table keeps in memory: its buffers as a whole, of which a slice may show little, and the table itself.
+
+    What others have made and lent to Arrow counts only as far as the table shows it.
+    """
+    return BYTES_OF_A_TABLE + int(table.get_total_buffer_size())
 
 
 def encode(table: pa.Table) -> bytes:

@@ -17,7 +17,8 @@ DIGEST_BYTES = 16
 
 
 def digest_of(table: pa.Table) -> bytes:
-    """16 bytes, of names, types and values, in the order of columns and rows. Metadata of the schema does not count."""
+    """16 bytes, of names, types and values, in the order of columns and rows. Metadata of the schema does not count, nor
+    does whether a column may have nulls: only whether it has."""
     found = blake2b(digest_size=DIGEST_BYTES)
     found.update(repr([(field.name, str(field.type)) for field in table.schema]).encode())
     for column in table.columns:
@@ -26,8 +27,11 @@ def digest_of(table: pa.Table) -> bytes:
 
 
 def _add(found: Any, array: pa.Array) -> None:
-    """Which values are null, then the others."""
+    """How many values there are, how many of them are null, and which; then the others."""
     found.update(len(array).to_bytes(8, "little"))
+    found.update(
+        array.null_count.to_bytes(8, "little")
+    )  # else which are null could be taken for a value, and none for null
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         found.update(repr(array.to_pylist()).encode())  # Arrow computes next to nothing on them
         return

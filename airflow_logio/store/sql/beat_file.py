@@ -12,7 +12,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,10 @@ def beat_file_engine(url: URL) -> Engine:
     """
     engine = sqlite_engine(url, durable=False, busy_timeout=_BUSY_SECONDS)
     path = Path(str(url.database))
+
+    @sa.event.listens_for(engine, "do_connect")
+    def _on_do_connect(_dialect: Any, _record: Any, _arguments: Any, _options: Any) -> None:
+        _make_like_the_log(path)
 
     @sa.event.listens_for(engine, "connect")
     def _on_connect(_connection: sqlite3.Connection, record: Any) -> None:
@@ -85,11 +89,31 @@ def make_anew(path: Path) -> None:
             engine = sqlite_engine(sa.URL.create("sqlite", database=str(new)), durable=False)
             beat_metadata.create_all(engine)
             engine.dispose()
-            if path.exists():
-                new.chmod(path.stat().st_mode & 0o777)
+            if (mode := _mode(path)) is not None:
+                new.chmod(mode)
             for left in ("-wal", "-shm"):
                 Path(f"{path}{left}").unlink(missing_ok=True)
             new.replace(path)
+
+
+def _make_like_the_log(path: Path) -> None:
+    """A new file has the permissions of its log: addresses of drivers are in it, with what one shows to ask them."""
+    if path.exists() or (mode := _mode(path)) is None:
+        return
+    with suppress(OSError):  # SQLite finds out, and says it
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+
+
+def _mode(path: Path) -> int | None:
+    """The permissions that the file has or, if it is gone, its log; None if there is neither."""
+    for one in (path, path.with_suffix("")):
+        with suppress(FileNotFoundError):
+            return one.stat().st_mode & 0o777
+    return None
 
 
 def _is_damage(error: BaseException | None) -> bool:

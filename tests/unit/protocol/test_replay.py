@@ -167,6 +167,14 @@ def test_an_event_that_several_input_sets_use_is_made_once() -> None:
     assert [asked[0] for asked in log.asked] == ["last", "pairs"]
 
 
+def test_hints_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were given first are read when they are wanted."""
+    monkeypatch.setattr("airflow_logio.protocol.replay.MOST_HINTS", 10)
+    again = replay(Log({}), {})
+    again.expect([made("pairs.out", number, f"in{number}", 0, [number]) for number in range(1, 31)])
+    assert list(again._coming["pairs"]) == [f"in{number}" for number in range(21, 31)]
+
+
 def test_what_is_kept_of_it_is_bounded_and_what_has_gone_is_made_again() -> None:
     log, events = several_insets()
     pairs = Counted()

@@ -9,8 +9,9 @@ from itertools import islice
 from typing import Any
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.protocol.replay import BYTES_AT_ONCE, SETS_AT_ONCE, Offers
+from airflow_logio.protocol.replay import BYTES_AT_ONCE, MOST_HINTS, SETS_AT_ONCE, Offers
 from airflow_logio.protocol.values import Event
+from airflow_logio.runtime.driver.direct.kept_bodies import MOST_BYTES
 from airflow_logio.runtime.driver.direct.peer import Peer
 from airflow_logio.runtime.systems.arrow import decode
 
@@ -18,7 +19,6 @@ log = logging.getLogger(__name__)
 
 MOST_KEPT = 4 * BYTES_AT_ONCE
 """Bytes of bodies that have come and that no one has asked for: hints that have led nowhere."""
-MOST_HINTS = 10_000
 
 
 class DirectBodies(Offers):
@@ -74,7 +74,7 @@ class DirectBodies(Offers):
         """For one that is wanted now, and those that will be."""
         coming = self._coming.setdefault(operator, OrderedDict())
         coming.pop(digest, None)
-        peer = self._peer_of(operator)
+        peer = self._peer_of(operator) if size <= MOST_BYTES else None  # no sender keeps a larger one
         if peer is None:
             return
         asked = [digest]
@@ -92,7 +92,9 @@ class DirectBodies(Offers):
             self._answers[one] = found.get(one)
             self._bytes += len(found.get(one, b""))
         while len(self._answers) > 1 and (self._bytes > MOST_KEPT or len(self._answers) > MOST_HINTS):
-            self._forget(next(iter(self._answers)))
+            led_nowhere = next(iter(self._answers))
+            self._wanted.pop(led_nowhere, None)
+            self._forget(led_nowhere)
 
     def _forget(self, digest: bytes) -> None:
         self._bytes -= len(self._answers.pop(digest, None) or b"")

@@ -16,11 +16,12 @@ from airflow_logio.errors import LogioError
 from airflow_logio.protocol.replicas import replicated_group, slot_of
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.protocol.values import Port
+from airflow_logio.runtime.driver.direct.announcement import Announcement
 from airflow_logio.runtime.driver.direct.direct_bodies import DirectBodies
 from airflow_logio.runtime.driver.direct.kept_bodies import KeptBodies
 from airflow_logio.runtime.driver.direct.listening import host_towards
 from airflow_logio.runtime.driver.direct.peer import Peer, reason
-from airflow_logio.store.address_port import DirectAddress
+from airflow_logio.store.address_port import LINGER_SECONDS, DirectAddress
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 2.0
-LINGER_SECONDS = 120.0
-"""For so long a driver whose group has finished stays for receivers that lag."""
 LOOK_SECONDS = 0.5
 """Between two looks at whether receivers have ended."""
 OWNERS_KNOWN_SECONDS = 5.0
@@ -53,7 +52,11 @@ class DirectChannel:
         self._peers: dict[str, Peer] = {}
         self._owners: dict[str, tuple[float, dict[int, str | None]]] = {}
         self._server: BodyServer | None = None
-        self._offers: list[DirectBodies] = []
+        self._announcement: Announcement | None = None
+        self._offers: DirectBodies | None = None
+        """Of the present epoch."""
+        self._came_before = 0
+        """Events whose bodies came directly in earlier epochs."""
         self._has_finished = False
 
     # --- what this driver has made ------------------------------------------------------------------------------------
@@ -84,13 +87,13 @@ class DirectChannel:
             credentials.client.key.decode(),
             credentials.token,
         )
+        announcement = Announcement(self._store.addresses, self._ref, address)
         try:
-            self._store.addresses.put(self._ref, address)
+            announcement.begin()
         except LogioError:
             server.shutdown()
             raise
-        self._server = server
-        log.info("group %s hands over records directly at %s", self._ref.group, server.uri)
+        self._server, self._announcement = server, announcement
 
     def keep(self, sender: Port, digest: bytes, table: pa.Table) -> None:
         """An event that is about to be logged without its body."""
@@ -102,15 +105,17 @@ class DirectChannel:
         self._has_finished = True
 
     def say(self) -> None:
-        """How much has come."""
-        if count := sum(one.count for one in self._offers):
-            log.info("%d events of replay operators came directly", count)
+        """How much has come, where another driver was to be asked."""
+        if self._peers:
+            log.info("%d events of replay operators came directly", self._came())
 
     def stop(self) -> None:
         """Waits for those who are being answered, and where the group has finished for those who will ask."""
         if self._server is not None:
             if self._has_finished:
                 self._linger()
+            if self._announcement is not None:
+                self._announcement.end()
             stopping = threading.Thread(target=self._server.shutdown, name="logio-direct", daemon=True)
             stopping.start()
             stopping.join(SHUTDOWN_SECONDS)
@@ -136,9 +141,13 @@ class DirectChannel:
     # --- what others have made ----------------------------------------------------------------------------------------
 
     def offers(self) -> DirectBodies:
-        """For one epoch."""
-        self._offers.append(DirectBodies(self._peer_of))
-        return self._offers[-1]
+        """For one epoch, which is the last one from now on."""
+        self._came_before = self._came()
+        self._offers = DirectBodies(self._peer_of)
+        return self._offers
+
+    def _came(self) -> int:
+        return self._came_before + (0 if self._offers is None else self._offers.count)
 
     def _peer_of(self, operator: str) -> Peer | None:
         application = self._application_of(operator)

@@ -7,13 +7,13 @@ from collections import OrderedDict
 
 import pyarrow as pa
 
-from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.runtime.systems.arrow import BYTES_OF_A_TABLE, bytes_held, encode
 
 MOST_BYTES = 64 * 2**20
-BYTES_OF_A_TABLE = 4096
-"""What a table takes in memory beside its records, about."""
 MOST_WASTE = 2
 """A slice keeps alive what it was cut from. Where that is so many times as large, the slice is encoded at once."""
+SMALL_BYTES = 64 * 2**10
+"""Below this a table is encoded at once, too: what it was made of in NumPy or pandas is alive with it, and may be large."""
 
 
 class KeptBodies:
@@ -34,9 +34,10 @@ class KeptBodies:
 
     def put(self, digest: bytes, table: pa.Table, receivers: int = 1) -> None:
         """Keep it, unless it alone is too large. `receivers` will ask for it."""
-        taken = int(table.get_total_buffer_size())
-        kept: pa.Table | bytes = encode(table) if taken > MOST_WASTE * max(table.nbytes, BYTES_OF_A_TABLE) else table
-        size = BYTES_OF_A_TABLE + (len(kept) if isinstance(kept, bytes) else taken)
+        held = bytes_held(table)
+        wastes = held > MOST_WASTE * max(table.nbytes, BYTES_OF_A_TABLE)
+        kept: pa.Table | bytes = encode(table) if wastes or held < SMALL_BYTES else table
+        size = BYTES_OF_A_TABLE + len(kept) if isinstance(kept, bytes) else held
         with self._lock:
             self._drop(digest)
             if size <= self._most_bytes:

@@ -19,12 +19,17 @@ def host_towards(log_url: str) -> str:
     failed: OSError | None = None
     for host, port in _servers(log_url):
         try:
-            for kind, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            known = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        except OSError as error:
+            failed = error
+            continue
+        for kind, _, _, _, address in known:
+            try:
                 with socket.socket(kind, socket.SOCK_DGRAM) as found:
                     found.connect(address)  # sends nothing
                     return str(found.getsockname()[0])
-        except OSError as error:
-            failed = error
+            except OSError as error:  # of IPv6, where this host has none
+                failed = error
     if failed is not None:
         raise failed
     return THIS_HOST  # a file, or a socket of this host

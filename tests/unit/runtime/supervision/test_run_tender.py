@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.launch.leftovers import local_drivers
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.supervision.run_tender import AGAIN_SECONDS, NOTE_SECONDS, Round, RunTender
 from airflow_logio.runtime.supervision.void_drivers import VoidDriverEnder
+from airflow_logio.store.address_port import LINGER_SECONDS
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import GroupRef, Run, RunKey, Supervision
 from tests.support.logs import SOMEBODY, spec, start_driver
@@ -157,6 +159,21 @@ def test_only_drivers_of_a_void_incarnation_are_ended_and_not_at_once(
     assert [one.process.pid for one in ender.look()] == [present.pid]
     eventually(lambda: present.poll() is not None, what="the halted one is ended, too")
     assert [one.poll() for one in (launching, unknown)] == [None] * 2
+
+
+def test_one_that_has_finished_may_stay_for_receivers_that_lag(
+    store: MemoryLogStore, clock: Clock, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    """It hands over what they would have to make again (ADR-107), and ends by itself."""
+    finished = start_driver(store, group="a", run=store.start_run(spec("a")))
+    processes.append(driver(tmp_path, finished.run.uid, "a", 1))
+    finished.session.commit([fx.FinishGroup()])
+    ender = VoidDriverEnder(store, grace_seconds=30, clock=clock)
+    for seconds in (0.0, 31.0, LINGER_SECONDS - 2):
+        clock.now += seconds
+        assert ender.look() == []
+    clock.now += 2
+    assert [one.process.pid for one in ender.look()] == [processes[0].pid], "it hangs"
 
 
 def test_one_that_is_dead_and_not_replaced_is_left_alone(

@@ -62,6 +62,28 @@ def test_where_a_text_ends_counts() -> None:
     assert digest_of(pa.table({"a": [[1, 2], [3]]})) != digest_of(pa.table({"a": [[1], [2, 3]]}))
 
 
+def _with_null(values: list[Any], at: int, kind: pa.DataType) -> pa.Table:
+    return pa.table({"a": pa.array([*values[:at], None, *values[at:]], kind)})
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([127, 1, 2, 3, 4, 5, 6, 7], pa.int8()),
+        ([b"\x7f", *(bytes([number]) for number in range(7))], pa.binary(1)),
+        ([2**63 - 1 - 2**56, *range(63)], pa.int64()),
+        ([-(2**56) - 1, *range(63)], pa.int64()),
+        ([0x7FFF, *range(15)], pa.uint16()),
+        ([0xFF7F, *range(15)], pa.uint16()),
+    ],
+)
+def test_a_value_is_never_taken_for_a_list_of_what_is_null(values: list[Any], kind: pa.DataType) -> None:
+    """Which values are null is written before the others: bits, that may be those of a value."""
+    whole = pa.table({"a": pa.array(values, kind)})
+    others = [_with_null(values[1:], at, kind) for at in range(len(values))]
+    assert len({digest_of(one) for one in (whole, *others)}) == 1 + len(others)
+
+
 def test_what_lies_under_nulls_does_not_count() -> None:
     valid = pa.py_buffer(np.packbits([1, 0, 1], bitorder="little").tobytes())
 

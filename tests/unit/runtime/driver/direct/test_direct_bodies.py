@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from pyarrow import flight
 
 from airflow_logio.errors import NotPermitted
+from airflow_logio.protocol.replay import MOST_HINTS
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.runtime.driver.direct import body_client, direct_bodies
 from airflow_logio.runtime.driver.direct.body_client import BodyClient
 from airflow_logio.runtime.driver.direct.body_server import BodyServer
 from airflow_logio.runtime.driver.direct.credentials import Credentials, new_credentials
 from airflow_logio.runtime.driver.direct.direct_bodies import DirectBodies
-from airflow_logio.runtime.driver.direct.kept_bodies import BYTES_OF_A_TABLE, KeptBodies
+from airflow_logio.runtime.driver.direct.kept_bodies import MOST_BYTES, KeptBodies
 from airflow_logio.runtime.driver.direct.peer import Peer
-from airflow_logio.runtime.systems.arrow import as_read
+from airflow_logio.runtime.systems.arrow import BYTES_OF_A_TABLE, as_read, encode
 from airflow_logio.runtime.systems.contents import digest_of
 from airflow_logio.store.address_port import DirectAddress
 
@@ -150,6 +156,28 @@ def test_one_that_nobody_expected_comes_with_those_that_somebody_did(sender: Sen
     assert bodies.taken(others[0]) == tables[1]
 
 
+def test_one_that_no_driver_keeps_is_not_asked_for(sender: Sender) -> None:
+    (event,) = sender.made(numbers(0))
+    assert event.made_of is not None
+    bodies = sender.bodies()
+    for size, questions in ((MOST_BYTES + 1, 0), (MOST_BYTES, 1)):
+        large = structs.replace(event, made_of=structs.replace(event.made_of, size=size))
+        bodies.expect([large])
+        assert (bodies.taken(large) is not None) == bool(questions)
+        assert sender.questions == questions
+    assert_empty(bodies)
+
+
+def test_hints_that_have_led_nowhere_are_forgotten(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = sender.made(*(numbers(10 * number) for number in range(200)))
+    monkeypatch.setattr(direct_bodies, "MOST_KEPT", 10_000)
+    bodies = sender.bodies()
+    bodies.expect(events)
+    for event in events[::64]:  # each comes with the others, which are not asked for
+        assert bodies.taken(event) is not None
+    assert len(bodies._wanted) <= len(bodies._answers) + len(bodies._coming["doubled"]) < 100
+
+
 def test_no_more_than_some_bytes_come_at_once(sender: Sender) -> None:
     events = sender.made(*(numbers(number, 500_000) for number in range(8)))  # 4 MB each
     bodies = sender.bodies()
@@ -160,7 +188,7 @@ def test_no_more_than_some_bytes_come_at_once(sender: Sender) -> None:
 
 
 def test_what_the_sender_has_forgotten_is_asked_for_once(sender: Sender) -> None:
-    kept = KeptBodies(most_bytes=2 * BYTES_OF_A_TABLE + 200)
+    kept = KeptBodies(most_bytes=3 * BYTES_OF_A_TABLE)
     forgetful = Sender(new_credentials(), kept)
     events = forgetful.made(numbers(0), numbers(10), numbers(20), numbers(30))  # 80 bytes each
     bodies = forgetful.bodies()
@@ -183,10 +211,27 @@ def test_memory_counts_what_small_tables_and_slices_take() -> None:
     kept = KeptBodies(most_bytes=20 * BYTES_OF_A_TABLE)
     for number in range(100):
         kept.put(b"%d" % number, numbers(number, 1))
-    assert len(kept._kept) == 19
+    assert len(kept._kept) == 18
     whole = numbers(0, 10**6)
     kept.put(b"slice", whole.slice(5, 10))
     assert isinstance(kept._kept[b"slice"][0], bytes), "it keeps the whole table alive"
+
+
+@pytest.mark.parametrize("records", [10, 1_000])
+def test_what_a_small_table_shows_of_numpy_is_not_kept_alive(records: int) -> None:
+    """Arrow does not know how large that is."""
+
+    class Base(np.ndarray[Any, Any]):
+        """It can be referred to weakly."""
+
+    base = np.arange(10**6).view(Base)
+    alive = weakref.ref(base)
+    kept = KeptBodies()
+    kept.put(b"view", pa.table({"a": pa.array(np.asarray(base[:records]))}))
+    del base
+    gc.collect()
+    assert alive() is None
+    assert kept.body(b"view") == encode(pa.table({"a": pa.array(range(records))}))
 
 
 def test_memory_counts_what_is_kept_encoded() -> None:
@@ -219,7 +264,7 @@ def test_bodies_are_wanted_until_all_receivers_have_them() -> None:
     assert time.monotonic() - began < 30
     assert not kept.are_wanted()
     assert kept.body(b"a") is not None, "one that was restarted asks again"
-    small = KeptBodies(most_bytes=BYTES_OF_A_TABLE + 100)
+    small = KeptBodies(most_bytes=BYTES_OF_A_TABLE + 1_000)
     for name in (b"a", b"b"):
         small.put(name, numbers(0))
     small.body(b"b")
@@ -270,7 +315,16 @@ def test_nobody_else_can_pretend_to_be_the_driver(sender: Sender, caplog: pytest
     assert bodies.taken(event) is None
     assert sender.questions == 0
     assert "do not come directly at grpc+tls://127.0.0.1:" in caplog.text
+    assert "does not have the certificate that the log has of it (another program has its port" in caplog.text
     assert sender.address.token not in caplog.text
+
+
+def test_a_proxy_of_the_environment_is_not_asked(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there for what is read from outside."""
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    (event,) = sender.made(numbers(0))
+    assert sender.bodies().taken(event) == numbers(0)
 
 
 def test_what_is_no_body_counts_for_nothing(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:
@@ -317,6 +371,20 @@ def test_one_that_has_ended_is_said_once_and_left_alone_for_longer_and_longer(
     (said,) = [message for message in messages if "directly" in message]
     assert "records of group doubled do not come directly at grpc+tls://127.0.0.1:" in said
     assert "no one answers there (the driver has ended, or a firewall is in between)" in said
+
+
+def test_one_that_the_log_does_not_know_is_said_after_a_minute(
+    sender: Sender, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    (event,) = sender.made(numbers(0))
+    bodies = sender.bodies(lambda: None)
+    for _ in range(200):
+        assert bodies.taken(event) is None
+        assert ("the log has no address of its driver" in caplog.text) == (clock.now >= 163.0), (
+            "the question after 60 s"
+        )
+        clock.now += 1.0
+    assert len([record for record in caplog.records if "no address" in record.getMessage()]) == 1
 
 
 def test_its_successor_is_asked_as_soon_as_the_log_knows_it(
@@ -414,7 +482,7 @@ def test_many_ask_at_the_same_time(sender: Sender) -> None:
 
 def test_hints_that_lead_nowhere_do_not_fill_the_memory(sender: Sender) -> None:
     bodies = DirectBodies(lambda _: None)
-    for number in range(1, direct_bodies.MOST_HINTS + 5):
+    for number in range(1, MOST_HINTS + 5):
         made_of = MadeOf("in", 0, number.to_bytes(16, "big"))
         bodies.expect([Event(OUT, number, Kind.DATA, 1, None, b"", made_of=made_of)])
-    assert len(bodies._coming["doubled"]) == direct_bodies.MOST_HINTS
+    assert len(bodies._coming["doubled"]) == MOST_HINTS

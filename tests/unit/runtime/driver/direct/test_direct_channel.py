@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -15,14 +17,17 @@ from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.runtime.driver.direct import direct_channel
-from airflow_logio.runtime.driver.direct.direct_channel import LINGER_SECONDS, DirectChannel, senders_of
+from airflow_logio.runtime.driver.direct.announcement import Announcement
+from airflow_logio.runtime.driver.direct.direct_channel import DirectChannel, senders_of
 from airflow_logio.runtime.driver.direct.listening import host_towards
 from airflow_logio.runtime.systems.contents import digest_of
-from airflow_logio.store.address_port import DirectAddress
+from airflow_logio.store.address_port import LINGER_SECONDS, DirectAddress
 from airflow_logio.store.memory.address_book import MemoryAddressBook
 from airflow_logio.store.memory.store import MemoryLogStore
+from airflow_logio.store.memory.tables import GroupKey
 from airflow_logio.store.records import GroupRef
 from tests.support.bundle.replayed import pipeline as chain
+from tests.support.waiting import eventually
 
 TABLE = pa.table({"id": [1, 2, 3]})
 SLOTS = 2
@@ -218,6 +223,83 @@ def test_an_address_that_cannot_be_told_is_not_kept_open(
     assert "permission denied for table logio_address" in caplog.text
 
 
+def test_bodies_of_all_epochs_are_counted_and_only_the_last_one_is_kept(
+    two: tuple[DirectChannel, DirectChannel], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "airflow_logio")
+    sender, receiver = two
+    sender.keep(Port("doubled", "out"), digest_of(TABLE), TABLE)
+    epochs = [receiver.offers() for _ in range(2)]
+    assert receiver.offers().taken(event("doubled")) == TABLE
+    sender.say()
+    assert "came directly" not in caplog.text, "no one was to be asked"
+    gone = weakref.ref(epochs.pop())
+    del epochs
+    gc.collect()
+    assert gone() is None
+    assert receiver.offers().taken(event("doubled")) == TABLE
+    receiver.say()
+    assert "2 events of replay operators came directly" in caplog.text
+
+
+# --- an address in the log --------------------------------------------------------------------------------------------
+
+REF = GroupRef(1, "doubled", 2)
+
+
+def address(incarnation: int, location: str = "grpc+tls://here:1") -> DirectAddress:
+    return DirectAddress(incarnation, location, "server", "client", "key", "token")
+
+
+@pytest.fixture
+def announced(log: MemoryLogStore, caplog: pytest.LogCaptureFixture) -> Iterator[Announcement]:
+    caplog.set_level("INFO", "airflow_logio")
+    made = Announcement(log.addresses, REF, address(2), seconds=0.01)
+    yield made
+    made.end()
+
+
+def is_there(log: MemoryLogStore) -> bool:
+    return log.addresses.of_group(1, "doubled") == address(2)
+
+
+def test_an_address_is_told_when_the_log_is_back(
+    log: MemoryLogStore, announced: Announcement, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unavailable(self: MemoryAddressBook, ref: GroupRef, address: DirectAddress) -> None:
+        raise LogUnavailable("it is restarted")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(MemoryAddressBook, "put", unavailable)
+        announced.begin()
+        assert "the address of group doubled is not in the log yet: it is restarted. It is tried again" in caplog.text
+        assert "directly at" not in caplog.text
+    eventually(lambda: is_there(log), what="it is told")
+    eventually(lambda: "hands over records directly at grpc+tls://here:1" in caplog.text, what="that is said")
+
+
+@pytest.mark.parametrize("instead", [None, address(1, "grpc+tls://there:1")], ids=["nothing", "an earlier one"])
+def test_an_address_that_the_log_has_lost_is_told_again(
+    log: MemoryLogStore, announced: Announcement, instead: DirectAddress | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    announced.begin()
+    assert is_there(log)
+    found = log.tables.addresses
+    with log.tables.transaction():
+        del found[GroupKey(1, "doubled")]
+    if instead is not None:
+        log.addresses.put(REF, instead)
+    eventually(lambda: is_there(log), what="it is told again")
+    eventually(lambda: "hands over records directly again at" in caplog.text, what="that is said")
+
+
+def test_a_later_address_stays(log: MemoryLogStore, announced: Announcement, caplog: pytest.LogCaptureFixture) -> None:
+    announced.begin()
+    log.addresses.put(GroupRef(1, "doubled", 3), address(3))
+    eventually(lambda: "has a later driver than incarnation 2" in caplog.text, what="it is noticed")
+    assert log.addresses.of_group(1, "doubled") == address(3)
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -232,6 +314,16 @@ def test_an_address_that_cannot_be_told_is_not_kept_open(
 )
 def test_who_reaches_the_log_on_this_host_is_on_this_host(url: str) -> None:
     assert host_towards(url) in ("127.0.0.1", "::1")
+
+
+def test_the_next_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one may be of IPv6, which this host may not have."""
+    of_name = [
+        (socket.AF_INET, socket.SOCK_DGRAM, 0, "", ("255.255.255.255", 5432)),  # no one may connect to it
+        (socket.AF_INET, socket.SOCK_DGRAM, 0, "", ("127.0.0.1", 5432)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: of_name)
+    assert host_towards("postgresql://db/log") == "127.0.0.1"
 
 
 def test_towards_another_host_the_address_is_the_one_that_leads_there() -> None:
