@@ -54,6 +54,17 @@ _NEXT_STEPS = {
     "AccountProblem": "Ask who owns the account",
 }
 """What to do about the errors of S3 that waiting does not mend."""
+_OF_FILES = {
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM),
+        "Allow the user of drivers and executors to read and write there, or choose another one",
+    ),
+    errno.EROFS: "Mount it for writing, or choose another folder",
+    errno.ENOENT: "Make the folder, or correct the connection",
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR), "Move what is in the way, or choose another folder"),
+    errno.ENAMETOOLONG: "Choose a shorter path or folder, or partition by fewer columns",
+}
+"""Error number → what to do about it."""
 _SAID_BY_S3 = re.compile(r"AWS Error (\w+)")
 _NOT_KNOWN_TO_ARROW = re.compile(r"AWS Error UNKNOWN .*ExceptionName: (\w+)", re.DOTALL)
 _REDIRECTED = re.compile(r"AWS Error \w+ \(HTTP status 301\)")
@@ -110,8 +121,8 @@ def is_lasting(error: OSError) -> bool:
 
 
 def next_step(error: Exception) -> str:
-    """What to do about an error of an object store: the end of a message; empty for any other one."""
-    step = _NEXT_STEPS.get(_said_by_s3(error) or "")
+    """What to do about an error of a file system or an object store: the end of a message; empty for any other one."""
+    step = _NEXT_STEPS.get(_said_by_s3(error) or "") or _OF_FILES.get(getattr(error, "errno", None) or 0)
     return "" if step is None else f". {step}"
 
 

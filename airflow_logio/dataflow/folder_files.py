@@ -43,10 +43,10 @@ class FolderFiles(ABC):
             yield path, content
 
     @abstractmethod
-    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """Each folder, the first one empty, with the names of the folders and of the files in it; as `os.walk`, from the top.
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        """Each folder from `below` on, with the names of the folders and of the files in it; as `os.walk`, from the top.
 
-        Folders that the caller takes out of the list are passed over. Raises FileNotFoundError if there is no such folder.
+        Folders that the caller takes out of the list are passed over. Raises FileNotFoundError if the first is not there.
         """
 
     @abstractmethod
@@ -78,14 +78,16 @@ class LocalFiles(FolderFiles):
         with open(self.name(path), "rb") as file:
             return file.read()
 
-    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        top = self.name(below) if below else self.where
+
         def failed(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError) or error.filename == self.where:
+            if not isinstance(error, FileNotFoundError) or error.filename == top:
                 raise error  # else another process has removed a folder within it meanwhile
 
-        for found, folders, names in os.walk(self.where, onerror=failed):
-            below = os.path.relpath(found, self.where)
-            yield "" if below == "." else below, folders, names
+        for found, folders, names in os.walk(top, onerror=failed):
+            folder = os.path.relpath(found, self.where)
+            yield "" if folder == "." else folder, folders, names
 
     def links(self, folder: str, names: list[str]) -> list[str]:
         return [name for name in names if os.path.islink(self.name(os.path.join(folder, name)))]

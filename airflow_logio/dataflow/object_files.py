@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -71,8 +73,14 @@ class ObjectFiles(FolderFiles):
         return []
 
     def read(self, path: str) -> bytes:
-        with self.system.open_input_stream(self.key(path)) as stream:
-            return bytes(stream.read())
+        try:
+            with self.system.open_input_stream(self.key(path)) as stream:
+                return bytes(stream.read())
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or self.is_there(path):
+                raise
+            # It was removed between the two requests of a read, of which the second has no words of its own for that.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name(path)) from error
 
     def read_each(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """As `FolderFiles.read_each`, several at once: each is a round trip of tens of milliseconds."""
@@ -91,12 +99,12 @@ class ObjectFiles(FolderFiles):
         finally:
             pool.shutdown(cancel_futures=True)  # the caller may have seen enough, or a read has failed
 
-    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
         folders, names = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
-        for info in self._infos("", recursive=True):
+        for info in self._infos(below, recursive=True):
             above, _, name = info.path.removeprefix(f"{self.root}/").rpartition("/")
             (names if info.is_file else folders)[above].append(name)
-        left = [""]
+        left = [below]
         while left:
             folder = left.pop()
             yield folder, folders[folder], names[folder]

@@ -40,18 +40,26 @@ def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     `folder` is a path, or a URL ``s3://bucket/path`` without credentials, which the process has as for Arrow. Nothing in its
     path is quoted, as in those of files. Those of older runs come first. Columns of `partition_by` are in the names of their
     folders. A file may be removed after it was listed, when a newer run replaces it: list again then. Raises OSError if the
-    folder cannot be read, `ConfigurationError`, `ExternalUnavailable`.
+    folder cannot be read, or is not shown as a whole yet, `ConfigurationError`, `ExternalUnavailable`.
     """
     given = os.fspath(folder)
     is_url = given.startswith(SCHEME)
     files = ObjectFiles.of("the folder", given, is_quoted=False) if is_url else LocalFiles(given)
     files.check()
     receipts = list(receipts_of(files))  # before the records, as `FolderRuns.counted` needs it
+    runs = runs_of(files)
+    for receipt in receipts:
+        if receipt.begins == "replace" and receipt.run_uid not in runs.ages:
+            # Some file systems show names late, NFS by a minute. What it has replaced may be gone, and it does not count yet.
+            raise OSError(
+                f"{files.where}: run {receipt.run_uid} replaces what is there, and its record is not shown in {RUNS} yet; "
+                "list again in a minute"
+            )
     return [
         PublishedFile(
             files.name(file.path), file.bytes, file.records, receipt.run_uid, receipt.operator, receipt.number
         )
-        for receipt, file in runs_of(files).counted(receipts)
+        for receipt, file in runs.counted(receipts)
     ]
 
 
@@ -72,20 +80,21 @@ def _receipt(files: FolderFiles, path: str, text: bytes) -> Receipt:
     try:
         read = json.loads(text)
         named = tuple(NamedFile(one["path"], one["bytes"], one["records"]) for one in read["files"])
-        return Receipt(read["run"], read["operator"], read["number"], named)
+        return Receipt(read["run"], read["operator"], read["number"], named, read.get("begins", ""))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{files.name(path)} is no receipt of a DatasetWriter ({type(error).__name__}: {error})"
         ) from error
 
 
-def visible_files(files: FolderFiles) -> Iterator[tuple[str, str | None]]:
-    """What readers that list a folder may take for data: path below it, and the run that has published it.
+def visible_files(files: FolderFiles, partition: str = "") -> Iterator[tuple[str, str | None]]:
+    """What readers that list a folder, or a partition of it, may take for data: path below the folder, and the run that has
+    published it.
 
     None: no run has, or it lies in a folder with receipts of its own, or behind a link, which then stands for all in it.
     Raises OSError.
     """
-    for below, folders, names in files.walk():
+    for below, folders, names in files.walk(partition):
         if below and RECEIPTS in folders:
             folders.clear()
             yield below, None

@@ -84,6 +84,8 @@ class Receipt(NamedTuple):
     operator: str
     number: int
     files: tuple[NamedFile, ...]
+    begins: str = ""
+    """Of the write action that a run begins with: its `on_new_run`."""
 
 
 @dataclass(frozen=True)

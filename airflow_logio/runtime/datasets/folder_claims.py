@@ -82,7 +82,8 @@ class FolderClaim:
         if (closing := runs.closed_by(self._mine)) is not None:
             raise WriteRefused(
                 f"{self._named} belongs to run {closing.run_uid}: a newer "
-                f"run has taken it over, and run {self._mine.run_uid} must not write to it any more"
+                f"run has taken it over, and run {self._mine.run_uid} must not write to it any more. What is still to be "
+                f"written belongs into a new run, or into this one anew (`logio fresh {self._mine.run_uid[:8]}`)"
             )
         younger = runs.overwriting(self._mine)
         return self._overwritten(younger, partitions) if younger and partitions else ()
@@ -111,12 +112,25 @@ class FolderClaim:
                 continue
             if self._files.is_there(os.path.join(partition, RECEIPTS)):
                 raise self._not_ours(os.path.join(partition, RECEIPTS), f"overwrite partition {partition}")
-            names = self._names(partition)
-            known = self._known()
-            for name in names:
-                if run_of(name) not in known:
-                    raise self._not_ours(os.path.join(partition, name), f"overwrite partition {partition}")
+            self._check_removable(partition)
             self._removable.add(partition)
+
+    def _check_removable(self, partition: str) -> None:
+        """Whether all that a reader of the partition may see is what an overwriting run removes. Folders without files are
+        what is left of other columns of `partition_by`."""
+        try:
+            found = list(visible_files(self._files, partition))
+        except FileNotFoundError:
+            return
+        known = self._known()
+        for path, run in found:
+            if run not in known:
+                raise self._not_ours(path, f"overwrite partition {partition}")
+            if os.path.dirname(path) != partition:
+                raise WriteRefused(
+                    f"{self._named} has {path}, which run {run} has published by other columns of partition_by; partition "
+                    f"{partition} can only be overwritten together with it: choose on_new_run='replace', or another folder"
+                )
 
     # --- while files are there, and no receipt ------------------------------------------------------------------------
 
@@ -139,7 +153,8 @@ class FolderClaim:
     def _refused(self, overwritten: Collection[str]) -> WriteRefused:
         return WriteRefused(
             f"partition {min(overwritten)} of {self._named} was "
-            f"overwritten by a newer run, and run {self._mine.run_uid} must not write to it any more"
+            f"overwritten by a newer run, and run {self._mine.run_uid} must not write to it any more. What is still to be "
+            f"written belongs into a new run, or into this one anew (`logio fresh {self._mine.run_uid[:8]}`)"
         )
 
     # --- after the receipt is durable ---------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from airflow_logio.runtime.payloads import task_objects
 _AT_ONCE = 16
 """Questions and removals."""
 _MOST_BYTES_OF_A_KEY = 1024
+_MOST_BYTES_OF_AN_OBJECT = 10_000 * 10 * 2**20
+"""S3 takes so many parts, and Arrow makes each so large."""
 
 
 class ObjectPlace(PublishedPlace):
@@ -79,6 +81,12 @@ class ObjectPlace(PublishedPlace):
     def _check_keys(self, copies: Copies) -> None:
         """S3 says it of each object, and Arrow not by a name that it knows. Raises `ConfigurationError`."""
         for copy in copies:
+            if copy.size > _MOST_BYTES_OF_AN_OBJECT:
+                raise ConfigurationError(
+                    f"{self._named}: {copy.source} has {copy.size:,} bytes, and an object has at most "
+                    f"{_MOST_BYTES_OF_AN_OBJECT:,}, 10,000 parts as Arrow puts them: let the function before the writer "
+                    "repartition its DataFrame"
+                )
             key = copy.target.partition("/")[2]
             size = len(key.encode())
             if size > _MOST_BYTES_OF_A_KEY:

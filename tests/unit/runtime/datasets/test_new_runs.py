@@ -269,7 +269,7 @@ def test_error_refuses_files_of_anybody_else_and_leaves_no_trace(place: Work) ->
     work.run(3)
     work.run(2, "error", token=2)  # executed again after a younger run has come: it had begun
     assert work.lake.counted() == work.lake.listed() == after("append", (), (*YOUNG, LAST))
-    with pytest.raises(WriteRefused, match=r"belongs to run run2: a newer run has taken it over"):
+    with pytest.raises(WriteRefused, match=r"belongs to run run2: a newer run has taken it over.*`logio fresh run1`"):
         work.run(1)
 
 
@@ -286,6 +286,31 @@ def test_what_no_run_has_published_is_not_removed(place: Work, mode: str) -> Non
     work.lake.put("orders/store=1/_logio/x.json")  # another writer's folder
     with pytest.raises(WriteRefused, match=r"has store=1(/_logio)?, which no run of this folder"):
         work.run(2, mode)
+
+
+def test_a_partition_of_which_only_folders_are_left_is_overwritten(place: Work) -> None:
+    """An earlier run had more columns in `partition_by`, and was replaced: files go, and folders stay."""
+    work = place
+    work.run(1)
+    work.run(2, "replace")
+    work.lake.files.create_dir(f"{work.lake.root}/orders/store=0/day=2")
+    work.run(3, "overwrite")
+    assert work.lake.counted() == work.lake.listed() == after("overwrite", after("append", (), YOUNG), (LAST,))
+
+
+def test_files_by_other_columns_of_partition_by_are_named_as_such(place: Work) -> None:
+    work = place
+    work.run(1)
+    (old,) = [name for name in work.lake.names() if "/store=0/" in name]
+    moved = old.replace("/store=0/", "/store=0/day=2/")
+    work.lake.put(moved, work.lake.get(old))
+    with pytest.raises(
+        WriteRefused,
+        match=r"has store=0/day=2/run1\.save.*, which run run1 has published by other columns of partition_by; "
+        r"partition store=0 can only .* choose on_new_run='replace', or another folder",
+    ):
+        work.run(3, "overwrite")
+    assert moved in work.lake.names()
 
 
 def test_what_readers_that_list_would_read_is_looked_at(work: Work) -> None:
@@ -348,6 +373,21 @@ def test_what_is_seen_before_its_record_does_not_count_and_is_not_removed(place:
         == work.lake.listed()
         == after("append", after(mode, after("append", (), OLD), YOUNG), (LAST,))
     )
+
+
+def test_a_reader_does_not_take_a_folder_for_empty_whose_new_record_is_not_shown_yet(place: Work) -> None:
+    """A file system that shows names late shows the receipts of a run that replaces, and no longer those it has replaced."""
+    work = place
+    work.run(1)
+    work.run(2, "replace")
+    record = next(name for name in work.lake.names() if name.endswith(".run2.replaces"))
+    work.lake.remove(record)
+    with pytest.raises(
+        OSError, match=r"orders: run run2 replaces what is there, and its record is not shown.*list again"
+    ):
+        work.lake.counted()
+    work.lake.put(record)
+    assert work.lake.counted() == after("append", (), YOUNG)
 
 
 def test_a_fresh_run_shuts_out_the_one_that_was_given_up(place: Work) -> None:

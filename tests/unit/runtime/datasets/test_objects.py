@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInc
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.datasets.folder_inspection import check_not_replaced, inspect_folders
 from airflow_logio.runtime.datasets.object_place import ObjectPlace
+from airflow_logio.runtime.datasets.placing import Copy
 from airflow_logio.runtime.payloads import Payloads, task_objects
 from tests.support.datasets import dataset_of
 from tests.support.lakes import BucketLake, reached
@@ -166,6 +168,36 @@ def test_receipts_are_read_several_at_once_and_come_in_their_order(bucket: Bucke
         with files.system.open_output_stream(files.key(name)) as stream:
             stream.write(name.encode())
     assert list(files.read_each(names)) == [(name, name.encode()) for name in names if name != names[4]]
+
+
+def test_an_object_that_is_removed_between_the_requests_of_a_read_is_not_there(bucket: Bucket) -> None:
+    """Arrow asks for its size, and then for its bytes; of the second it says only what S3 says."""
+    files = ObjectFiles.of("it", bucket.url, "orders")
+    with files.system.open_output_stream(files.key("_logio/1.json")) as stream:
+        stream.write(b"{}")
+
+    class Removed:
+        """Of a store, after the first request."""
+
+        def open_input_stream(self, key: str) -> Any:
+            opened = files.system.open_input_file(key)
+            opened.size()
+            files.system.delete_file(key)
+            return opened
+
+        def get_file_info(self, key: str) -> Any:
+            return files.system.get_file_info(key)
+
+    racing = ObjectFiles(Removed(), files.root)
+    with pytest.raises(FileNotFoundError, match=r"s3://.*/orders/_logio/1\.json"):
+        racing.read("_logio/1.json")
+
+
+def test_an_object_that_s3_would_not_take_is_refused_before_it_is_put(bucket: Bucket) -> None:
+    place = ObjectPlace("lake", bucket.url, "orders")
+    copies = [Copy("payloads/large.parquet", f"{bucket.root}/orders/1.parquet", 10_000 * 10 * 2**20 + 1, 0)]
+    with pytest.raises(ConfigurationError, match=r"payloads/large\.parquet has 104,857,600,001 bytes.* repartition"):
+        place._check_keys(copies)
 
 
 @pytest.mark.parametrize("folder", ["größe", "my orders", "a%2Fb"])
