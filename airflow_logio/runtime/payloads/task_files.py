@@ -199,10 +199,21 @@ def _parts(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple
     row = "_".join(("row", *partition_by))  # a name that none of them has
     table = values.append_column(row, pa.array(range(batch.num_rows), pa.int64()))
     groups = table.group_by(list(partition_by), use_threads=False).aggregate([(row, "list")])
-    for group in groups.to_pylist():
-        folders = tuple(_folder(name, group[name]) for name in partition_by)
-        rows = pa.array(group[f"{row}_list"], pa.int64())
-        yield folders, batch.select(kept).take(rows)
+    columns = [_values(name, groups[name]) for name in partition_by]
+    for number, rows in enumerate(groups[f"{row}_list"]):
+        folders = tuple(_folder(name, values[number]) for name, values in zip(partition_by, columns, strict=True))
+        yield folders, batch.select(kept).take(rows.values)
+
+
+def _values(name: str, column: pa.ChunkedArray) -> list[Any]:
+    """Raises `NoPartition` for a date beyond the year 9999, or a text that is none."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise NoPartition(
+            f"partition column {name!r} has a value that no folder can be named by ({error}); filter or fill it before"
+        ) from error
+    return found
 
 
 def _folder(name: str, value: Any) -> str:

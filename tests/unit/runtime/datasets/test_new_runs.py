@@ -132,7 +132,7 @@ def test_a_run_that_dies_anywhere_is_completed_by_its_next_driver(place: Work, m
         assert not [name for name in work.lake.names() if "/." in name]
         return steps.passed >= at
 
-    assert every_step(dies, work.stride) > 30
+    assert every_step(dies, work.stride) > 20
     if work.stride == 1:
         assert states_that_differ(seen) == states_that_differ(states)
     if mode == "replace":

@@ -221,6 +221,23 @@ def test_values_that_readers_would_not_get_back_are_refused_by_the_task(
         dataset_of(epoch, pa.table({"id": [1], "of": [value]}), partition_by=("of",))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.array([10_000_000], pa.int32()).cast(pa.date32()),
+        pa.array([2**62], pa.int64()).cast(pa.timestamp("us")),
+        pa.array([b"\xff"], pa.binary()).view(pa.string()),
+    ],
+    ids=["date", "timestamp", "text"],
+)
+def test_values_that_have_no_name_are_refused_by_the_task(epoch: EpochPayloads, value: pa.Array) -> None:
+    with pytest.raises(
+        task_files.NoPartition,
+        match=r"partition column 'of' has a value that no folder can be named by \(.*; filter or fill",
+    ):
+        dataset_of(epoch, pa.table({"id": [1], "of": value}), partition_by=("of",))
+
+
 def test_every_record_is_in_the_file_of_its_partition(epoch: EpochPayloads) -> None:
     made = dataset_of(epoch, ORDERS.slice(0, 500), ORDERS.slice(500), partition_by=("store",))
     found: dict[str, list[int]] = {}
