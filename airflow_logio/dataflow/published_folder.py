@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from airflow_logio.dataflow.folder_files import FolderFiles, LocalFiles
@@ -46,7 +46,8 @@ def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     is_url = given.startswith(SCHEME)
     files = ObjectFiles.of("the folder", given, is_quoted=False) if is_url else LocalFiles(given)
     files.check()
-    receipts = list(receipts_of(files))  # before the records, as `FolderRuns.counted` needs it
+    names = _without_gaps(_receipt_names(files), _receipt_names(files))
+    receipts = list(_receipts(files, names))  # before the records, as `FolderRuns.counted` needs it
     runs = runs_of(files)
     for receipt in receipts:
         if receipt.begins == "replace" and receipt.run_uid not in runs.ages:
@@ -70,10 +71,40 @@ def runs_of(files: FolderFiles) -> FolderRuns:
 
 def receipts_of(files: FolderFiles, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[Receipt]:
     """The receipts of a folder, or those whose names are `wanted`. Raises OSError, and ValueError for one that is damaged."""
-    names = [name for name in files.names(RECEIPTS) if name.endswith(".json") and not name.startswith(".")]
+    yield from _receipts(files, filter(wanted, _receipt_names(files)))
+
+
+def _receipts(files: FolderFiles, names: Iterable[str]) -> Iterator[Receipt]:
     # One that has been removed meanwhile belongs to a run that was replaced.
-    for path, text in files.read_each(f"{RECEIPTS}/{name}" for name in names if wanted(name)):
+    for path, text in files.read_each(f"{RECEIPTS}/{name}" for name in names):
         yield _receipt(files, path, text)
+
+
+def _receipt_names(files: FolderFiles) -> list[str]:
+    return [name for name in files.names(RECEIPTS) if name.endswith(".json") and not name.startswith(".")]
+
+
+def _without_gaps(names: Iterable[str], later: Iterable[str]) -> Iterator[str]:
+    """The receipts of an instant, from two listings, one after the other.
+
+    A long listing comes in pages, so that one may show a receipt and not the one before it, which was put meanwhile. A
+    writer puts them one after the other: those before the last one that the first listing shows are all in the second one.
+    Of a writer that only the second one shows, which may have replaced the others, all are taken.
+    """
+    last: dict[str, str] = {}
+    for name in names:
+        writer, number = _writer_and_number(name)
+        last[writer] = max(number, last.get(writer, number))
+    for name in later:
+        writer, number = _writer_and_number(name)
+        if number <= last.get(writer, number):
+            yield name
+
+
+def _writer_and_number(name: str) -> tuple[str, str]:
+    """Of a receipt; numbers have the same length."""
+    writer, _, number = name.removesuffix(".json").rpartition(".")
+    return writer, number
 
 
 def _receipt(files: FolderFiles, path: str, text: bytes) -> Receipt:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from airflow_logio import DatasetWriter
+from airflow_logio.dataflow.folder_files import LocalFiles
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, WriteRefused
 from airflow_logio.protocol.warehouse_rules import Owner
@@ -388,6 +389,25 @@ def test_a_reader_does_not_take_a_folder_for_empty_whose_new_record_is_not_shown
         work.lake.counted()
     work.lake.put(record)
     assert work.lake.counted() == after("append", (), YOUNG)
+
+
+def test_a_reader_sees_no_receipt_without_those_before_it(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing of many names comes in pages, and between two of them a driver goes on."""
+    work.anew()
+    work.run(1)
+    first, *others = sorted(LocalFiles(f"{work.lake.root}/orders").names("_logio"))
+    names, listings = LocalFiles.names, iter([["first page ends"], None])
+
+    def in_pages(self: LocalFiles, folder: str) -> list[str]:
+        found = names(self, folder)
+        if folder != "_logio" or next(listings, None) is None:
+            return found
+        work.run(3)
+        later = [name for name in names(self, folder) if name not in found]
+        return [name for name in found if name != first] + later  # the first name had no place in a page yet
+
+    monkeypatch.setattr(LocalFiles, "names", in_pages)
+    assert others and work.lake.counted() == after("append", after("append", (), OLD), (LAST,))
 
 
 def test_a_fresh_run_shuts_out_the_one_that_was_given_up(place: Work) -> None:
