@@ -125,7 +125,7 @@ def test_drivers_that_do_not_reach_each_other_say_so_and_are_right(
         for group, sender in (("items", "doubled"), ("more", "items"), ("ends", "more"), ("late", "more")):
             said = f"records of group {sender} do not come directly at {CLOSED}: no one answers there"
             assert run.log_of(group, 10_000).count(said) == 1
-            assert "came directly" not in run.log_of(group, 10_000)
+            assert re.findall(r"(\d+) events of replay operators came", run.log_of(group, 10_000)) in (["0"], []), group
     items, totals = expected()
     assert rows_of(warehouse_url, "SELECT batch, item, amount FROM replayed_items ORDER BY 1, 2") == items
     assert rows_of(warehouse_url, "SELECT number, amount FROM replayed_totals ORDER BY 1") == totals

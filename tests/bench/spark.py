@@ -47,7 +47,7 @@ from tests.support.waiting import eventually
 
 PIPELINE = Path(__file__).parent / "pipelines" / "orders.py"
 SCRIPT = Path(__file__).parent / "spark_script.py"
-SOURCE, WRITER = "raw", "save"
+WRITER = "save"
 FILES_PER_EVENT = 4
 SETTINGS = SparkSettings(master="local[2]", driver_memory="2g")
 LOOK_SECONDS = 0.02
@@ -168,11 +168,6 @@ class ChainRun:
         """Write actions that are in the lake, as the log knows."""
         rows = self.context.store.progress(self.context.run.run_id)
         return sum(row.events for row in rows if row.port.operator == WRITER and row.direction == "write")
-
-    def read(self) -> int:
-        """Events that the source has logged."""
-        rows = self.context.store.progress(self.context.run.run_id)
-        return sum(row.events for row in rows if row.port.operator == SOURCE and row.direction == "out")
 
     def are_ready(self, incarnation: int) -> bool:
         groups = self.context.store.groups(self.context.run.run_id)

@@ -37,11 +37,10 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A run whose driver was killed: its seconds, those until the next driver was up, and the events that were under way."""
+    """A run whose driver was killed: its seconds, and those until the next driver was up."""
 
     seconds: float
     restart: float
-    under_way: int
 
 
 def measure(databases: Databases, kills: int, events: int, event_mb: int) -> Iterator[Figure]:
@@ -67,15 +66,14 @@ def _killed(run: ChainRun, up: Up, events: int) -> Killed:
     """Its driver is killed in the middle, when the next event is nearly done: the most that can be lost."""
     times = [_published(run, number) for number in range(1, events // 2 + 1)]
     time.sleep(0.8 * median(later - earlier for earlier, later in itertools.pairwise(times)))
-    published, read = run.published(), run.read()
-    if published >= events:
+    if run.published() >= events:
         raise WrongResult("the driver was to be killed in the middle, and was done: ask for more events")
     killed_at = time.time()
     psutil.Process(run.pids()[0]).send_signal(signal.SIGKILL)
     eventually(lambda: run.are_ready(2), what="the next driver is up", timeout=LONG, every=LOOK_SECONDS)
     restart = time.time() - killed_at
     _published(run, events)
-    return Killed(run.last_at() - up.at, restart, read - published)
+    return Killed(run.last_at() - up.at, restart)
 
 
 def _lost(database: str, wholes: Sequence[Whole], kills: Sequence[Killed], more: str) -> Figure:
@@ -88,10 +86,9 @@ def _lost(database: str, wholes: Sequence[Whole], kills: Sequence[Killed], more:
     # A JVM that has compiled nothing is slow at first, the first one as well as the next one.
     compiling = median(sum(step - event for step in one.steps[: _half(one)]) for one in wholes)
     details = (
-        f"{more}; lost {_each(lost)}; restart {_each(one.restart for one in kills)}; events under way "
-        f"{[one.under_way for one in kills]}; undisturbed {_each(one.seconds for one in wholes)}: a driver starts in "
-        f"{start:.1f} s, an event takes {event:.2f} s ({min(steps):.2f} to {max(steps):.2f}), a new JVM is slow for "
-        f"{compiling:.1f} s"
+        f"{more}; lost {_each(lost)}; restart {_each(one.restart for one in kills)}; undisturbed "
+        f"{_each(one.seconds for one in wholes)}: a driver starts in {start:.1f} s, an event takes {event:.2f} s "
+        f"({min(steps):.2f} to {max(steps):.2f}), a new JVM is slow for {compiling:.1f} s"
     )
     what = "chain, its driver killed in the middle"
     return Figure(database, what, median(lost), "s lost", f"{start + event:.1f}", details)
