@@ -238,16 +238,16 @@ def test_a_standby_that_hangs_is_void_when_another_driver_runs(driver: Driver) -
     hung = psutil.Process()
     found = LocalDriver(hung, driver.run.uid, "g", 2, is_of_standby=True)
     ender = VoidDriverEnder(driver.store, drivers=lambda: [found], grace_seconds=3600)
-    assert ender._void([found]) == []
+    assert list(ender._void([found])) == []
     driver.store.declare_dead(driver.ref, "gone")
     claim = driver.store.claim(driver.run.run_id, "g", expected=1, reason="a cold start")
-    assert ender._void([found]) == [found], "the log knows no process of incarnation 2, or another one"
+    assert list(ender._void([found])) == [found], "the log knows no process of incarnation 2, or another one"
     own = processes.identity_of(hung.pid)
     assert own is not None
     driver.store.register(claim, own)
-    assert ender._void([found]) == []
+    assert list(ender._void([found])) == []
     driver.store.park(GroupRef(driver.run.run_id, "g", 2), "test")
-    assert ender._void([found]) == [found]
+    assert list(ender._void([found])) == [found]
 
 
 def test_who_halts_a_driver_by_force_ends_its_standby_before(
