@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +36,26 @@ def chained(orders: DataFrame, products: str) -> DataFrame:
     return with_department(cleanse(orders), products)
 
 
-def synced(session: Any, wanted: dict[str, Any]) -> None:
+def batches(session: Any, wanted: dict[str, Any]) -> Iterator[tuple[int, DataFrame]]:
+    """The chain over as many files at a time as an event has, numbered."""
     files = sorted(str(path) for path in Path(wanted["orders"]).glob("*.parquet"))
     schema = session.read.parquet(files[0]).schema
     step = wanted["files_per_event"]
     for number, begin in enumerate(range(0, len(files), step)):
-        some = session.read.schema(schema).parquet(*files[begin : begin + step])
-        batch = Path(wanted["target"]) / f"_batch-{number}"
-        chained(some, wanted["products"]).write.options(**CODEC).parquet(str(batch))
-        settle(batch, Path(wanted["target"]), number)
+        yield number, chained(session.read.schema(schema).parquet(*files[begin : begin + step]), wanted["products"])
+
+
+def synced(session: Any, wanted: dict[str, Any]) -> None:
+    for number, made in batches(session, wanted):
+        keep(made, wanted, number, Path(wanted["target"]))
 
 
 def windowed(session: Any, wanted: dict[str, Any]) -> None:
     """A batch has whole hours, so that none is open between two."""
-    files = sorted(str(path) for path in Path(wanted["orders"]).glob("*.parquet"))
-    schema = session.read.parquet(files[0]).schema
-    step = wanted["files_per_event"]
-    for number, begin in enumerate(range(0, len(files), step)):
-        some = session.read.schema(schema).parquet(*files[begin : begin + step])
-        batch, kept = Path(wanted["target"]) / f"_batch-{number}", Path(wanted["target"]) / f"_kept-{number}"
-        chained(some, wanted["products"]).write.options(**CODEC).parquet(str(batch))
+    for number, made in batches(session, wanted):
+        kept = Path(wanted["target"]) / f"_kept-{number}"
         kept.mkdir()
-        settle(batch, kept, number)
+        keep(made, wanted, number, kept)
         publish_sums(session.read.parquet(str(kept)), wanted, number)
         for file in kept.iterdir():
             file.unlink()
@@ -65,12 +63,14 @@ def windowed(session: Any, wanted: dict[str, Any]) -> None:
 
 def summed(session: Any, wanted: dict[str, Any]) -> None:
     """As `windowed`, and no batch is kept: what fails begins with the orders again."""
-    files = sorted(str(path) for path in Path(wanted["orders"]).glob("*.parquet"))
-    schema = session.read.parquet(files[0]).schema
-    step = wanted["files_per_event"]
-    for number, begin in enumerate(range(0, len(files), step)):
-        some = session.read.schema(schema).parquet(*files[begin : begin + step])
-        publish_sums(chained(some, wanted["products"]), wanted, number)
+    for number, made in batches(session, wanted):
+        publish_sums(made, wanted, number)
+
+
+def keep(made: DataFrame, wanted: dict[str, Any], number: int, target: Path) -> None:
+    batch = Path(wanted["target"]) / f"_batch-{number}"
+    made.write.options(**CODEC).parquet(str(batch))
+    settle(batch, target, number)
 
 
 def publish_sums(batch: DataFrame, wanted: dict[str, Any], number: int) -> None:

@@ -82,8 +82,7 @@ class FolderClaim:
         if (closing := runs.closed_by(self._mine)) is not None:
             raise WriteRefused(
                 f"{self._named} belongs to run {closing.run_uid}: a newer "
-                f"run has taken it over, and run {self._mine.run_uid} must not write to it any more. What is still to be "
-                f"written belongs into a new run, or into this one anew (`logio fresh {self._mine.run_uid[:8]}`)"
+                f"run has taken it over, and run {self._mine.run_uid} must not write to it any more. {self._way_out()}"
             )
         younger = runs.overwriting(self._mine)
         return self._overwritten(younger, partitions) if younger and partitions else ()
@@ -153,8 +152,7 @@ class FolderClaim:
     def _refused(self, overwritten: Collection[str]) -> WriteRefused:
         return WriteRefused(
             f"partition {min(overwritten)} of {self._named} was "
-            f"overwritten by a newer run, and run {self._mine.run_uid} must not write to it any more. What is still to be "
-            f"written belongs into a new run, or into this one anew (`logio fresh {self._mine.run_uid[:8]}`)"
+            f"overwritten by a newer run, and run {self._mine.run_uid} must not write to it any more. {self._way_out()}"
         )
 
     # --- after the receipt is durable ---------------------------------------------------------------------------------
@@ -213,6 +211,10 @@ class FolderClaim:
     def _known(self) -> Collection[str | None]:
         """The runs of the folder, and this one."""
         return {self._mine.run_uid, *runs_of(self._files).ages}
+
+    def _way_out(self) -> str:
+        run = self._mine.run_uid[:8]
+        return f"What is still to be written belongs into a new run, or into this one anew (`logio fresh {run}`)"
 
     def _not_empty(self, path: str) -> WriteRefused:
         return WriteRefused(
