@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
 
 
 class FolderFiles(ABC):
@@ -33,14 +36,19 @@ class FolderFiles(ABC):
     def read(self, path: str) -> bytes:
         """Raises FileNotFoundError."""
 
+    def each(self, ask: Callable[[str], Answer], paths: Iterable[str]) -> Iterator[Answer]:
+        """What `ask` returns for each path, in their order; several are asked for at once where each is a round trip."""
+        return map(ask, paths)
+
     def read_each(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Those that are there, in their order."""
-        for path in paths:
-            try:
-                content = self.read(path)
-            except FileNotFoundError:
-                continue
-            yield path, content
+
+        def found(path: str) -> tuple[str, bytes] | None:
+            with suppress(FileNotFoundError):
+                return path, self.read(path)
+            return None
+
+        return filter(None, self.each(found, paths))
 
     @abstractmethod
     def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:

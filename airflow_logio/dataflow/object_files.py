@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -13,11 +13,12 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from airflow_logio.arrow_files import opened
-from airflow_logio.dataflow.folder_files import FolderFiles
+from airflow_logio.dataflow.folder_files import Answer, FolderFiles
 from airflow_logio.errors import ConfigurationError
 
 SCHEME = "s3://"
-READS_AT_ONCE = 16
+AT_ONCE = 16
+"""Round trips, of tens of milliseconds each."""
 _DELAYED_OPEN = "allow_delayed_open"
 PARAMETERS = (
     "region",
@@ -82,22 +83,12 @@ class ObjectFiles(FolderFiles):
             # It was removed between the two requests of a read, of which the second has no words of its own for that.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name(path)) from error
 
-    def read_each(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """As `FolderFiles.read_each`, several at once: each is a round trip of tens of milliseconds."""
-
-        def found(path: str) -> bytes | None:
-            with suppress(FileNotFoundError):
-                return self.read(path)
-            return None
-
-        wanted = list(paths)
-        pool = ThreadPoolExecutor(READS_AT_ONCE, "logio-receipts")
+    def each(self, ask: Callable[[str], Answer], paths: Iterable[str]) -> Iterator[Answer]:
+        pool = ThreadPoolExecutor(AT_ONCE, "logio-objects")
         try:
-            for path, content in zip(wanted, pool.map(found, wanted), strict=True):
-                if content is not None:
-                    yield path, content
+            yield from pool.map(ask, paths)
         finally:
-            pool.shutdown(cancel_futures=True)  # the caller may have seen enough, or a read has failed
+            pool.shutdown(cancel_futures=True)  # the caller may have seen enough, or one has failed
 
     def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
         folders, names = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)

@@ -114,7 +114,8 @@ def _receipt(files: FolderFiles, path: str, text: bytes) -> Receipt:
         return Receipt(read["run"], read["operator"], read["number"], named, read.get("begins", ""))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{files.name(path)} is no receipt of a DatasetWriter ({type(error).__name__}: {error})"
+            f"{files.name(path)} is no receipt of a DatasetWriter ({type(error).__name__}: {error}); restore it from a "
+            "copy: without it, the files that it names do not count"
         ) from error
 
 

@@ -109,10 +109,11 @@ class FolderRuns:
         """The youngest run that replaces what older ones have published."""
         return max((record.age for record in self.records if record.effect is Effect.REPLACES), default=None)
 
-    def closed_by(self, mine: Age) -> Age | None:
-        """The youngest run because of which the one of that age may add nothing."""
-        closing = (record.age for record in self.records if record.effect in (Effect.CLOSES, Effect.REPLACES))
-        return max((age for age in closing if age > mine), default=None)
+    def closed_by(self, mine: Age) -> RunRecord | None:
+        """The record because of which the run of that age may add nothing; rather of one that replaces what it has added."""
+        closing = (record for record in self.records if record.effect in (Effect.CLOSES, Effect.REPLACES))
+        younger = (record for record in closing if record.age > mine)
+        return max(younger, key=lambda record: (record.effect is Effect.REPLACES, record.age), default=None)
 
     def overwriting(self, than: Age | None = None) -> frozenset[str]:
         """The runs that overwrite partitions; those younger than that age, if one is given."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.published_folder import (
@@ -24,6 +25,10 @@ _EFFECTS = {
     "replace": Effect.REPLACES,
     "error": Effect.CLOSES,
     "overwrite": Effect.OVERWRITES,
+}
+_CLOSED = {
+    Effect.REPLACES: "a newer run has taken it over, and replaced what older ones had published",
+    Effect.CLOSES: "a newer run has taken it over, and older ones may add nothing to it",
 }
 
 
@@ -81,8 +86,8 @@ class FolderClaim:
         runs = self._runs()
         if (closing := runs.closed_by(self._mine)) is not None:
             raise WriteRefused(
-                f"{self._named} belongs to run {closing.run_uid}: a newer "
-                f"run has taken it over, and run {self._mine.run_uid} must not write to it any more. {self._way_out()}"
+                f"{self._named} belongs to run {closing.age.run_uid}: {_CLOSED[closing.effect]}, and run "
+                f"{self._mine.run_uid} must not write to it any more. {self._way_out()}"
             )
         younger = runs.overwriting(self._mine)
         return self._overwritten(younger, partitions) if younger and partitions else ()
@@ -106,22 +111,26 @@ class FolderClaim:
             raise self._refused(overwritten)
         if self._writer.on_new_run != "overwrite":
             return
-        for partition in partitions:
-            if partition in self._removable:
-                continue
-            if self._files.is_there(os.path.join(partition, RECEIPTS)):
-                raise self._not_ours(os.path.join(partition, RECEIPTS), f"overwrite partition {partition}")
-            self._check_removable(partition)
-            self._removable.add(partition)
-
-    def _check_removable(self, partition: str) -> None:
-        """Whether all that a reader of the partition may see is what an overwriting run removes. Folders without files are
-        what is left of other columns of `partition_by`."""
-        try:
-            found = list(visible_files(self._files, partition))
-        except FileNotFoundError:
+        new = sorted(set(partitions) - self._removable)
+        if not new:
             return
-        known = self._known()
+        found = list(zip(new, self._files.each(self._found_in, new), strict=True))
+        known = self._known()  # after the files: who has one there has its record
+        for partition, paths in found:
+            self._check_removable(partition, paths, known)
+        self._removable.update(new)
+
+    def _found_in(self, partition: str) -> list[tuple[str, str | None]]:
+        """What readers of the partition may see. Folders without files are what is left of other columns of
+        `partition_by`."""
+        with suppress(FileNotFoundError):
+            return list(visible_files(self._files, partition))
+        return []
+
+    def _check_removable(
+        self, partition: str, found: Iterable[tuple[str, str | None]], known: Collection[str | None]
+    ) -> None:
+        """Whether all of that is what an overwriting run removes."""
         for path, run in found:
             if run not in known:
                 raise self._not_ours(path, f"overwrite partition {partition}")
@@ -162,10 +171,9 @@ class FolderClaim:
         if self._writer.on_new_run == "replace" and "" not in self._cleared:
             self._clear_folder()
             self._cleared.add("")
-        if self._writer.on_new_run == "overwrite":
-            for partition in set(partitions) - self._cleared:
-                self._clear_partition(partition)
-                self._cleared.add(partition)
+        if self._writer.on_new_run == "overwrite" and (new := sorted(set(partitions) - self._cleared)):
+            self._clear_partitions(new)
+            self._cleared.update(new)
 
     def _clear_folder(self) -> None:
         names = [(path, run) for path, run in visible_files(self._files) if run is not None]
@@ -177,11 +185,15 @@ class FolderClaim:
         runs = runs_of(self._files)
         self.place.remove(path for path, run in names if runs.is_older(run, self._mine))
 
-    def _clear_partition(self, partition: str) -> None:
-        names = self._names(partition)
+    def _clear_partitions(self, partitions: Sequence[str]) -> None:
+        found = list(zip(partitions, self._files.each(self._names, partitions), strict=True))
         runs = runs_of(self._files)
-        older = [name for name in names if (run := run_of(name)) is not None and runs.is_older(run, self._mine)]
-        self.place.remove(os.path.join(partition, name) for name in older)
+        self.place.remove(
+            os.path.join(partition, name)
+            for partition, names in found
+            for name in names
+            if (run := run_of(name)) is not None and runs.is_older(run, self._mine)
+        )
 
     # --- what is found ------------------------------------------------------------------------------------------------
 

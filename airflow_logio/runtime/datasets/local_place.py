@@ -38,6 +38,8 @@ class LocalPlace(PublishedPlace):
         self._prepared: set[str] = set()
         self._new_files: dict[str, Appearance] = {}
         """Folder → how files look that this driver makes there."""
+        self._copied_to: dict[str, ActionNames] = {}
+        """Folder → an action whose files tasks of this driver have copied there."""
 
     def check(self) -> None:
         there = self._folder
@@ -85,6 +87,7 @@ class LocalPlace(PublishedPlace):
         ]
         unlinked = without_links(copies, lambda folder: self._new_file(folder, plan))
         if unlinked:
+            self._copied_to.update((os.path.dirname(copy.target), plan) for copy in unlinked)
             job(where, unlinked, COPYING)
             crash_here(CrashPoint.IN_PLACING)
             self._check(unlinked)
@@ -98,6 +101,13 @@ class LocalPlace(PublishedPlace):
         for path in paths:
             with suppress(FileNotFoundError):  # another driver has
                 os.unlink(os.path.join(self._folder, path))
+
+    def close(self) -> None:
+        """A task that still copies then fails; another one has copied its file, or the action is executed again."""
+        for folder, names in self._copied_to.items():
+            with suppress(OSError):  # nobody needs it, and what the action has raised is to be seen
+                for name in filter(names.is_half, os.listdir(folder)):
+                    os.unlink(os.path.join(folder, name))
 
     def _new_file(self, folder: str, plan: ActionNames) -> Appearance:
         if folder not in self._new_files:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
@@ -18,8 +17,6 @@ from airflow_logio.runtime.datasets.publications import ActionNames, Publication
 from airflow_logio.runtime.datasets.published_places import PublishedPlace
 from airflow_logio.runtime.payloads import task_objects
 
-_AT_ONCE = 16
-"""Questions and removals."""
 _MOST_BYTES_OF_A_KEY = 1024
 _MOST_BYTES_OF_AN_OBJECT = 10_000 * 10 * 2**20
 """S3 takes so many parts, and Arrow makes each so large."""
@@ -67,8 +64,11 @@ class ObjectPlace(PublishedPlace):
         return True
 
     def remove(self, paths: Iterable[str]) -> None:
-        with ThreadPoolExecutor(_AT_ONCE) as threads:  # each is three requests
-            list(threads.map(self._remove, paths))
+        for _ in self.files.each(self._remove, paths):  # three requests
+            pass
+
+    def close(self) -> None:
+        """There is nothing half-written."""
 
     def _remove(self, path: str) -> None:
         with suppress(FileNotFoundError):  # another driver has
@@ -97,8 +97,7 @@ class ObjectPlace(PublishedPlace):
 
     def _check(self, copies: Copies) -> None:
         """Raises `ConfigurationError` for an object that an executor has put where the driver does not see it."""
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            found = list(threads.map(lambda copy: self.files.system.get_file_info(copy.target), copies))
+        found = list(self.files.each(self.files.system.get_file_info, [copy.target for copy in copies]))
         for copy, info in zip(copies, found, strict=True):
             if not info.is_file or info.size != copy.size:
                 raise ConfigurationError(

@@ -46,6 +46,10 @@ class ActionNames:
         """
         return name.startswith(f".{self.run_uid}.{self.operator}.") and _token(name) < self.token
 
+    def is_half(self, name: str) -> bool:
+        """Whether a name in the folder is a file that this driver is writing, or has left half-written."""
+        return name.startswith(f".{self.run_uid}.{self.operator}.") and _token(name) == self.token
+
 
 @dataclass(frozen=True, slots=True)
 class Publication(ActionNames):

@@ -50,3 +50,7 @@ class PublishedPlace(ABC):
     @abstractmethod
     def remove(self, paths: Iterable[str]) -> None:
         """Those that are there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove what tasks of this driver that were killed have left half-written, as far as it can be. Raises nothing."""

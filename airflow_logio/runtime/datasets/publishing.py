@@ -45,7 +45,11 @@ class DatasetTarget:
     @contextmanager
     def connect(self, url: str) -> Iterator[FolderClaim]:
         """The run's claim at what the connection names. Raises `ConfigurationError`, `ExternalUnavailable`."""
-        yield claim_of(self._writer, url, self._run, is_fresh=self._is_fresh)
+        claim = claim_of(self._writer, url, self._run, is_fresh=self._is_fresh)
+        try:
+            yield claim
+        finally:
+            claim.place.close()
 
     def write_group(self, client: FolderClaim, actions: Sequence[WriteAction]) -> None:
         """Publish the actions, in order. Doing it again makes the same files. Raises `WriteRefused`, `ConfigurationError`,
@@ -109,4 +113,4 @@ def asked(writer: DatasetWriter, what: str = "") -> Iterator[None]:
             raise ConfigurationError(f"{named}: {what}{error}{next_step(error)}") from error
         raise ExternalUnavailable(f"{named}: {error}") from error
     except ValueError as error:
-        raise ConfigurationError(f"{named}: {error}; move it elsewhere, or restore it") from error
+        raise ConfigurationError(f"{named}: {what}{error}") from error

@@ -51,7 +51,7 @@ from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED, PARKED, REPLACED
 from airflow_logio.runtime.launch.output_parts import OutputParts
-from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
+from airflow_logio.runtime.launch.private_files import discard_keytab
 from airflow_logio.runtime.launch.processes import own_identity, this_host
 from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.runtime.payloads import Payloads, sweep_group
@@ -81,8 +81,8 @@ class Driver:
         self._drain = threading.Event()
         self._wishes = {GroupState.HALTED: self._halt, GroupState.DRAINING: self._drain}
         self._ready = threading.Event()
-        own_folder = Path.cwd()
-        self._standby = StandbyKeeper(config, self._store, own_folder, self._is_ready, ends=self._halt.is_set)
+        self._folder = Path.cwd()
+        self._standby = StandbyKeeper(config, self._store, self._folder, self._is_ready, ends=self._halt.is_set)
         self._meter = LoadMeter()
         self._calls = CallWatch()
         self._direct: DirectChannel | None = None
@@ -125,6 +125,7 @@ class Driver:
             guard.stop()
             heartbeat.stop()
             self._sessions.stop()
+            discard_keytab(self._folder)
             if self._direct is not None:  # last: nothing else is held while receivers lag
                 self._direct.stop()
 
@@ -384,7 +385,7 @@ class Driver:
 
 def _exit(code: int) -> NoReturn:
     """End the process at once: some of its threads can no longer be reached."""
-    Path(KEYTAB_NAME).unlink(missing_ok=True)  # a driver works in its own folder
+    discard_keytab(Path())  # a driver works in its own folder
     sys.stderr.flush()
     os._exit(code)
 

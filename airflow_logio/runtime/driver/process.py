@@ -22,7 +22,7 @@ from airflow_logio.runtime.engines.engine import SparkEngine
 from airflow_logio.runtime.launch import driver_config
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.exit_codes import FAILED, FINISHED
-from airflow_logio.runtime.launch.private_files import KEYTAB_NAME
+from airflow_logio.runtime.launch.private_files import discard_keytab
 from airflow_logio.runtime.launch.shared_server import ServerClient, ServerRecipe
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def main(stand_by: StandBy) -> NoReturn:
         log.error("%s: %s", type(error).__name__, error)
     except BaseException:
         log.exception("the driver failed")
-    arguments.config.with_name(KEYTAB_NAME).unlink(missing_ok=True)
+    discard_keytab(arguments.config.parent)
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads may still wait for a database or for Spark; all they could do is fenced, so the process does not wait for them.

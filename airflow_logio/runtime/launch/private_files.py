@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 CONFIG_NAME = "driver.json"
 """The configuration of a driver, which removes it in its first second."""
 KEYTAB_NAME = "driver.keytab"
-"""The keytab of a connection: Spark logs in with it again and again, for as long as the driver lives."""
+"""The keytab of a connection: Spark logs in with it again and again, for as long as the driver has a session."""
 
 
 def create(path: Path, content: bytes) -> None:
@@ -16,6 +17,12 @@ def create(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+
+
+def discard_keytab(folder: Path) -> None:
+    """Remove that of the driver whose folder it is. It raises nothing: the driver ends, whatever has become of the folder."""
+    with suppress(OSError):
+        (folder / KEYTAB_NAME).unlink(missing_ok=True)
 
 
 def discard_under(folder: Path) -> None:

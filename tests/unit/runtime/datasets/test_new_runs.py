@@ -19,6 +19,7 @@ from airflow_logio import DatasetWriter
 from airflow_logio.dataflow.folder_files import LocalFiles
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, WriteRefused
+from airflow_logio.protocol.folder_rules import Age, Effect, RunRecord
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.datasets.folder_inspection import check_not_replaced
 from airflow_logio.runtime.payloads import Payloads
@@ -270,7 +271,20 @@ def test_error_refuses_files_of_anybody_else_and_leaves_no_trace(place: Work) ->
     work.run(3)
     work.run(2, "error", token=2)  # executed again after a younger run has come: it had begun
     assert work.lake.counted() == work.lake.listed() == after("append", (), (*YOUNG, LAST))
-    with pytest.raises(WriteRefused, match=r"belongs to run run2: a newer run has taken it over.*`logio fresh run1`"):
+    closed = r"belongs to run run2: a newer run has taken it over, and older ones may add nothing.*`logio fresh run1`"
+    with pytest.raises(WriteRefused, match=closed):
+        work.run(1)
+
+
+def test_a_run_whose_files_were_replaced_is_told_so(place: Work) -> None:
+    """Even if a still younger one allows no others."""
+    work = place
+    work.run(1)
+    work.run(2, "replace")
+    work.lake.put("orders/_logio/runs/" + RunRecord(Age(3_000_000, "run3"), Effect.CLOSES).name)
+    with pytest.raises(
+        WriteRefused, match=r"belongs to run run2: .* and replaced what older ones had published, and run"
+    ):
         work.run(1)
 
 
@@ -340,7 +354,7 @@ def test_a_damaged_receipt_is_named(place: Work) -> None:
     work.run(3, "overwrite")
     receipt = next(name for name in work.lake.names() if name.startswith("orders/_logio/run3."))
     work.lake.put(receipt, b"{")
-    with pytest.raises(ConfigurationError, match=rf"{receipt} is no receipt of a DatasetWriter.*move it elsewhere"):
+    with pytest.raises(ConfigurationError, match=rf"{receipt} is no receipt of a DatasetWriter.*restore it from a copy"):
         work.run(2)
 
 

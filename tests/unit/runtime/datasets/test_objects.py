@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.request
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from airflow_logio.dataflow.published_folder import visible_files
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent
 from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.runtime.datasets.folder_claims import FolderClaim
 from airflow_logio.runtime.datasets.folder_inspection import check_not_replaced, inspect_folders
 from airflow_logio.runtime.datasets.object_place import ObjectPlace
 from airflow_logio.runtime.datasets.placing import Copy
@@ -168,6 +170,43 @@ def test_receipts_are_read_several_at_once_and_come_in_their_order(bucket: Bucke
         with files.system.open_output_stream(files.key(name)) as stream:
             stream.write(name.encode())
     assert list(files.read_each(names)) == [(name, name.encode()) for name in names if name != names[4]]
+
+
+def test_partitions_are_looked_at_side_by_side(bucket: Bucket) -> None:
+    """Thousands of round trips, one after the other, would take minutes."""
+    partitions = [f"store={store}" for store in range(6)]
+    together, meetings = threading.Barrier(len(partitions)), list[str]()
+
+    class Meeting(ObjectFiles):
+        """Looks at all partitions meet, or none is answered."""
+
+        def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+            together.wait(20)
+            meetings.append("walk")
+            return super().walk(below)
+
+        def names(self, folder: str) -> list[str]:
+            if folder in partitions:
+                together.wait(20)
+                meetings.append("names")
+            return super().names(folder)
+
+    writer = DatasetWriter("lake", "orders", partition_by=("store",), on_new_run="overwrite")
+    for run in (1, 2):
+        place = ObjectPlace("lake", bucket.url, "orders")
+        place.files = Meeting.of("it", bucket.url, "orders")
+        claim = FolderClaim(place, writer, Owner(f"run{run}", float(run)))
+        claim.put()
+        for partition in partitions:
+            bucket.put(f"{partition}/run{run}.save.000000000001.00000.parquet")
+    claim.check_partitions(partitions)
+    claim.clear(partitions)
+    assert Counter(meetings) == {"walk": 6, "names": 6}
+    left = {path for path, _ in visible_files(ObjectFiles.of("it", bucket.url, "orders"))}
+    assert left == {f"{partition}/run2.save.000000000001.00000.parquet" for partition in partitions}
+    claim.check_partitions(partitions)
+    claim.clear(partitions)
+    assert Counter(meetings) == {"walk": 6, "names": 6}, "what was looked at is not looked at again"
 
 
 def test_an_object_that_is_removed_between_the_requests_of_a_read_is_not_there(bucket: Bucket) -> None:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pytest
 
 from airflow_logio import published_files
 from airflow_logio.dataflow.write_actions import WriteAction
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, SparkLost
 from airflow_logio.runtime.payloads import Payloads
 from tests.store.small_disk import small_folder
 from tests.support.datasets import dataset_of
@@ -185,7 +186,7 @@ def test_what_was_cut_short_is_completed_and_leaves_nothing_hidden(far: Lake) ->
     half = far.folder / "orders" / "store=0" / f".{STEM}.00000.parquet.1.beef"
     kept = [
         half.with_name(".run8.save.000000000001.00000.parquet.1.beef"),  # of another run
-        half.with_name(f".{STEM}.00000.parquet.2.beef"),  # of a task of this driver
+        half.with_name(".run7.load.000000000001.00000.parquet.2.beef"),  # of another operator
         half.with_name(f".{STEM}.00000.parquet.3.beef"),  # of a successor: then this driver is the replaced one
     ]
     for path in (half, *kept):
@@ -195,6 +196,26 @@ def test_what_was_cut_short_is_completed_and_leaves_nothing_hidden(far: Lake) ->
     assert not half.exists()
     assert all(path.exists() for path in kept)
     assert pq.read_table(far.folder / "orders").num_rows == 100
+
+
+@pytest.mark.parametrize("error", [None, OSError("no space left")])
+def test_what_a_killed_task_has_left_goes_with_the_connection(far: Lake, error: Exception | None) -> None:
+    """Another attempt has copied the file, or the job has failed: no driver may ever look into the folder again."""
+    half = far.folder / "orders" / "store=0" / f".{STEM}.00000.parquet.2.beef"
+    far.driver.before_copies = lambda: half.write_bytes(b"half of a file")
+    far.driver.fails = error
+    with pytest.raises(ExternalUnavailable) if error else nullcontext():
+        far.driver.publish(far.action())
+    assert [path.name for path in half.parent.iterdir() if path.name.startswith(".")] == []
+    assert len(far.published()) == 4
+
+
+def test_what_a_killed_task_has_left_hides_no_error(far: Lake) -> None:
+    """A folder that is gone would be a misconfiguration, and Spark's end is not."""
+    far.driver.fails = SparkLost("the executor")
+    far.driver.after_copies = lambda: shutil.rmtree(far.folder / "orders")
+    with pytest.raises(SparkLost, match="the executor"):
+        far.driver.publish(far.action())
 
 
 def test_an_action_without_records_leaves_a_receipt_only(lake: Lake) -> None:
