@@ -1,7 +1,8 @@
 """What a killed driver of a chain of DataFrames costs: seconds that its run takes longer than runs that nothing disturbs.
 
 They take turns. At most one event and a restart may be lost (a range is read again), and how long these take is known from
-the runs without a kill.
+the runs without a kill. A restart is what the start of any driver costs: until it is up, and then the seconds that a JVM
+loses which has compiled nothing.
 """
 
 from __future__ import annotations
@@ -84,7 +85,6 @@ def _lost(database: str, wholes: Sequence[Whole], kills: Sequence[Killed], more:
     steps = [step for one in wholes for step in one.steps[_half(one) :]]
     event = median(steps)
     lost = [one.seconds - whole for one in kills]
-    # A JVM that has compiled nothing is slow at first, the first one as well as the next one.
     compiling = median(sum(step - event for step in one.steps[: _half(one)]) for one in wholes)
     details = (
         f"{more}; lost {_each(lost)}; restart {_each(one.restart for one in kills)}; undisturbed "
@@ -92,7 +92,7 @@ def _lost(database: str, wholes: Sequence[Whole], kills: Sequence[Killed], more:
         f"({min(steps):.2f} to {max(steps):.2f}), a new JVM is slow for {compiling:.1f} s"
     )
     what = "chain, its driver killed in the middle"
-    return Figure(database, what, median(lost), "s lost", f"{start + event:.1f}", details)
+    return Figure(database, what, median(lost), "s lost", f"{start + compiling + event:.1f}", details)
 
 
 def _half(run: Whole) -> int:

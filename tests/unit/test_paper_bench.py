@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.container import BarContainer
 
 from tests.bench.paper import evaluation, flink_settings, flink_setup
 from tests.bench.paper.answer import flaw
 from tests.bench.paper.experiments import Experiment, experiments
+from tests.bench.paper.plots import draw, failures, normal, said
 from tests.bench.paper.results import Result, ResultFile, medians
 from tests.bench.paper.scaled import scaled
 from tests.bench.paper.series import BY_NAME, SERIES, Series
@@ -90,24 +93,60 @@ def test_each_experiment_has_a_key_of_its_own() -> None:
     assert [one.kind for one in every[:4]] == ["baseline", "LOG.io", "LOG.io, lineage", "LOG.io, 1 failed"]
 
 
+FOUND = [
+    result(Experiment("1b", plain=True), 50.0),
+    result(Experiment("1b"), 50.5),
+    result(Experiment("1b", lineage=True), 50.6),
+    result(Experiment("1b", flink=True), 52.0),
+    result(Experiment("1b-OP3", failures=1), 55.0),
+    result(Experiment("1b-OP3", flink=True, failures=2), 60.0),
+    result(Experiment("1a", plain=True, event_bytes=10**6), 40.0),
+    result(Experiment("1a", event_bytes=10**6), 41.0),
+    result(Experiment("1b", plain=True), 1.0, factor=1.0),
+]
+
+
 def test_the_tables_say_percent_of_the_baseline_beside_the_paper_s() -> None:
-    found = [
-        result(Experiment("1b", plain=True), 50.0),
-        result(Experiment("1b"), 50.5),
-        result(Experiment("1b", lineage=True), 50.6),
-        result(Experiment("1b", flink=True), 52.0),
-        result(Experiment("1b-OP3", failures=1), 55.0),
-        result(Experiment("1b-OP3", flink=True, failures=2), 60.0),
-        result(Experiment("1a", plain=True, event_bytes=10**6), 40.0),
-        result(Experiment("1a", event_bytes=10**6), 41.0),
-        result(Experiment("1b", plain=True), 1.0, factor=1.0),
-    ]
-    text = tables(found, 0.2)
+    text = tables(FOUND, 0.2)
     assert "| 1b: use case 1, 1,000 events | 50.0 | 1.0 | 0.2 | - | 4.0 | 6 | 1.2 | 2.8 |" in text
     ours, paper = "10.0 | - | - | - | - | 20.0 | -", "32 | 47 | 50 | 21 | 39 | 56"
     assert f"| 1b-OP3: use case 1, 1,000 events, OP3 fails | {ours} | {paper} |" in text
     assert "| 1 MB | 40.0 | 2.5 | 1.5 |" in text
     assert "| 1c: use case 1, 5,000 events | - | - | - | - | - | 42.5 | 0.4 | 3 |" in text
+
+
+def test_the_plot_of_runs_without_failures_has_a_bar_for_what_is_known_and_none_for_the_rest() -> None:
+    [axes] = normal(FOUND, 0.2).axes
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    bars = {
+        drawn.get_label(): {round(bar.get_center()[0]): bar.get_height() for bar in drawn.patches}
+        for drawn in axes.containers
+        if isinstance(drawn, BarContainer)
+    }
+    assert labels == [name for name in NAMES if name != "1b-OP3"]
+    at = labels.index("1b")
+    assert bars["LOG.io"] == pytest.approx({at: 1.0})
+    assert bars["ABS on Flink"] == pytest.approx({at: 4.0})
+    assert (bars["paper: LOG.io"][labels.index("1c")], len(bars["paper: ABS"])) == (42.5, len(labels))
+
+
+def test_the_plot_of_failures_has_a_picture_for_each_series() -> None:
+    every = failures(FOUND, 0.2).axes
+    assert [axes.get_title().partition(":")[0] for axes in every] == NAMES
+    lines = {line.get_label(): dict(np.asarray(line.get_xydata()).tolist()) for line in every[2].get_lines()}
+    assert lines["LOG.io"] == pytest.approx({1: 10.0})
+    assert lines["ABS on Flink"] == pytest.approx({2: 20.0})
+    assert lines["paper: ABS"] == {1: 21.0, 2: 39.0, 3: 56.0}
+
+
+def test_plots_are_drawn_of_a_file_that_is_empty_as_well(tmp_path: Path) -> None:
+    paths = draw([], 0.2, tmp_path / "plots")
+    assert [path.read_bytes()[:4] for path in paths] == [b"\x89PNG"] * 2
+
+
+@pytest.mark.parametrize(("text", "number"), [("< 1", 1.0), ("2 to 3", 3.0), ("8.43", 8.43), ("-", None)])
+def test_what_the_paper_says_as_a_number(text: str, number: float | None) -> None:
+    assert said(text) == number
 
 
 def test_flink_does_what_the_divided_series_says_with_as_many_failures_as_are_wanted() -> None:

@@ -11,13 +11,17 @@ from tests.bench.databases import Postgres
 from tests.bench.paper import flink_setup
 from tests.bench.paper.experiments import Experiment, experiments
 from tests.bench.paper.measured_run import measure
+from tests.bench.paper.plots import draw
 from tests.bench.paper.results import Result, ResultFile
 from tests.bench.paper.tables import tables
 from tests.bench.throughput import WrongResult
 
 
 def evaluate(databases: Postgres, factor: float, results: Path, runs: int, only: list[str] | None) -> Iterator[Result]:
-    """`only`: names of series. One that fails is said, and the others follow; at the end the tables are printed."""
+    """`only`: names of series. One that fails is said, and the others follow.
+
+    At the end the tables are printed, and plots are drawn beside the file of results.
+    """
     file = ResultFile(results)
     wanted = [one for one in experiments(runs) if not only or one.series in only]
     for experiment in _possible(file.left(wanted, factor)):
@@ -25,6 +29,7 @@ def evaluate(databases: Postgres, factor: float, results: Path, runs: int, only:
         file.add(result)
         yield result
     print(f"\n{tables(file.read(), factor)}", flush=True)
+    print(*draw(file.read(), factor, results.parent), sep="\n", flush=True)
 
 
 def _possible(wanted: list[Experiment]) -> list[Experiment]:

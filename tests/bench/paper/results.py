@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.bench.paper.experiments import Experiment
+from tests.bench.paper.experiments import SAME_AS, Experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +78,15 @@ def medians(results: Iterable[Result], factor: float) -> Medians:
         if one.seconds is not None and one.factor == factor:
             found.setdefault((one.series, one.kind), []).append(one.seconds)
     return {key: median(seconds) for key, seconds in found.items()}
+
+
+def baseline(found: Medians, series: str) -> float | None:
+    """Seconds of the baseline of a series; None if it was not measured."""
+    name = SAME_AS.get(series, series)
+    return found.get((name, Experiment(name, plain=True).kind))
+
+
+def more(found: Medians, experiment: Experiment) -> float | None:
+    """Percent that an experiment takes longer than the baseline of its series; None if either was not measured."""
+    ours, base = found.get((experiment.series, experiment.kind)), baseline(found, experiment.series)
+    return None if ours is None or base is None else 100 * (ours / base - 1)

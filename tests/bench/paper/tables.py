@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.bench.paper.experiments import COMMITS_MS, SAME_AS, SIZED, Experiment
-from tests.bench.paper.results import Medians, Result, ResultFile, medians
-from tests.bench.paper.series import SERIES, SIZES, Series
+from tests.bench.paper.results import Medians, Result, ResultFile, baseline, medians, more
+from tests.bench.paper.series import SERIES, SIZES
 
 NOT_MEASURED = "-"
 
@@ -28,15 +28,14 @@ def _normal(found: Medians) -> str:
         if series.name in SAME_AS:
             continue
         published = series.published
-        base = _base(found, series.name)
         rows.append(
             (
                 f"{series.name}: {series.title.rsplit(', ', 1)[0]}",
-                NOT_MEASURED if base is None else f"{base:.1f}",
-                _more(found, series, Experiment(series.name)),
-                _points(found, series, Experiment(series.name, lineage=True)),
-                _more(found, series, Experiment(series.name, lineage=True, replay=True)),
-                _more(found, series, Experiment(series.name, flink=True)),
+                _said(baseline(found, series.name)),
+                _more(found, Experiment(series.name)),
+                _points(found, Experiment(series.name, lineage=True)),
+                _more(found, Experiment(series.name, lineage=True, replay=True)),
+                _more(found, Experiment(series.name, flink=True)),
                 published.normal,
                 published.lineage,
                 published.abs_normal,
@@ -49,9 +48,9 @@ def _normal(found: Medians) -> str:
 def _failures(found: Medians) -> str:
     rows = []
     for series in SERIES:
-        ours = [_more(found, series, Experiment(series.name, failures=number)) for number in (1, 2, 3)]
-        standby = _more(found, series, Experiment(series.name, failures=1, standby=True))
-        flink = [_more(found, series, Experiment(series.name, flink=True, failures=number)) for number in (1, 2, 3)]
+        ours = [_more(found, Experiment(series.name, failures=number)) for number in (1, 2, 3)]
+        standby = _more(found, Experiment(series.name, failures=1, standby=True))
+        flink = [_more(found, Experiment(series.name, flink=True, failures=number)) for number in (1, 2, 3)]
         paper = series.published
         rows.append((f"{series.name}: {series.title}", *ours, standby, *flink, *paper.failures, *paper.abs_failures))
     head = ("series", "1 failure, %", "2", "3", "1, with a standby", "ABS on Flink, 1", "2", "3")
@@ -63,7 +62,8 @@ def _sizes(found: Medians) -> str:
     for size, published in SIZES.items():
         base = found.get((SIZED, Experiment(SIZED, plain=True, event_bytes=size).kind))
         ours = found.get((SIZED, Experiment(SIZED, event_bytes=size).kind))
-        rows.append((f"{size // 10**6} MB", _seconds(base), _percent(ours, base), published))
+        percent = None if ours is None or base is None else 100 * (ours / base - 1)
+        rows.append((f"{size // 10**6} MB", _said(base), _said(percent), published))
     return _table((f"size of an event, {SIZED}", "baseline, s", "LOG.io, %", "paper: LOG.io, %"), rows)
 
 
@@ -71,35 +71,23 @@ def _commits(found: Medians) -> str:
     rows = []
     for series in SERIES:
         if series.name not in SAME_AS:
-            ours = [_more(found, series, Experiment(series.name, commit_ms=delay)) for delay in COMMITS_MS]
-            rows.append((series.name, _more(found, series, Experiment(series.name)), *ours))
+            ours = [_more(found, Experiment(series.name, commit_ms=delay)) for delay in COMMITS_MS]
+            rows.append((series.name, _more(found, Experiment(series.name)), *ours))
     return _table(("commits that take longer", "0 ms, %", *(f"{delay} ms, %" for delay in COMMITS_MS)), rows)
 
 
-def _base(found: Medians, name: str) -> float | None:
-    name = SAME_AS.get(name, name)
-    return found.get((name, Experiment(name, plain=True).kind))
+def _more(found: Medians, experiment: Experiment) -> str:
+    return _said(more(found, experiment))
 
 
-def _more(found: Medians, series: Series, experiment: Experiment) -> str:
-    return _percent(found.get((experiment.series, experiment.kind)), _base(found, series.name))
-
-
-def _points(found: Medians, series: Series, experiment: Experiment) -> str:
+def _points(found: Medians, experiment: Experiment) -> str:
     """Percent of the baseline more than without lineage."""
-    without = found.get((series.name, Experiment(series.name).kind))
-    ours, base = found.get((experiment.series, experiment.kind)), _base(found, series.name)
-    if without is None or ours is None or base is None:
-        return NOT_MEASURED
-    return f"{100 * (ours - without) / base:.1f}"
+    without, ours = more(found, Experiment(experiment.series)), more(found, experiment)
+    return _said(None if without is None or ours is None else ours - without)
 
 
-def _percent(ours: float | None, base: float | None) -> str:
-    return NOT_MEASURED if ours is None or base is None else f"{100 * (ours / base - 1):.1f}"
-
-
-def _seconds(seconds: float | None) -> str:
-    return NOT_MEASURED if seconds is None else f"{seconds:.1f}"
+def _said(number: float | None) -> str:
+    return NOT_MEASURED if number is None else f"{number:.1f}"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
