@@ -121,7 +121,15 @@ def repeatable(sessions: SparkSessions) -> dict[str, str]:
         "sql": session.sql("SELECT id, uuid() AS x FROM range(3)"),
         "unsteady": frame.withColumn("x", steady.asNondeterministic()("id")),
         "wide": frame.selectExpr("*", *[f"id + {number} AS c{number}" for number in range(40)], "uuid() AS x"),
-        "collected": frame.groupBy("id").agg(F.collect_list("id"), F.first("id")),
+        "summed": frame.groupBy("id").agg(F.sum("id"), F.max("id"), F.count("*")),
+        "collected": frame.groupBy("id").agg(F.collect_list("id")),
+        "once": frame.dropDuplicates(["id"]),
+        "some": frame.limit(3),
+        "none": frame.limit(0),
+        "Sample": frame.selectExpr("id AS Sample", "id AS `first(id)`"),
+        "numbered": frame.zipWithIndex(),
+        "rows": frame.selectExpr("sum(id) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING)"),
+        "ranks": frame.selectExpr("rank() OVER (ORDER BY id)"),
         "joined": frame.join(frame.withColumn("x", F.shuffle(F.array(F.lit(1), F.lit(2)))), "id"),
     }
     return {name: said(partial(check_repeatable, {"a": made, "b": frame})) for name, made in outputs.items()}

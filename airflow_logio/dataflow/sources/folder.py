@@ -25,6 +25,10 @@ _SKIPPED = ("_", ".")
 """Spark passes over files whose names begin so, without a word."""
 _MISREAD = frozenset("*?[]{}:=\\")
 """Spark takes these for patterns, schemes and partitions."""
+_PATTERNS = _MISREAD - {":", "="}
+"""In the name of a folder."""
+_ON_DISK = "file://"
+"""Spark takes a path without it for one of its default file system, which may be another one."""
 
 
 class FolderSource(RangeSource):
@@ -81,13 +85,13 @@ class FolderSource(RangeSource):
         reader = spark.read.schema(self._schema(spark, first))
         for name in ("ignoreMissingFiles", "ignoreCorruptFiles", "recursiveFileLookup"):
             reader = reader.option(name, False)
-        return reader.parquet(*wanted)
+        return reader.parquet(*(f"{_ON_DISK}{path}" for path in wanted))
 
     def _schema(self, spark: Any, path: str) -> Any:
         """Columns and types of a file as Spark has them, which takes a job of it: for each file once."""
         written, known = (path, _written(path)), self._known  # other threads ask as well
         if known is None or known[0] != written:
-            known = self._known = written, spark.read.parquet(path).schema
+            known = self._known = written, spark.read.parquet(f"{_ON_DISK}{path}").schema
         return known[1]
 
     def observed(self, params: Mapping[str, Any], start: Any, end: Any) -> dict[str, tuple[int, int, int]]:
@@ -108,6 +112,8 @@ def _written(path: str) -> tuple[int, int, int]:
 
 def _listed(folder: str) -> list[tuple[str, int]]:
     """Name and bytes of each file, by name. Raises ConfigurationError, ExternalUnavailable."""
+    if found := sorted(_PATTERNS & set(folder)):
+        raise ConfigurationError(f"Spark would take {found[0]} in the path {folder} for a pattern: rename the folder")
     try:
         with os.scandir(folder) as entries:
             there = [entry for entry in entries if not entry.name.startswith(_SKIPPED)]

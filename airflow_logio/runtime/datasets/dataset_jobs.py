@@ -31,7 +31,9 @@ BROADCAST_BYTES = 32 * 2**20
 """Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
 _ONE_PATH = "Mode 'dataframe' needs a folder that driver and all executors have mounted under one path, as one user"
 _GREETING = b"can you read this?"
-_USUAL = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
+_USUAL = {"nullable": True, "containsNull": True, "valueContainsNull": True}
+_METADATA, COLLATIONS = "metadata", "__COLLATIONS"
+"""What Spark keeps in the metadata of a field: without it, texts would be compared in another way where they are read."""
 _READ_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -96,21 +98,28 @@ def written_files(
 
 
 def materialized_sets(
-    payloads: EpochPayloads, where: Sequence[str], purpose: str, frame: SparkFrame
+    payloads: EpochPayloads,
+    where: Sequence[str],
+    purpose: str,
+    frame: SparkFrame,
+    check: Callable[[str], None] = lambda _: None,
 ) -> Mapping[int, Dataset]:
-    """Run the job that writes Output Sets, each to files of its own. Place of an Input Set → its dataset.
+    """Run the job that writes Output Sets, each to files of its own. Place of an Input Set → its dataset. `check` gets their
+    schema before, and may raise.
 
     Column ``inset_id`` of `frame` is a place in `where`, which names the Output Sets; it is not in the files. An Output Set
     without records has no dataset. Raises as `materialized`, and `OperatorFailed` if the column is missing or no number.
     """
     check_columns(frame)
     kept = _without_places(frame)
+    schema = schema_of(kept)
+    check(schema)
     brought_together = frame.hint("rebalance", INSET_ID) if len(where) > 1 else frame
     files = in_order(_written(payloads, purpose, brought_together, task_files.written_sets, INSET_ID, len(where)))
     by_place: dict[int, list[DataFile]] = {}
     for file in files:
         by_place.setdefault(int(file.partition[0].partition("=")[2]), []).append(replace(file, partition=()))
-    schema, arrow = schema_of(kept), arrow_schema_of(kept)
+    arrow = arrow_schema_of(kept)
     datasets = {
         place: payloads.put(where[place], purpose, Manifest(schema, arrow, tuple(own)))
         for place, own in sorted(by_place.items())
@@ -129,7 +138,11 @@ def _written(
     folder = payloads.new_folder(purpose)
     write = partial(task, payloads.root, folder, *how)
     crash_here(CrashPoint.BEFORE_DATASET_JOB)
-    lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
+    try:
+        lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
+    except Exception:
+        payloads.drop_folder(folder)  # each attempt has its own, and the store may be full
+        raise
     crash_here(CrashPoint.AFTER_DATASET_JOB)
     files = [data_file(line) for line in lines]
     check_seen(payloads.root, files)
@@ -287,13 +300,16 @@ def check_columns(frame: SparkFrame, partition_by: Sequence[str] = ()) -> None:
 
 
 def schema_of(frame: SparkFrame) -> str:
-    """The schema of a DataFrame as JSON. Nulls are allowed everywhere: whether they are differs from plan to plan."""
+    """The schema of a DataFrame as JSON. Nulls are allowed everywhere: whether they are differs from plan to plan. Of what
+    is said about columns, only how texts compare is kept."""
     return json.dumps(_all_nullable(frame.schema.jsonValue()), sort_keys=True, separators=(",", ":"))
 
 
 def _all_nullable(value: Any) -> Any:
     if isinstance(value, dict):
-        changed = {key: _all_nullable(item) for key, item in value.items()}
+        changed = {key: item if key == _METADATA else _all_nullable(item) for key, item in value.items()}
+        if _METADATA in changed:
+            changed[_METADATA] = {name: said for name, said in value[_METADATA].items() if name == COLLATIONS}
         return changed | {flag: usual for flag, usual in _USUAL.items() if flag in changed}
     return [_all_nullable(item) for item in value] if isinstance(value, list) else value
 

@@ -61,24 +61,34 @@ def written(payloads: EpochPayloads, purpose: str, frame: SparkFrame, mode: int)
     """Run the job that writes the records of a DataFrame into a new folder, and make the files durable.
 
     They are as many as the DataFrame has partitions with records, in no order, and have `mode`, less the umask. Their records
-    are counted on the way into them, and again from their footers. None if Spark does not say how many there were: the files
-    are left to the sweep. Raises what the jobs raise, and `LogUnavailable` if the counts differ: then something is missing,
-    and everything is to be written again.
+    are counted on the way into them, and again from their footers. None if Spark does not say how many there were. Raises
+    what the jobs raise, and `LogUnavailable` if the counts differ: then something is missing. Where all is to be written
+    again, nothing is left of it.
     """
+    folder = payloads.new_folder(purpose)
+    crash_here(CrashPoint.BEFORE_DATASET_JOB)
+    try:
+        files = _written(payloads, folder, frame, mode)
+    except Exception:
+        payloads.drop_folder(folder)
+        raise
+    if files is None:
+        payloads.drop_folder(folder)
+    crash_here(CrashPoint.AFTER_DATASET_JOB)
+    return files
+
+
+def _written(payloads: EpochPayloads, folder: str, frame: SparkFrame, mode: int) -> list[DataFile] | None:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    folder = payloads.new_folder(purpose)
-    crash_here(CrashPoint.BEFORE_DATASET_JOB)
     counted = Observation()
     rows = frame.observe(counted, F.count(F.lit(1)).alias("records"))
     for name, value in WRITER_SAFETY.items():
         frame.sparkSession.conf.set(name, value)
     rows.write.mode("append").options(**_OPTIONS).parquet(f"file://{os.path.join(payloads.root, folder)}")
     records = _records(payloads, counted)
-    files = None if records is None else seal(frame.sparkSession, payloads, folder, records, mode)
-    crash_here(CrashPoint.AFTER_DATASET_JOB)
-    return files
+    return None if records is None else seal(frame.sparkSession, payloads, folder, records, mode)
 
 
 def seal(session: Any, payloads: EpochPayloads, folder: str, records: int, mode: int) -> list[DataFile]:

@@ -11,12 +11,17 @@ from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.replication.partition import AllSlots
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.replicas import Slot
-from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.values import Event, Port
 from airflow_logio.runtime.driver.backlog import Backlog, bounded
 from airflow_logio.runtime.driver.load import LoadMeter
 from airflow_logio.runtime.driver.slot_routes import SlotRoutes
+from airflow_logio.runtime.payloads.bodies import dataset_of
 from airflow_logio.store.records import BacklogBound
 from airflow_logio.store.session_port import GroupSession
+
+FILES_COUNT = 256
+"""So many bytes of files are one of the bound: they are in the payload store, and not in the log. Of the usual 256 MiB, 64
+GiB of files."""
 
 
 class BackPressure:
@@ -69,9 +74,17 @@ class BackPressure:
             if isinstance(effect, fx.LogEvent) and effect.event.sender in self._backlogs:
                 event = effect.event
                 load.sent(1, event.records)
-                size = len(event.body) if event.body is not None else getattr(event.payload, "nbytes", 0)
-                self._backlogs[event.sender].note_size(event.event_id, size)
+                self._backlogs[event.sender].note_size(event.event_id, waiting_bytes(event))
 
 
 def _last(sent: Callable[[Port], tuple[int, int]], sender: Port) -> int:
     return sent(sender)[0]
+
+
+def waiting_bytes(event: Event) -> int:
+    """Bytes of an event that count while a receiver lags."""
+    if event.body is not None:
+        return len(event.body)
+    if (dataset := dataset_of(event.payload)) is not None:
+        return dataset.nbytes // FILES_COUNT
+    return int(getattr(event.payload, "nbytes", 0))

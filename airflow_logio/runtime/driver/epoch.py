@@ -416,6 +416,7 @@ class GroupEpoch:
 
     def _observe_job(self, job: Generated, now: float) -> None:
         """The end of a job is a step of its own: Output Sets logged, Input Sets done, state serialized."""
+        self._generation.note_columns(job)
         self._loop.generated(job.operator, job.results, job.reads, now)
         for inset_id, error in job.aside:
             self._loop.set_aside(job.operator, inset_id, error, now)

@@ -422,7 +422,10 @@ class Evaluation:
             if self._settings.sessions.is_lost(error):
                 raise SparkLost(f"Spark ended while it evaluated {where or at.operator}: {shortened(error)}") from error
             if fault := store_fault(error):
-                raise LogUnavailable(f"{self._payloads}: {fault}, told by a task of Spark") from error
+                raise LogUnavailable(
+                    f"{self._payloads}, or a local disk of an executor: {fault}, told by a task of Spark while it evaluated "
+                    f"{where or at}: {shortened(error)}"
+                ) from error
             if shuffle_lost(error):
                 raise LogUnavailable(
                     f"Spark has lost executors while it evaluated {where or at.operator}, and with them what tasks had "

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.function_operators import SCHEMAS, FrameWindowOperator
+from airflow_logio.dataflow.function_operators import SCHEMAS, SENT_SCHEMA, FrameWindowOperator
 from airflow_logio.dataflow.operators import InputSet, SparkFrame
 from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Read
@@ -18,6 +18,7 @@ from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.driver.evaluation import Evaluation
 from airflow_logio.runtime.driver.frame_reads import FrameReads, ReadEffect, discard
 from airflow_logio.runtime.driver.jobs import JobRunner
+from airflow_logio.runtime.driver.logics.frame_logic import other_columns
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 
@@ -35,6 +36,9 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         self._payloads = payloads
         self._captures = captures
         self._jobs = 0
+        self._columns: str | None = None
+        """The columns of its output port, as far as this driver knows: the state of a part of a job has only those before."""
+        self._has_other_columns = False
 
     def _worked(self, sets: Sequence[InputSet]) -> tuple[Sequence[Sequence[Output]], int, list[Read]]:
         admitted = [one for one in sets if self._operator.window.admits(one.inset_id, self._state)]
@@ -91,7 +95,20 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         where = [f"the Output Set of Input Set {one.inset_id!r} of operator {self._name!r}" for one in sets]
         self._evaluation.before_job()
         purpose = f"datasets/{Port(self._name, self._operator.outputs[0])}/{self._jobs}"
-        return materialized_sets(self._payloads, where, purpose, result)
+        made = materialized_sets(self._payloads, where, purpose, result, self._check_columns)
+        if made:
+            self._columns = next(iter(made.values())).manifest.schema
+        return made
+
+    def _check_columns(self, schema: str) -> None:
+        """Before a receiver gets them, which could not be helped any more. Raises `OperatorFailed`."""
+        known = self._state.get(SENT_SCHEMA) or self._columns
+        if known is not None and known != schema:
+            self._has_other_columns = True
+            raise other_columns(f"output port {self._operator.outputs[0]!r}", known, schema)
+
+    def _concerns_all(self) -> bool:
+        return self._has_other_columns
 
     def _frames(self, session: Any, sets: Sequence[InputSet]) -> Mapping[str, SparkFrame]:
         operator, names = self._operator, [one.inset_id for one in sets]

@@ -12,15 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.function_operators import SENT_SCHEMA, FrameWindowOperator
 from airflow_logio.dataflow.operators import BatchGenerator, Operator
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.job_queue import JobBounds, JobQueue
+from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import ExecutionMode
+from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
 from airflow_logio.runtime.driver.evaluation import Evaluation
 from airflow_logio.runtime.driver.frame_jobs import FrameJobs
-from airflow_logio.runtime.driver.jobs import JobRunner, TableJobs
+from airflow_logio.runtime.driver.jobs import Generated, JobRunner, TableJobs
 from airflow_logio.runtime.payloads import EpochPayloads
 
 FRAME_UNIT = 16 * 2**20
@@ -92,6 +94,13 @@ class Generation:
             if runner.is_free() and queue.is_due(name, now):
                 state = deepcopy(self._protocol.operators[name].state)
                 runner.start(self._protocol.start_job(name, queue.take(name, now)), state)
+
+    def note_columns(self, job: Generated) -> None:
+        """Keep what the records of an output port look like, in the state that is logged with the job (`SENT_SCHEMA`)."""
+        for _, outputs in job.results:
+            for output in outputs:
+                if isinstance(output, Emit) and isinstance(output.payload, Evaluated):
+                    self._protocol.operators[job.operator].state.setdefault(SENT_SCHEMA, output.payload.schema)
 
     def finished(self, operator: str) -> None:
         """The last results of a job are taken: its runner is free again."""

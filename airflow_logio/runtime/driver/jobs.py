@@ -130,6 +130,8 @@ class JobRunner(ABC, Generic[Op]):
                 raise SparkLost(
                     f"Spark ended while it worked for operator {self._name!r}: {_first_lines(error)}"
                 ) from error
+            if self._concerns_all():
+                raise self._failure(sets[0].inset_id, error) from error
             if len(sets) == 1:
                 yield self._to_blame(sets[0].inset_id, error)
                 return
@@ -140,17 +142,24 @@ class JobRunner(ABC, Generic[Op]):
             yield from self._isolating(sets[:middle])
             yield from self._isolating(sets[middle:])
 
+    def _concerns_all(self) -> bool:
+        """Whether what has failed is the function, whichever Input Sets it gets: none is to be looked for, or set aside."""
+        return False
+
     def _to_blame(self, inset_id: str, error: Exception) -> Generated:
+        failure = self._failure(inset_id, error)
+        if getattr(self._operator, "on_error", "fail") != "quarantine":
+            raise failure from error
+        return Generated(self._name, [], [], [(inset_id, str(failure))])
+
+    def _failure(self, inset_id: str, error: Exception) -> OperatorFailed:
         cause = f"{type(error).__name__}: {_first_lines(error)}{authored_frames(error)}"
-        failure = OperatorFailed(
+        return OperatorFailed(
             str(error) if isinstance(error, OperatorFailed) else cause,
             FailurePoint(self._name, inset_id=inset_id),
             place=f"pipeline {self._pipeline!r}, operator {self._name!r}, Input Set {inset_id!r}",
             is_first=not self._has_generated,
         ).further(self._origin(inset_id))
-        if getattr(self._operator, "on_error", "fail") != "quarantine":
-            raise failure from error
-        return Generated(self._name, [], [], [(inset_id, str(failure))])
 
     def _generate_again(self, sets: Sequence[InputSet]) -> Generated:
         """As `_generate`, and again where executors were lost with what tasks had shuffled: no Input Set is to blame."""

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from airflow_logio.authored_frames import authored_frames
@@ -262,15 +263,20 @@ class SourceReader:
         self._mailbox.put_input(self._end(action), 0)
 
     def _evaluated(self, evaluation: Evaluation, action: Mapping[str, Any], number: int) -> Evaluated:
-        """The event of a range that did not change while Spark read it. Raises `SourceChanged`, and as `Evaluation.range`."""
+        """The event of a range. Raises as `_unchanged` and `Evaluation.range`."""
+        start, end = action[START], action[END]
+        return self._unchanged(action, lambda: evaluation.range(self._name, self._params, start, end, number))
+
+    def _unchanged(self, action: Mapping[str, Any], made: Callable[[], T]) -> T:
+        """What is made of a range that did not change while Spark read it. Raises `SourceChanged`."""
         before = self._observed(action)
         try:
-            payload = evaluation.range(self._name, self._params, action[START], action[END], number)
+            found = made()
         except OperatorFailed as error:  # Spark says of a file that has gone only that it is not there
             self._check_unchanged(action, before, error)
             raise
         self._check_unchanged(action, before)
-        return payload
+        return found
 
     def _observed(self, action: Mapping[str, Any]) -> Any:
         with self._connections.calls.call("observed", self._point()):
@@ -291,8 +297,9 @@ class SourceReader:
             return store_nothing(payloads, self._name, read.action_id), 0
         if isinstance(self._operator, SparkSource | RangeSource):
             assert self._evaluation is not None, f"{self._name} reads DataFrames, and nothing evaluates them"
+            effect = partial(self._evaluation.effect, self._name, self._params, read.action, read.action_id)
             crash_here(CrashPoint.BEFORE_READ)
-            found = self._evaluation.effect(self._name, self._params, read.action, read.action_id)
+            found = self._unchanged(read.action, effect) if isinstance(self._operator, RangeSource) else effect()
             self._check_wanted()
             return found
         purpose = f"effects/{self._name}/{read.action_id}"

@@ -16,7 +16,7 @@ from typing import Any
 from airflow_logio.errors import LogioError, SparkLost
 from airflow_logio.runtime.engines.classic_engine import ClassicEngine
 from airflow_logio.runtime.engines.engine import SparkEngine
-from airflow_logio.runtime.engines.task_slots import task_slots
+from airflow_logio.runtime.engines.task_slots import most_task_slots, task_slots
 from airflow_logio.store.load_records import SparkApplication
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ def jobs_for(session: Any, shares: int = 1) -> int:
     `HEAP_PER_JOB` of the driver's memory, at most `MOST_JOBS`; of a Spark that so many groups share, a part."""
     # Asked for each event: the settings of the context would come over one by one, in a tenth of a second.
     heap = _bytes(session.conf.get("spark.driver.memory", "1g"))
-    return max(1, min(task_slots(session) // 2, heap // HEAP_PER_JOB, MOST_JOBS) // shares)
+    return max(1, min(most_task_slots(session) // 2, heap // HEAP_PER_JOB, MOST_JOBS) // shares)
 
 
 def _bytes(memory: str) -> int:

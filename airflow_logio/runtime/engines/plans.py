@@ -34,7 +34,7 @@ def analyzed(frame: Any) -> tuple[str, bool]:
             return str(plan.toString()), bool(plan.deterministic())
         said = str(frame._explain_string(extended=True))
     found = _ANALYZED.search(said)
-    text = found[1] if found else said
+    text = found[1].partition("\n")[2] if found else said  # behind a line with the names of all columns
     return text, _UNDETERMINED.search(text) is None and _all_deterministic(
         frame._plan.to_proto(frame.sparkSession.client)
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 KNOWN_SECONDS = 60.0
 """A Spark Connect server says it by a small job, so it is not asked again for so long."""
+_UNBOUNDED = 10_000
 _known: dict[str, tuple[float, int]] = {}
 _asking = threading.Lock()
 
@@ -28,6 +29,17 @@ def task_slots(session: Any) -> int:
             slots = _asked(session)
             _known[session.session_id] = time.monotonic(), slots
         return slots
+
+
+def most_task_slots(session: Any) -> int:
+    """As `task_slots`, with all executors that dynamic allocation would start if there was work for them."""
+    now, conf = task_slots(session), session.conf
+    is_local = conf.get("spark.master", "").startswith("local")  # where Spark ignores it
+    if is_local or conf.get("spark.dynamicAllocation.enabled", "false").lower() != "true":
+        return now
+    most, cores = conf.get("spark.dynamicAllocation.maxExecutors", None), conf.get("spark.executor.cores", None)
+    # Without a most, as many as the cluster has; without cores, one is the least that an executor has.
+    return max(now, (int(most) if most else _UNBOUNDED) * (int(cores) if cores else 1))
 
 
 def _asked(session: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import zlib
@@ -26,6 +27,8 @@ from airflow_logio.runtime.payloads.task_files import copied_file, sync
 from airflow_logio.runtime.systems.arrow import decode
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.payload_references import Reference
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -353,6 +356,13 @@ class EpochPayloads:
         """As `Payloads.discard`."""
         discarded = tuple(paths)
         self._patiently("removing files", lambda: self._payloads.discard(discarded, emptied))
+
+    def drop_folder(self, folder: str) -> None:
+        """Remove the files of an attempt that has failed, as far as that can be done now: what is left is swept later."""
+        try:
+            self._payloads.discard(self._payloads.find(folder), folder)
+        except (OSError, LogioError) as error:
+            log.warning("files of a failed attempt stay in %s until they are swept: %s", folder, error)
 
     # --- datasets -----------------------------------------------------------------------------------------------------
 

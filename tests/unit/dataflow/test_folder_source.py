@@ -55,6 +55,14 @@ def test_a_bounded_run_ends_with_the_files_that_were_there(orders: Path) -> None
     assert one.next_action({}, {**last, "plan": first["plan"]}) is None
 
 
+@pytest.mark.parametrize("name", ["a*", "a?", "[a]"])
+def test_a_folder_whose_path_is_a_pattern_to_spark_is_refused(tmp_path: Path, name: str) -> None:
+    """It would read other folders as well."""
+    put(tmp_path / name, "a.parquet")
+    with pytest.raises(ConfigurationError, match=r"Spark would take . in the path .* for a pattern: rename the folder"):
+        source(tmp_path / name).action({})
+
+
 def test_an_unbounded_run_waits_and_finds_what_comes(orders: Path) -> None:
     one = source(orders, files_per_event=3, unbounded=True)
     first = one.action({})

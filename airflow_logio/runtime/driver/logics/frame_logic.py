@@ -12,6 +12,7 @@ from airflow_logio.dataflow.write_actions import INSERT
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Write
 from airflow_logio.protocol.values import Event, Port
+from airflow_logio.runtime.datasets.dataset_jobs import COLLATIONS
 from airflow_logio.runtime.datasets.evaluated import Outputs
 from airflow_logio.runtime.driver.logics.stateless_logic import StatelessLogic
 
@@ -59,8 +60,14 @@ def other_columns(what: str, known: str, schema: str) -> OperatorFailed:
 
 def _columns(schema: str) -> str:
     fields = json.loads(schema)["fields"]
-    return ", ".join(f"{field['name']} {_type_name(field['type'])}" for field in fields) or "none"
+    return ", ".join(f"{field['name']} {_type_name(field['type'])}{_collated(field)}" for field in fields) or "none"
 
 
 def _type_name(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind.get("type", kind))
+
+
+def _collated(field: Any) -> str:
+    """How texts of a column, or within it, compare; empty for the usual way."""
+    said = field.get("metadata", {}).get(COLLATIONS, {})
+    return f" ({', '.join(f'{where}: {name}' for where, name in sorted(said.items()))})" if said else ""

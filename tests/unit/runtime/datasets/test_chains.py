@@ -58,7 +58,8 @@ EVERY_TYPE = """
         TIMESTAMP '2024-03-31 02:30:00.123456' + make_interval(0, 0, 0, 0, id) AS at,
         TIMESTAMP_NTZ '2024-03-31 02:30:00.123456' AS wall, DATE '1582-10-04' AS day, id % 2 = 0 AS even,
         CAST(concat('x', id) AS BINARY) AS raw, array(id, NULL) AS many, map('a', id, 'b', NULL) AS named,
-        struct(id AS a, struct('ü' AS c) AS b) AS deep, CAST(NULL AS STRING) AS never
+        struct(id AS a, struct('ü' AS c) AS b) AS deep, CAST(NULL AS STRING) AS never,
+        concat('Straße ', id) COLLATE UTF8_LCASE AS caseless
     FROM range(0, 100, 1, 3)
 """
 
@@ -70,6 +71,7 @@ def test_values_come_back_as_they_were(spark: Any, epoch: EpochPayloads) -> None
 
     assert made.num_rows == 100
     assert dataset_jobs.schema_of(again) == dataset_jobs.schema_of(frame)
+    assert again.where("caseless = 'STRASSE 7' OR caseless = 'STRAßE 7'").count() == 1, "texts compare as they did"
     assert str(again.orderBy("id").collect()) == str(frame.orderBy("id").collect())
     expected = frame.orderBy("id").toArrow()
     found = made.table.sort_by("id")
@@ -111,6 +113,26 @@ def test_times_of_operators_in_the_driver_are_utc_in_every_zone(spark: Any, epoc
             assert deep == at, "within others they have a zone, and are the same"
         finally:
             spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+
+
+@pytest.mark.parametrize("partition_by", [(), ("part",)])
+def test_a_job_that_fails_leaves_nothing_of_what_its_tasks_have_written(
+    spark: Any, tmp_path: Path, epoch: EpochPayloads, partition_by: tuple[str, ...]
+) -> None:
+    """The next attempt writes all of it again, and room may be what is missing."""
+    written = tmp_path / "payloads"
+
+    def fails_last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.column("id")[0].as_py() >= 50:
+                eventually(lambda: list(written.rglob("*.parquet")), what="the other task has written", timeout=30)
+                raise ValueError("the second task")
+            yield batch
+
+    frame = spark.range(0, 100, 1, 2).selectExpr("id", "id % 2 AS part").mapInArrow(fails_last, "id long, part long")
+    with pytest.raises(Exception, match="the second task"):
+        dataset_jobs.materialized(epoch, "event 1", "d/1", frame, partition_by)
+    assert [path for path in written.rglob("*") if path.is_file()] == []
 
 
 def test_no_records_keep_their_schema(spark: Any, epoch: EpochPayloads) -> None:
@@ -268,6 +290,43 @@ def of_now(orders: Any) -> dict[str, Any]:
     }
 
 
+@stateless(mode="dataframe", outputs=("even", "odd"))
+def once_each(orders: Any) -> dict[str, Any]:
+    kept = orders.selectExpr("id", "id div 2 AS pair").dropDuplicates(["pair"])
+    return {"even": kept.where("id % 2 = 0"), "odd": kept.where("id % 2 = 1")}
+
+
+@stateless(mode="dataframe", outputs=("even", "odd"))
+def first_ones(orders: Any) -> dict[str, Any]:
+    kept = orders.orderBy("id").limit(10)
+    return {"even": kept.where("id % 2 = 0"), "odd": kept.where("id % 2 = 1")}
+
+
+@stateless(mode="dataframe", outputs=("even", "odd"))
+def numbered_rows(orders: Any) -> dict[str, Any]:
+    kept = orders.selectExpr("id", "row_number() OVER (PARTITION BY id div 2 ORDER BY id div 2) AS place")
+    return {"even": kept.where("place = 1"), "odd": kept.where("place = 2")}
+
+
+@stateless(mode="dataframe", outputs=("even", "odd"))
+def in_stock(orders: Any) -> dict[str, Any]:
+    total = "sum(1) OVER (PARTITION BY id % 2 ORDER BY id div 2 ROWS UNBOUNDED PRECEDING) AS total"
+    counted = orders.selectExpr("id", total)
+    return {"even": counted.where("total <= 5"), "odd": counted.where("total > 5")}
+
+
+@stateless(mode="dataframe", outputs=("even", "odd"))
+def of_equals(orders: Any) -> dict[str, Any]:
+    """Nothing in it depends on the order of equal records, whatever columns are called."""
+    ranked = orders.selectExpr(
+        "id AS `first(id)`",
+        "rank() OVER (ORDER BY id div 2) AS place",
+        "sum(id) OVER (PARTITION BY id div 2) AS total",
+        "max(id) OVER (ORDER BY id div 10 RANGE UNBOUNDED PRECEDING) AS most",
+    ).dropna()
+    return {"even": ranked.where("`first(id)` % 2 = 0"), "odd": ranked.limit(0)}
+
+
 @stateless(mode="dataframe")
 def by_hundreds(orders: Any) -> Any:
     return orders.selectExpr("id", "id div 100 AS part")
@@ -422,7 +481,15 @@ def test_a_new_run_takes_over_what_the_one_before_has_published(
 
 
 @pytest.mark.parametrize(
-    ("function", "says"), [(drawn_twice, "depends on something random"), (of_now, r"depends on now\(\)")]
+    ("function", "says"),
+    [
+        (drawn_twice, "depends on something random"),
+        (of_now, r"depends on now\(\)"),
+        (once_each, r"depends on the order of records, by dropDuplicates\(\) or distinct\(\)"),
+        (first_ones, r"depends on the order of records, by limit\(\)"),
+        (numbered_rows, r"depends on the order of records, by row_number\(\)"),
+        (in_stock, r"depends on the order of records, by a window of rows \(rowsBetween\)"),
+    ],
 )
 def test_outputs_that_would_not_be_parts_of_one_whole_are_refused(work: Work, function: Any, says: str) -> None:
     """Each output is a job of its own: records would be in both, or in none."""
@@ -433,6 +500,24 @@ def test_outputs_that_would_not_be_parts_of_one_whole_are_refused(work: Work, fu
         OperatorFailed, match=f"operator 'bad': .*'even', one of 2, {says}.*one output compute that before"
     ):
         work.run("bad", "even", "odd")
+
+
+def test_outputs_that_are_parts_of_one_whole_are_not_refused(work: Work) -> None:
+    """Behind a column that has the name of the function which has made it."""
+    work.pipeline.operator("fine", of_equals, work.raw)
+    work.pipeline.operator("again", again_by_name, "fine.even")
+    work.pipeline.writer("one", DatasetWriter("lake", "one"), "again.even")
+    work.pipeline.writer("two", DatasetWriter("lake", "two"), "again.odd")
+    work.pipeline.writer("odd", DatasetWriter("lake", "odd"), "fine.odd")
+    assert work.run("fine", "again", "one", "two", "odd")
+    ids = sorted(row["first(id)"] for folder in ("one", "two") for row in work.published(folder))
+    assert ids == list(range(0, 300, 2))
+    assert work.published("odd") == []
+
+
+@stateless(mode="dataframe", outputs=("even", "odd"))
+def again_by_name(orders: Any) -> dict[str, Any]:
+    return {"even": orders.where("`first(id)` % 4 = 0"), "odd": orders.where("`first(id)` % 4 > 0")}
 
 
 @stateless(mode="dataframe", materialize_input=True)
@@ -695,7 +780,8 @@ def test_a_full_disk_is_a_store_that_is_unavailable(tmp_path: Path, sessions: Sp
         bad = work.pipeline.operator("wide", stateless(mode="dataframe")(wide), work.raw)
         work.pipeline.writer("save", DatasetWriter("lake", "out"), bad)
         try:
-            with pytest.raises(ExternalUnavailable, match=r"payload store .*: No space left"):
+            says = r"payload store .*, or a local disk of an executor: No space left on device.* action 1 of operator 'raw': "
+            with pytest.raises(ExternalUnavailable, match=says):
                 work.run("wide", "save")
         finally:
             if filled:

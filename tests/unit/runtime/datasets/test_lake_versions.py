@@ -78,10 +78,17 @@ class VacuumedMeanwhile(DeltaVersions):
         return frame
 
 
+class StoredAndVacuumedMeanwhile(VacuumedMeanwhile):
+    """Its effects are stored before they are used."""
+
+    replayable = False
+
+
+@pytest.mark.parametrize("source", [VacuumedMeanwhile, StoredAndVacuumedMeanwhile])
 def test_a_version_that_is_vacuumed_while_spark_reads_has_changed_and_nobody_has_failed(
-    tmp_path: Path, sessions: SparkSessions
+    source: type[DeltaVersions], tmp_path: Path, sessions: SparkSessions
 ) -> None:
-    one = reading(tmp_path, sessions, VacuumedMeanwhile)
+    one = reading(tmp_path, sessions, source)
     with pytest.raises(SourceChanged, match=r"version 1 of .*/orders was vacuumed: .*\.parquet is gone"):
         one.run(*one.names)
     assert {row["id"] for row in one.published("out")} <= set(ids(0))

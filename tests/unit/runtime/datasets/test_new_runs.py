@@ -354,7 +354,9 @@ def test_a_damaged_receipt_is_named(place: Work) -> None:
     work.run(3, "overwrite")
     receipt = next(name for name in work.lake.names() if name.startswith("orders/_logio/run3."))
     work.lake.put(receipt, b"{")
-    with pytest.raises(ConfigurationError, match=rf"{receipt} is no receipt of a DatasetWriter.*restore it from a copy"):
+    with pytest.raises(
+        ConfigurationError, match=rf"{receipt} is no receipt of a DatasetWriter.*restore it from a copy"
+    ):
         work.run(2)
 
 

@@ -30,6 +30,12 @@ from tests.support.warehouse import rows_of
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
+_FULL = (
+    r"payload store .*, or a local disk of an executor: No space left on device, told by a task of Spark while it evaluated "
+    r"a Spark job of 2 Input Sets of operator 'daily': "
+)
+
+
 @generate(mode="dataframe", columns=("store", "cents"))
 def per_store(orders: Any) -> Any:
     grouped = orders.groupBy("inset_id", "window_start", "store")
@@ -215,6 +221,38 @@ def test_a_sweep_leaves_what_was_set_aside_until_a_person_has_put_it_back(
     assert group.published("id") == [(id,) for id in range(7)]
 
 
+def test_the_columns_of_an_output_port_stay_the_same_from_job_to_job_and_from_driver_to_driver(
+    tmp_path: Path, sessions: SparkSessions
+) -> None:
+    """What is once in the log cannot be mended by its author any more. A job takes sixteen Input Sets at first."""
+    calls: list[int] = []
+    mended: list[bool] = []
+
+    @generate(mode="dataframe", on_error="quarantine", order_insensitive=True)
+    def changing(orders: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1 or mended:
+            return orders.select("inset_id", "id")
+        if len(calls) == 2:
+            time.sleep(1)  # so that the first job is in the log
+        return orders.selectExpr("inset_id", "string(id) AS id")
+
+    group = Group(tmp_path, sessions, orders=[orders_at(*(24 * day + 1 for day in range(20)))])
+    group.save(group.operator("daily", changing, "from_orders", window=Tumbling("1d", on="ts")))
+    says = (
+        r"operator 'daily', Input Set '2024-03-25T00:00'.* output port 'out' has had records with the columns id long, and "
+        r"now gets id string: they have one schema for the whole run"
+    )
+    for _ in range(2):
+        with pytest.raises(OperatorFailed, match=says):
+            group.run()
+        assert group.driver is not None and not group.store.quarantined(group.driver.run.run_id)
+    assert len(calls) == 3, "no Input Set is looked for"
+    mended.append(True)
+    assert group.run()
+    assert group.published("id") == [(id,) for id in range(20)]
+
+
 def test_a_full_disk_is_no_input_sets_fault(tmp_path: Path, sessions: SparkSessions) -> None:
     """Nothing is set aside; the group gives up when the store has been full for `replay_seconds`, and can resume."""
     with small_folder(tmp_path / "otherwise") as small:
@@ -233,7 +271,7 @@ def test_a_full_disk_is_no_input_sets_fault(tmp_path: Path, sessions: SparkSessi
         group.payloads = small.path
         group.save(group.operator("daily", wide, "from_orders", window=Tumbling("1d", on="ts")))
         try:
-            with pytest.raises(ExternalUnavailable, match=r"payload store .*: No space left"):
+            with pytest.raises(ExternalUnavailable, match=_FULL):
                 group.run()
         finally:
             if filled:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import count
 
+import pyarrow as pa
 import pytest
 
 from airflow_logio.dataflow import (
@@ -21,9 +22,14 @@ from airflow_logio.dataflow import (
     generate,
 )
 from airflow_logio.protocol.ports import PortOrder
-from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.values import Event, Port
+from airflow_logio.runtime.datasets.evaluated import Evaluated
+from airflow_logio.runtime.driver.back_pressure import waiting_bytes
 from airflow_logio.runtime.driver.backlog import Backlog, bounded
+from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.runtime.payloads.manifests import DataFile, Manifest
 from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.rules.payload_references import Reference
 
 
 class Pass(StatelessOperator):
@@ -148,3 +154,19 @@ def test_neither_does_one_behind_a_writer_that_sends_after_its_writes() -> None:
     p.sink("there", Count(), save)
     p.group("one", "src", "save", "here")
     assert held_by(p, "one") == ["there.in"]
+
+
+def test_files_of_an_event_count_as_well_though_less_than_what_is_in_the_log() -> None:
+    """A source that is faster than what is behind it would fill the payload store."""
+    files = (DataFile("a/1.parquet", 300 * 2**20, 10, 0), DataFile("a/2.parquet", 212 * 2**20, 10, 0))
+    dataset = Dataset("event 1", "/payloads", Reference("a", 1, 0), Manifest("{}", "", files))
+    sender = Port("op", "out")
+
+    def event(payload: object, body: bytes | None = None) -> Event:
+        return Event(sender=sender, event_id=1, payload=payload, records=20, body=body)
+
+    assert waiting_bytes(event(Evaluated(dataset))) == 2 * 2**20
+    assert waiting_bytes(event(dataset)) == 2 * 2**20
+    assert waiting_bytes(event(Evaluated(None))) == 0, "it was only part of a plan"
+    assert waiting_bytes(event(pa.table({"id": pa.array([1, 2], pa.int64())}))) == 16
+    assert waiting_bytes(event(None, b"abc")) == 3

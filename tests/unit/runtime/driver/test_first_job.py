@@ -146,3 +146,24 @@ def test_events_side_by_side_are_bounded_by_cores_and_by_the_drivers_memory(
     conf = SimpleNamespace(get=lambda name, default: default if memory is None else memory)
     session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=cores), conf=conf)
     assert spark_session.jobs_for(session) == jobs
+
+
+@pytest.mark.parametrize(
+    ("most", "cores", "jobs"), [("100", "4", 8), ("3", "2", 3), ("3", None, 1), (None, "1", 8), ("1", "1", 1)]
+)
+def test_with_dynamic_allocation_those_executors_count_that_work_would_start(
+    most: str | None, cores: str | None, jobs: int
+) -> None:
+    """Spark starts executors for tasks that wait: with a job for each that is there, there would never be more."""
+    said = {
+        "spark.driver.memory": "8g",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.maxExecutors": most,
+        "spark.executor.cores": cores,
+        "spark.master": "yarn",
+    }
+    conf = SimpleNamespace(get=lambda name, default: default if said.get(name) is None else said[name])
+    session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2), conf=conf)
+    assert spark_session.jobs_for(session) == jobs
+    said["spark.master"] = "local[2]"
+    assert spark_session.jobs_for(session) == 1, "Spark ignores it there"
