@@ -80,7 +80,7 @@ def test_actions_in_lazy_functions_are_refused(found: dict[str, Any], called: st
 
 def test_outputs_that_would_differ_are_refused(found: dict[str, Any]) -> None:
     refused = {name for name, said in found["repeatable"].items() if "one of 2, depends on" in said}
-    by_order = {"collected", "once", "some", "numbered", "rows"}
+    by_order = {"collected", "once", "some", "sampled", "numbered", "rows"}
     assert refused == {"random", "now", "sql", "unsteady", "joined", "wide", *by_order}
     assert {name for name in refused if "the order of records" in found["repeatable"][name]} == by_order
     assert {name for name, said in found["repeatable"].items() if not said} == {

@@ -125,6 +125,7 @@ def repeatable(sessions: SparkSessions) -> dict[str, str]:
         "collected": frame.groupBy("id").agg(F.collect_list("id")),
         "once": frame.dropDuplicates(["id"]),
         "some": frame.limit(3),
+        "sampled": frame.sample(0.1, seed=1),
         "none": frame.limit(0),
         "Sample": frame.selectExpr("id AS Sample", "id AS `first(id)`"),
         "numbered": frame.zipWithIndex(),

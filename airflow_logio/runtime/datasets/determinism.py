@@ -38,7 +38,7 @@ _NODES = {
 }
 """Node of a plan that keeps some records, or numbers them, as a shuffle has brought them → the DataFrame's method."""
 _BY_ORDER = re.compile(
-    rf"^[\s:|+-]*(?P<node>{'|'.join(_NODES)})\b(?! 0\b)"
+    rf"^[\s:|+-]*(?P<node>{'|'.join(_NODES)})\b(?! 0(?![.\d]))"
     r"|\b(?P<function>row_number|ntile|lag|lead|first|first_value|last|last_value|any_value|nth_value|max_by|min_by|mode"
     r"|collect_list|collect_set|array_agg|listagg|string_agg|percentile_approx|approx_percentile|histogram_numeric|kll_\w+)"
     r"\((?![^#()\n]*\)#\d)",  # not a column that has the name of the function which has made it

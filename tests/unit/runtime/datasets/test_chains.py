@@ -297,6 +297,12 @@ def once_each(orders: Any) -> dict[str, Any]:
 
 
 @stateless(mode="dataframe", outputs=("even", "odd"))
+def sampled(orders: Any) -> dict[str, Any]:
+    kept = orders.repartition(3, "id").sample(0.5, seed=7)
+    return {"even": kept.where("id % 2 = 0"), "odd": kept.where("id % 2 = 1")}
+
+
+@stateless(mode="dataframe", outputs=("even", "odd"))
 def first_ones(orders: Any) -> dict[str, Any]:
     kept = orders.orderBy("id").limit(10)
     return {"even": kept.where("id % 2 = 0"), "odd": kept.where("id % 2 = 1")}
@@ -486,6 +492,7 @@ def test_a_new_run_takes_over_what_the_one_before_has_published(
         (drawn_twice, "depends on something random"),
         (of_now, r"depends on now\(\)"),
         (once_each, r"depends on the order of records, by dropDuplicates\(\) or distinct\(\)"),
+        (sampled, r"depends on the order of records, by sample\(\)"),
         (first_ones, r"depends on the order of records, by limit\(\)"),
         (numbered_rows, r"depends on the order of records, by row_number\(\)"),
         (in_stock, r"depends on the order of records, by a window of rows \(rowsBetween\)"),
