@@ -98,20 +98,25 @@ class Group:
         settings = EpochSettings(
             self.made, driver.run, "all", connections, self.sessions, lambda _: None, self.stop, payloads=payloads
         )
-        recovered = driver.session.recover(operators_of(settings, None))
-        timer = threading.Timer(PATIENCE_SECONDS, self.stop.set)
-        timer.start()
-        try:
-            return GroupEpoch(settings, driver.session, 0, recovered).run()
-        finally:
-            timer.cancel()
-            connections.close()
+        return driven(settings, driver, self.stop)
 
     def published(self, columns: str, folder: str = "out") -> list[tuple[Any, ...]]:
         return query(f"SELECT {columns} FROM read_parquet('{self.lake}/{folder}/*.parquet') ORDER BY ALL")
 
     def expected(self, columns: str, rest: str) -> list[tuple[Any, ...]]:
         return query(f"SELECT {columns} FROM read_parquet('{self.root}/orders/*.parquet') {rest} ORDER BY ALL")
+
+
+def driven(settings: EpochSettings, driver: Driver, stop: threading.Event) -> bool:
+    """Whether a group has finished, which `stop` makes halt when patience ends; raises what ends it."""
+    recovered = driver.session.recover(operators_of(settings, None))
+    timer = threading.Timer(PATIENCE_SECONDS, stop.set)
+    timer.start()
+    try:
+        return GroupEpoch(settings, driver.session, 0, recovered).run()
+    finally:
+        timer.cancel()
+        settings.connections.close()
 
 
 def query(text: str) -> list[tuple[Any, ...]]:

@@ -105,7 +105,7 @@ class LocalPlace(PublishedPlace):
     def close(self) -> None:
         """A task that still copies then fails; another one has copied its file, or the action is executed again."""
         for folder, names in self._copied_to.items():
-            with suppress(OSError):  # nobody needs it, and what the action has raised is to be seen
+            with suppress(OSError):  # what is left is hidden, and what the action has raised must be seen
                 for name in filter(names.is_half, os.listdir(folder)):
                     os.unlink(os.path.join(folder, name))
 

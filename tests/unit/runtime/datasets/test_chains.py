@@ -32,7 +32,6 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.runtime.datasets import dataset_jobs, determinism, spark_files
-from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch.start_run import operator_shapes
@@ -41,14 +40,12 @@ from airflow_logio.runtime.systems.call_watch import CallWatch
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.memory import MemoryLogStore
 from tests.store.small_disk import small_folder
+from tests.support.frame_groups import driven
 from tests.support.logs import Driver, replace_driver, spec, start_driver
 from tests.support.waiting import eventually
 from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
-
-PATIENCE_SECONDS = 90
-
 
 # --- datasets ---------------------------------------------------------------------------------------------------------
 
@@ -417,14 +414,7 @@ class Work:
             drain_requested=self.drain,
             payloads=Payloads(str(self.payloads)),
         )
-        recovered = driver.session.recover(operators_of(settings, None))
-        timer = threading.Timer(PATIENCE_SECONDS, self.stop.set)
-        timer.start()
-        try:
-            return GroupEpoch(settings, driver.session, 0, recovered).run()
-        finally:
-            timer.cancel()
-            connections.close()
+        return driven(settings, driver, self.stop)
 
     def raw_source(self) -> SourceOperator:
         found = self.pipeline.operators["raw"]

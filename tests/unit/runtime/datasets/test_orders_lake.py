@@ -14,7 +14,6 @@ from airflow_logio.dataflow.sources import FolderSource
 from airflow_logio.demo.data import parquet_file
 from airflow_logio.demo.lake_check import check_lake
 from airflow_logio.demo.many_sales import sales_folder
-from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch import bundle
@@ -23,6 +22,7 @@ from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import Run
+from tests.support.frame_groups import driven
 from tests.support.logs import spec, start_driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
@@ -31,7 +31,6 @@ PIPELINE = Path(__file__).parents[4] / "dags" / "pipelines" / "orders_lake.py"
 RECORDS = 20_000
 DAYS = 20
 """Of a year: two events, the second one with fewer files."""
-PATIENCE_SECONDS = 120
 
 
 def test_the_pipeline_of_the_lake_is_exact(tmp_path: Path, sessions: SparkSessions, postgres_url: str) -> None:
@@ -76,11 +75,4 @@ def finished(
     settings = EpochSettings(
         pipeline, run, group, connections, sessions, lambda _: None, stop, payloads=Payloads(str(payloads))
     )
-    recovered = driver.session.recover(operators_of(settings, None))
-    timer = threading.Timer(PATIENCE_SECONDS, stop.set)
-    timer.start()
-    try:
-        return GroupEpoch(settings, driver.session, 0, recovered).run()
-    finally:
-        timer.cancel()
-        connections.close()
+    return driven(settings, driver, stop)

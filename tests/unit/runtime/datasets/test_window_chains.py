@@ -25,6 +25,7 @@ from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import Payloads, sweep_run
 from tests.store.small_disk import small_folder
 from tests.support.frame_groups import Group, orders_at
+from tests.support.waiting import eventually
 from tests.support.warehouse import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -234,7 +235,7 @@ def test_the_columns_of_an_output_port_stay_the_same_from_job_to_job_and_from_dr
         if len(calls) == 1 or mended:
             return orders.select("inset_id", "id")
         if len(calls) == 2:
-            time.sleep(1)  # so that the first job is in the log
+            eventually(lambda: list(group.lake.rglob("*.parquet")), what="the first job is in the log", timeout=60)
         return orders.selectExpr("inset_id", "string(id) AS id")
 
     group = Group(tmp_path, sessions, orders=[orders_at(*(24 * day + 1 for day in range(20)))])
