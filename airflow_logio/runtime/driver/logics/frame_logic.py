@@ -30,8 +30,7 @@ class FrameLogic(StatelessLogic):
         for name, schema in self._schemas(port, event).items():
             known = state[SCHEMAS].setdefault(name, schema)
             if known != schema:
-                what = f"output port {name!r}" if self._operator.outputs else f"folder {self._operator}"
-                self._fail_at(other_columns(what, known, schema), port, event)
+                self._fail_at(other_columns(self._named(name), known, schema), port, event)
         return super().assign(port, event, state)
 
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
@@ -41,6 +40,12 @@ class FrameLogic(StatelessLogic):
             yield Write(self._operator.connection, {"action": INSERT}, written, written.num_rows)
         for name, output in self._outputs(port, event).items():
             yield Emit(name, output, output.num_rows)
+
+    def _named(self, port: str) -> str:
+        """What has one schema."""
+        if isinstance(self._operator, DatasetWriter):
+            return f"folder {self._operator.folder or '.'!r} of connection {self._operator.connection!r}"
+        return f"output port {port!r}"
 
     def _schemas(self, port: str, event: Event) -> Mapping[str, str]:
         if isinstance(self._operator, DatasetWriter):

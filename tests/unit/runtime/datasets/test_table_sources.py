@@ -15,7 +15,7 @@ import pytest
 
 from airflow_logio import DatasetWriter, RangeConnection, RangeSource, TableSource
 from airflow_logio.crash import CrashPoint
-from airflow_logio.errors import ConfigurationError, SourceChanged
+from airflow_logio.errors import ConfigurationError, OperatorFailed, SourceChanged
 from airflow_logio.runtime.datasets import row_readers, spark_effects, spark_files
 from airflow_logio.runtime.driver import committer, source_reader
 from airflow_logio.runtime.driver.spark_session import SparkSessions
@@ -94,6 +94,25 @@ def test_what_was_deleted_or_added_behind_a_logged_range_is_noticed(
     change(shop_url, "INSERT INTO sales OVERRIDING SYSTEM VALUE VALUES (17, 17, 'n17')")
     one.finish()
     assert one.rows() == rows_of(shop_url, "SELECT * FROM sales ORDER BY id")
+
+
+def test_a_folder_that_would_get_other_columns_is_named(
+    tmp_path: Path, sessions: SparkSessions, shop_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(shop_url, FILL.format(500))
+    one = Reading(tmp_path, sessions, TableSource("warehouse", "sales", rows_per_event=300, append_only=True))
+    one.warehouse, one.names = shop_url, ("save",)
+    one.pipeline.writer("save", DatasetWriter("lake", "out"), one.raw)
+    with monkeypatch.context() as patch:
+        kill(patch, source_reader, CrashPoint.BEFORE_READ, 2)
+        one.die()
+    change(shop_url, "ALTER TABLE sales ADD COLUMN city text")
+    says = r"operator 'save', .* folder 'out' of connection 'lake' has had .* id long, cents long, note string, and now gets "
+    with pytest.raises(OperatorFailed, match=says):
+        one.run(*one.names)
+    change(shop_url, "ALTER TABLE sales DROP COLUMN city")
+    one.finish()
+    assert sorted(row["id"] for row in one.published("out")) == list(range(1, 501))
 
 
 @pytest.mark.parametrize("database", ["postgres", "sqlite"])
