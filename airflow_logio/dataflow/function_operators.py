@@ -34,8 +34,6 @@ from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordR
 from airflow_logio.protocol.values import ExecutionMode
 
 SCHEMAS = "schemas"
-SENT_SCHEMA = "sent_schema"
-"""In the state of a window over DataFrames: the columns of its output port, once an Output Set had records."""
 EVENT_IDS = "event_ids"
 _HAVE_COLUMNS = ("pyarrow", "pandas", "polars", "numpy")
 

@@ -75,6 +75,8 @@ class ReadOrder:
     offset: int = 0
     stored: str | None = None
     """Reference of its stored effect, if there is one: then the external system is not read."""
+    sent_schema: str | None = None
+    """The columns that events of the source in the log have, if they told any: what is read now must have them, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,8 +138,8 @@ class GroupProtocol:
     def begin_source(self, operator: str, action: Mapping[str, Any]) -> None:
         self.source(operator).begin(action, self.ledger)
 
-    def emit(self, operator: str, outputs: Iterable[Emit], offset: int) -> None:
-        """A source has read a batch: its events, and the offset after them.
+    def emit(self, operator: str, outputs: Iterable[Emit], offset: int, schema: str | None = None) -> None:
+        """A source has read a batch: its events, the offset after them, and their columns, if Spark read them.
 
         Where lineage leads back to the events, they say which read action they come from (`READ_ACTION_ID`).
         """
@@ -149,7 +149,7 @@ class GroupProtocol:
                 about = {READ_ACTION_ID: source.action_id, **output.about}
                 output = Emit(output.port, output.payload, output.records, output.body, about)  # noqa: PLW2901
             self._emit(source, output, None, has_read=False)
-        source.advance(offset, self.ledger)
+        source.advance(offset, self.ledger, schema)
 
     def store_effect(self, operator: str, ref: str, records: int) -> None:
         """The effect of a non-replayable read action is stored at `ref` (Algorithm 1 Step 2.b)."""

@@ -146,7 +146,7 @@ class GroupLoop:
             if not drains:
                 self.protocol.begin_source(name, self._first_actions[name])
         elif not source.has_ended and (source.stored is not None or not drains):
-            yield ReadOrder(name, source.action_id, source.action, source.offset, source.stored)
+            yield ReadOrder(name, source.action_id, source.action, source.offset, source.stored, source.sent_schema)
 
     def last_sent(self, sender: Port) -> tuple[int, int]:
         """The id of the last event of an output port, and how many ids belong to ends that were taken back."""
@@ -172,11 +172,12 @@ class GroupLoop:
         self.note(now)
         return self.protocol.deliver(receiver, event)
 
-    def emit(self, operator: str, emits: Iterable[Emit], offset: int, now: float) -> None:
-        """A source has delivered the records of one event per port, and the offset after them (Algorithm 1)."""
+    def emit(self, operator: str, emits: Iterable[Emit], offset: int, now: float, schema: str | None = None) -> None:
+        """A source has delivered the records of one event per port, the offset after them (Algorithm 1), and their
+        columns, if Spark read them."""
         if self.reads_on(operator):
             self.note(now)
-            self.protocol.emit(operator, emits, offset)
+            self.protocol.emit(operator, emits, offset, schema)
 
     def store_effect(self, operator: str, ref: str, records: int, now: float) -> None:
         """The whole effect of a read action that cannot be replayed is stored (Algorithm 1 Step 2.b)."""

@@ -2,7 +2,8 @@
 
 The global state is ``{"action_id", "action", "offset", "stored", "done", "ended", "to_drop"}``: the read action on
 record, the number of its records whose events are logged, the reference of its stored effect, and the stored effects
-that are used up but not discarded yet; of a source that forgets, also ``"to_forget"``. It commits with each event, so that
+that are used up but not discarded yet; of a source that forgets, also ``"to_forget"``, and of
+one whose records Spark reads, their `SENT_SCHEMA`. It commits with each event, so that
 recovery needs nothing else.
 """
 
@@ -15,12 +16,15 @@ from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol.effects import CompleteReadAction, DropRead, MayForget, ReadDone, StartReadAction
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
+from airflow_logio.protocol.values import SENT_SCHEMA
 
 READ_CONNECTION = "source"
 """The connection id under which READ_ACTION keeps the read actions of a source."""
 
 READ_ACTION_ID = "read_action"
 """Key in `Event.about`, on a data lineage path: the action id of the read action that a source's event comes from."""
+_STAYS = ("to_forget", SENT_SCHEMA)
+"""Keys that outlive a read action, once they are there."""
 
 
 class SourceProtocol(OperatorProtocol):
@@ -46,7 +50,7 @@ class SourceProtocol(OperatorProtocol):
             "done": False,
             "ended": False,
             "to_drop": self.to_drop(),
-            **self._still_to_forget(),
+            **{key: self.state[key] for key in _STAYS if key in self.state},
         }
         kept = bool(self.spec.lineage_out)
         ledger.add(StartReadAction(self.spec.name, READ_CONNECTION, action_id, dict(action), kept=kept))
@@ -87,8 +91,11 @@ class SourceProtocol(OperatorProtocol):
         found = self.state.get("to_forget")
         return None if found is None else (int(found[0]), found[1])
 
-    def _still_to_forget(self) -> dict[str, Any]:
-        return {"to_forget": self.state["to_forget"]} if "to_forget" in self.state else {}
+    @property
+    def sent_schema(self) -> str | None:
+        """The columns that its events have had so far, if they told any."""
+        schema: str | None = self.state.get(SENT_SCHEMA)
+        return schema
 
     def store_effect(self, ref: str, records: int, ledger: Ledger) -> None:
         """Algorithm 1 Step 2.b: the whole effect is stored at `ref`. From now on, the external system is not read for it."""
@@ -103,8 +110,8 @@ class SourceProtocol(OperatorProtocol):
         ledger.has_output = True
         ledger.add(CompleteReadAction(self.spec.name, READ_CONNECTION, self.action_id, ref, records))
 
-    def advance(self, offset: int, ledger: Ledger) -> None:
-        """Algorithm 1 Step 2.c (2): the offset at the end of the batch, stored with the event."""
+    def advance(self, offset: int, ledger: Ledger, schema: str | None = None) -> None:
+        """Algorithm 1 Step 2.c (2): the offset at the end of the batch, stored with the event, and its columns."""
         self._refuse_unless_under_way()
         if offset < self.offset:
             raise ProtocolViolation(f"source {self.spec.name!r} went back from offset {self.offset} to {offset}")
@@ -114,6 +121,8 @@ class SourceProtocol(OperatorProtocol):
                 "whose effect is not stored"
             )
         self.state["offset"] = offset
+        if schema is not None:
+            self.state.setdefault(SENT_SCHEMA, schema)
         self.dirty = True
         if self.spec.forgets:
             self.state["to_forget"] = [self.action_id, self.state["action"]]

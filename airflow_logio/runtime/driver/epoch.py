@@ -403,7 +403,7 @@ class GroupEpoch:
                 loop.emit(operator, emits, offset, now)
             case ReadFrame(operator, payload, records, offset, about):
                 (port,) = self._members[operator].outputs
-                loop.emit(operator, [Emit(port, payload, records, about=about)], offset, now)
+                loop.emit(operator, [Emit(port, payload, records, about=about)], offset, now, payload.schema)
             case Stored(operator, ref, records, end):
                 if loop.reads_on(operator):
                     loop.store_effect(operator, ref, records, now)

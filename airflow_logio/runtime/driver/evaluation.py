@@ -47,6 +47,7 @@ from airflow_logio.runtime.datasets.range_connections import range_connections
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.function_jobs import FunctionJobs
+from airflow_logio.runtime.driver.logics.frame_logic import check_same_columns
 from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.driver.side_by_side import SideBySide
 from airflow_logio.runtime.driver.spark_errors import shortened, shuffle_lost, store_fault
@@ -138,15 +139,22 @@ class Evaluation:
 
         return replace(event, payload=self._evaluated(where, at, evaluated))
 
-    def range(self, source: str, params: Mapping[str, Any], start: Any, end: Any, number: int) -> Evaluated:
-        """The event of a range, read action `number` of a source. Raises as `events`, and what the source raises."""
+    def range(
+        self, source: str, params: Mapping[str, Any], start: Any, end: Any, number: int, sent_schema: str | None
+    ) -> Evaluated:
+        """The event of a range, read action `number` of a source, whose events have had the columns
+        of `sent_schema`.
+
+        Raises as `events`, what the source raises, and `OperatorFailed` for other columns.
+        """
         operator = self._members[source]
         assert isinstance(operator, RangeSource)
-        at = FailurePoint(source, action=f"read action {number}")
+        at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
 
         def evaluated() -> Evaluated:
             with self._range_frame(operator, params, start, end, at) as frame:
-                return self._followed(self._chains.sent(Port(source, operator.outputs[0]), frame, str(number)), at)
+                check_same_columns(port, sent_schema, schema_of(frame))
+                return self._followed(self._chains.sent(port, frame, str(number)), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
 
@@ -163,14 +171,17 @@ class Evaluation:
                 with self._settings.connections.calls.inner("store", limited=False):
                     self._stopping.wait(RETRY_SECONDS)
 
-    def effect(self, source: str, params: Mapping[str, Any], action: Mapping[str, Any], number: int) -> tuple[str, int]:
-        """Store the whole effect of read action `number` of a source: its reference, and its records. Raises as `range`."""
+    def effect(
+        self, source: str, params: Mapping[str, Any], action: Mapping[str, Any], number: int, sent_schema: str | None
+    ) -> tuple[str, int]:
+        """Store the whole effect of read action `number` of a source: its reference, and its records. As `range`."""
         operator = self._members[source]
         at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
 
         def stored() -> tuple[str, int]:
             how = (operator.ordered_by, operator.bytes_per_event) if isinstance(operator, SparkSource) else (None, None)
             with self._effect_frame(operator, params, action, at) as frame:
+                check_same_columns(port, sent_schema, schema_of(frame))
                 self.before_job()
                 return store_frame(
                     self._payloads,

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.function_operators import SCHEMAS, SENT_SCHEMA, FrameWindowOperator
+from airflow_logio.dataflow.function_operators import SCHEMAS, FrameWindowOperator
 from airflow_logio.dataflow.operators import InputSet, SparkFrame
 from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Read
-from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.values import SENT_SCHEMA, Port
 from airflow_logio.runtime.datasets.dataset_jobs import materialized_sets
 from airflow_logio.runtime.datasets.dataset_parts import frame_of_sets
 from airflow_logio.runtime.datasets.evaluated import Evaluated

@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.function_operators import SENT_SCHEMA, FrameWindowOperator
+from airflow_logio.dataflow.function_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import BatchGenerator, Operator
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.job_queue import JobBounds, JobQueue
 from airflow_logio.protocol.logic import Emit
-from airflow_logio.protocol.values import ExecutionMode
+from airflow_logio.protocol.values import SENT_SCHEMA, ExecutionMode
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
 from airflow_logio.runtime.driver.evaluation import Evaluation

@@ -101,6 +101,8 @@ class SourceReader:
         self._reading = 0
         self._started = False
         self._offset = 0
+        self._sent_schema: str | None = None
+        """The columns of what was read, by this reader or the one before."""
         self._refs: dict[int, str] = {}
         self._reads: queue.SimpleQueue[tuple[ReadOrder, threading.Event] | None] = queue.SimpleQueue()
         self._used_up: queue.SimpleQueue[tuple[DiscardOrder | ForgetOrder, threading.Event] | None] = (
@@ -227,6 +229,7 @@ class SourceReader:
         self._reading = read.action_id
         what = f"reading source {self._name}"
         self._offset = read.offset
+        self._sent_schema = self._sent_schema or read.sent_schema
         if isinstance(self._operator, RangeSource) and self._operator.replayable:
             self._execute_range(what, read)
             return
@@ -258,6 +261,7 @@ class SourceReader:
             payload = self._replayed(what, lambda: self._evaluated(evaluation, action, read.action_id))
             crash_here(CrashPoint.AFTER_READ)
             self._check_wanted()
+            self._sent_schema = payload.schema
             self._mailbox.put_input(ReadFrame(self._name, payload, payload.num_rows, 1), 0)
             self._offset = 1
         self._mailbox.put_input(self._end(action), 0)
@@ -265,7 +269,9 @@ class SourceReader:
     def _evaluated(self, evaluation: Evaluation, action: Mapping[str, Any], number: int) -> Evaluated:
         """The event of a range. Raises as `_unchanged` and `Evaluation.range`."""
         start, end = action[START], action[END]
-        return self._unchanged(action, lambda: evaluation.range(self._name, self._params, start, end, number))
+        return self._unchanged(
+            action, lambda: evaluation.range(self._name, self._params, start, end, number, self._sent_schema)
+        )
 
     def _unchanged(self, action: Mapping[str, Any], made: Callable[[], T]) -> T:
         """What is made of a range that did not change while Spark read it. Raises `SourceChanged`."""
@@ -297,7 +303,9 @@ class SourceReader:
             return store_nothing(payloads, self._name, read.action_id), 0
         if isinstance(self._operator, SparkSource | RangeSource):
             assert self._evaluation is not None, f"{self._name} reads DataFrames, and nothing evaluates them"
-            effect = partial(self._evaluation.effect, self._name, self._params, read.action, read.action_id)
+            effect = partial(
+                self._evaluation.effect, self._name, self._params, read.action, read.action_id, self._sent_schema
+            )
             crash_here(CrashPoint.BEFORE_READ)
             found = self._unchanged(read.action, effect) if isinstance(self._operator, RangeSource) else effect()
             self._check_wanted()
@@ -315,6 +323,7 @@ class SourceReader:
         events = list(stored_events(payloads, where, ref, self._offset))
         for event, payload in self._evaluation.stored(self._name, action_id, events):
             self._check_wanted()
+            self._sent_schema = payload.schema
             records = event.next_offset - event.first
             self._mailbox.put_input(ReadFrame(self._name, payload, records, event.next_offset, event.about), 0)
             self._offset = event.next_offset

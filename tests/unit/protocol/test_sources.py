@@ -87,6 +87,19 @@ def test_the_life_of_a_non_replayable_read_action() -> None:
     assert group.protocol.is_finished()
 
 
+def test_the_columns_of_the_first_event_stay_with_its_transaction() -> None:
+    """Through the read actions that follow, whatever those say; an event without columns tells none."""
+    group = begun(replayable=True)
+    effects = step(group, lambda: group.protocol.emit("op", [Emit("out", [1], 1)], 1))
+    assert after(group, effects).protocol.source("op").sent_schema is None
+    effects = step(group, lambda: group.protocol.emit("op", [Emit("out", [2], 1)], 2, "id"))
+    assert after(group, effects).protocol.source("op").sent_schema == "id"
+    effects = step(group, lambda: group.protocol.end_source("op", {"queue": 2}))
+    assert after(group, effects).protocol.source("op").sent_schema == "id"
+    effects = step(group, lambda: group.protocol.emit("op", [Emit("out", [3], 1)], 1, "other"))
+    assert after(group, effects).protocol.source("op").sent_schema == "id"
+
+
 def drained(group: Group) -> tuple[bool, fx.Effects]:
     """Whether the source has ended with the step that drains the group, and the step."""
     ended: list[bool] = []

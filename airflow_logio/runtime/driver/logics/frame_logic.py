@@ -56,6 +56,13 @@ class FrameLogic(StatelessLogic):
         return {} if isinstance(self._operator, DatasetWriter) else event.payload.then[Port(self._name, port)]
 
 
+def check_same_columns(port: Port, known: str | None, schema: str) -> None:
+    """Raises `OperatorFailed` if the records of the output port of a source have other columns than those it has sent."""
+    if known is not None and known != schema:
+        error = other_columns(f"output port {port.name!r}", known, schema)
+        raise OperatorFailed(f"{error}. Give the source the columns back that it had, or start a fresh run")
+
+
 def other_columns(what: str, known: str, schema: str) -> OperatorFailed:
     return OperatorFailed(
         f"{what} has had records with the columns {_columns(known)}, and now gets {_columns(schema)}: they have one schema "

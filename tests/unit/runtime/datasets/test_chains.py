@@ -683,6 +683,20 @@ def test_columns_stay_the_same_when_another_driver_takes_over(work: Work) -> Non
     assert sorted(row["id"] for row in work.published("out")) == list(range(100))
 
 
+def test_a_folder_that_would_get_other_columns_from_python_is_named(work: Work) -> None:
+    """Events of mode ``driver`` may differ, as long as their receivers take them."""
+    calls = itertools.count()
+
+    def changing(orders: pa.Table) -> pa.Table:
+        return orders if next(calls) == 0 else orders.cast(pa.schema([("id", pa.string())]))
+
+    made = work.pipeline.operator("changing", stateless(changing), work.raw)
+    work.pipeline.writer("save", DatasetWriter("lake", "out"), made)
+    says = r"operator 'save', .*folder 'out' of connection 'lake' has had records with the columns id long, and now gets id"
+    with pytest.raises(OperatorFailed, match=says):
+        work.run("changing", "save")
+
+
 def test_a_group_that_halts_does_not_wait_for_its_job_which_is_a_call_meanwhile(work: Work, spark: Any) -> None:
     def slow(orders: Any) -> Any:
         def sleep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

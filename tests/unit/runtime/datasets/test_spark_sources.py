@@ -411,6 +411,46 @@ def test_a_range_is_forgotten_when_the_log_has_its_event_and_not_before(
     assert not list((tmp_path / "orders").glob("*.parquet"))
 
 
+_TYPES = (
+    "named_struct('n', 1, 'inner', array(named_struct('c', cast('a' as char(3))))) AS nested",
+    "map('a', 1) AS pairs",
+    "cast('ab' as varchar(5)) AS short_text",
+    "'x' COLLATE UTF8_LCASE AS folded",
+    "X'01' AS bytes",
+    "true AS flag",
+    "cast(1.5 as decimal(38, 18)) AS money",
+    "cast(1 as tinyint) AS tiny",
+    "cast(1 as float) AS single",
+    "DATE'1969-01-01' AS day",
+    "TIMESTAMP_NTZ'2024-01-01 00:00:00' AS wall",
+    "TIMESTAMP'2024-01-01 00:00:00' AS instant",
+)
+
+
+@pytest.mark.parametrize("replayable", [True, False])
+def test_columns_of_any_type_are_the_same_in_each_range(
+    replayable: bool, tmp_path: Path, sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they allow nulls or not, and whether the driver has read the ranges before or its predecessor has."""
+
+    class Typed(Queue):
+        def frame(self, spark: Any, params: Mapping[str, Any], start: Any, end: Any) -> Any:
+            number = "id" if start[0] else "coalesce(id, 0) AS id"
+            return super().frame(spark, params, start, end).selectExpr(number, *_TYPES)
+
+    source = Typed(tmp_path / "orders")
+    source.replayable = replayable
+    one = Reading(tmp_path, sessions, source)
+    for folder in ("left", "right"):
+        one.pipeline.writer(folder, DatasetWriter("lake", folder), one.raw)
+    one.names = ("left", "right")
+    with monkeypatch.context() as patch:
+        kill(patch, source_reader, CrashPoint.BEFORE_READ, 2)
+        one.die()
+    one.finish()
+    assert sorted(row["id"] for row in one.published("left")) == list(range(ORDERS))
+
+
 def test_a_range_that_is_no_dataframe_is_refused(tmp_path: Path, sessions: SparkSessions) -> None:
     class Nothing(Queue):
         def frame(self, spark: Any, params: Mapping[str, Any], start: Any, end: Any) -> Any:

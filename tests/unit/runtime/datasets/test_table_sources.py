@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -20,6 +21,7 @@ from airflow_logio.runtime.datasets import row_readers, spark_effects, spark_fil
 from airflow_logio.runtime.driver import committer, source_reader
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.systems.shared_snapshots import kept_open
+from tests.support.waiting import eventually
 from tests.support.warehouse import change, rows_of
 from tests.unit.runtime.datasets.test_chains import unchanged
 from tests.unit.runtime.datasets.test_spark_sources import Reading, kill
@@ -96,18 +98,39 @@ def test_what_was_deleted_or_added_behind_a_logged_range_is_noticed(
     assert one.rows() == rows_of(shop_url, "SELECT * FROM sales ORDER BY id")
 
 
-def test_a_folder_that_would_get_other_columns_is_named(
-    tmp_path: Path, sessions: SparkSessions, shop_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("point", [CrashPoint.BEFORE_READ, CrashPoint.BEFORE_NEXT_ACTION])
+def test_a_table_that_gets_other_columns_in_the_middle_of_a_run_is_named(
+    point: CrashPoint,
+    store: bool,
+    tmp_path: Path,
+    sessions: SparkSessions,
+    shop_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """By the driver that follows as well, from the log: behind it, no receiver could take the event."""
     change(shop_url, FILL.format(500))
-    one = Reading(tmp_path, sessions, TableSource("warehouse", "sales", rows_per_event=300, append_only=True))
+    source = TableSource("warehouse", "sales", rows_per_event=300, append_only=not store, store=store)
+    one = Reading(tmp_path, sessions, source)
     one.warehouse, one.names = shop_url, ("save",)
     one.pipeline.writer("save", DatasetWriter("lake", "out"), one.raw)
+    passed = itertools.count(1)
+
+    def is_second() -> bool:
+        """Waits until the first event is written, so it is in the log, whatever comes of the second."""
+        if next(passed) < 2:
+            return False
+        eventually(lambda: one.published("out"))
+        return True
+
     with monkeypatch.context() as patch:
-        kill(patch, source_reader, CrashPoint.BEFORE_READ, 2)
+        kill(patch, source_reader, point, 1, when=is_second)
         one.die()
     change(shop_url, "ALTER TABLE sales ADD COLUMN city text")
-    says = r"operator 'save', .* folder 'out' of connection 'lake' has had .* id long, cents long, note string, and now gets "
+    says = (
+        r"source 'raw', read action 3 after 0 records: output port 'out' has had .* id long, cents long, note string, and "
+        r"now gets id long, cents long, note string, city string.*\. Give the source the columns back that it had, or"
+    )
     with pytest.raises(OperatorFailed, match=says):
         one.run(*one.names)
     change(shop_url, "ALTER TABLE sales DROP COLUMN city")
