@@ -76,7 +76,7 @@ class ReadOrder:
     stored: str | None = None
     """Reference of its stored effect, if there is one: then the external system is not read."""
     sent_schema: str | None = None
-    """The columns that events of the source in the log have, if they told any: what is read now must have them, too."""
+    """In a recovery, the columns of a `RangeSource`: of its events that are in the log. Later orders leave them out."""
 
 
 @dataclass(frozen=True, slots=True)

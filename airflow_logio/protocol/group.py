@@ -139,7 +139,7 @@ class GroupProtocol:
         self.source(operator).begin(action, self.ledger)
 
     def emit(self, operator: str, outputs: Iterable[Emit], offset: int, schema: str | None = None) -> None:
-        """A source has read a batch: its events, the offset after them, and their columns, if Spark read them.
+        """A source has read a batch: its events, the offset after them, and the columns of a `RangeSource`.
 
         Where lineage leads back to the events, they say which read action they come from (`READ_ACTION_ID`).
         """

@@ -173,8 +173,8 @@ class GroupLoop:
         return self.protocol.deliver(receiver, event)
 
     def emit(self, operator: str, emits: Iterable[Emit], offset: int, now: float, schema: str | None = None) -> None:
-        """A source has delivered the records of one event per port, the offset after them (Algorithm 1), and their
-        columns, if Spark read them."""
+        """A source has delivered the records of one event per port, the offset after them (Algorithm 1), and the
+        columns of a `RangeSource`."""
         if self.reads_on(operator):
             self.note(now)
             self.protocol.emit(operator, emits, offset, schema)

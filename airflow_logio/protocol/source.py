@@ -3,8 +3,7 @@
 The global state is ``{"action_id", "action", "offset", "stored", "done", "ended", "to_drop"}``: the read action on
 record, the number of its records whose events are logged, the reference of its stored effect, and the stored effects
 that are used up but not discarded yet; of a source that forgets, also ``"to_forget"``, and of
-one whose records Spark reads, their `SENT_SCHEMA`. It commits with each event, so that
-recovery needs nothing else.
+a `RangeSource`, `SENT_SCHEMA`. It commits with each event, so that recovery needs nothing else.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ FIRST_EVENT_ID = 1
 """Event ids of a port, numbers of the write actions of a connection and action ids count from one."""
 
 SENT_SCHEMA = "sent_schema"
-"""Key in the state of a source whose records Spark reads, and of a window of mode ``dataframe``: the columns of the output
-port, once it had records. They stay the same for a whole run."""
+"""Key in the state of a `RangeSource`, and of a window of mode ``dataframe``: the columns of the output port, once it had an
+event. They stay the same for a whole run."""
 
 MAX_NAME = 250
 """Longest name that the log holds, in characters: Input Sets, operators, ports, groups, runs."""

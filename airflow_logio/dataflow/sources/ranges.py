@@ -59,7 +59,10 @@ class RangeSource(SourceOperator):
 
     @abstractmethod
     def frame(self, spark: Any, params: Mapping[str, Any], start: Offset, end: Offset) -> SparkFrame:
-        """The records behind `start`, up to and including `end`, as a lazy DataFrame. Raises SourceChanged."""
+        """The records behind `start`, up to and including `end`, as a lazy DataFrame.
+
+        Its columns are the same for the whole run, in the same order: another range parks the group. Raises SourceChanged.
+        """
 
     def observed(self, params: Mapping[str, Any], start: Offset, end: Offset) -> Any:
         """What tells in the driver whether the range is still what it was; compared for equality.

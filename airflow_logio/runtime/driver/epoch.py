@@ -15,6 +15,7 @@ from typing import Any
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.replication import Routes
+from airflow_logio.dataflow.sources import RangeSource
 from airflow_logio.errors import ConfigurationError, EpochVoid, FailurePoint, Fenced, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.commit_queue import HandOver
 from airflow_logio.protocol.group import GroupProtocol
@@ -402,8 +403,9 @@ class GroupEpoch:
                 emits = [Emit(port, table, table.num_rows, about=about) for port in outputs]
                 loop.emit(operator, emits, offset, now)
             case ReadFrame(operator, payload, records, offset, about):
-                (port,) = self._members[operator].outputs
-                loop.emit(operator, [Emit(port, payload, records, about=about)], offset, now, payload.schema)
+                source = self._members[operator]
+                schema = payload.schema if isinstance(source, RangeSource) else None  # others have one read action
+                loop.emit(operator, [Emit(source.outputs[0], payload, records, about=about)], offset, now, schema)
             case Stored(operator, ref, records, end):
                 if loop.reads_on(operator):
                     loop.store_effect(operator, ref, records, now)

@@ -47,7 +47,6 @@ from airflow_logio.runtime.datasets.range_connections import range_connections
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.function_jobs import FunctionJobs
-from airflow_logio.runtime.driver.logics.frame_logic import check_same_columns
 from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.driver.side_by_side import SideBySide
 from airflow_logio.runtime.driver.spark_errors import shortened, shuffle_lost, store_fault
@@ -140,20 +139,18 @@ class Evaluation:
         return replace(event, payload=self._evaluated(where, at, evaluated))
 
     def range(
-        self, source: str, params: Mapping[str, Any], start: Any, end: Any, number: int, sent_schema: str | None
+        self, source: str, params: Mapping[str, Any], start: Any, end: Any, number: int, check: Callable[[str], None]
     ) -> Evaluated:
-        """The event of a range, read action `number` of a source, whose events have had the columns
-        of `sent_schema`.
+        """The event of a range, read action `number` of a source. `check` gets the schema of its records before the job.
 
-        Raises as `events`, what the source raises, and `OperatorFailed` for other columns.
+        Raises as `events`, and what the source and `check` raise.
         """
         operator = self._members[source]
         assert isinstance(operator, RangeSource)
         at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
 
         def evaluated() -> Evaluated:
-            with self._range_frame(operator, params, start, end, at) as frame:
-                check_same_columns(port, sent_schema, schema_of(frame))
+            with self._range_frame(operator, params, start, end, at, check) as frame:
                 return self._followed(self._chains.sent(port, frame, str(number)), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
@@ -172,16 +169,20 @@ class Evaluation:
                     self._stopping.wait(RETRY_SECONDS)
 
     def effect(
-        self, source: str, params: Mapping[str, Any], action: Mapping[str, Any], number: int, sent_schema: str | None
+        self,
+        source: str,
+        params: Mapping[str, Any],
+        action: Mapping[str, Any],
+        number: int,
+        check: Callable[[str], None],
     ) -> tuple[str, int]:
-        """Store the whole effect of read action `number` of a source: its reference, and its records. As `range`."""
+        """Store the whole effect of read action `number` of a source: its reference, and its records. Raises as `range`."""
         operator = self._members[source]
         at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
 
         def stored() -> tuple[str, int]:
             how = (operator.ordered_by, operator.bytes_per_event) if isinstance(operator, SparkSource) else (None, None)
-            with self._effect_frame(operator, params, action, at) as frame:
-                check_same_columns(port, sent_schema, schema_of(frame))
+            with self._effect_frame(operator, params, action, at, check) as frame:
                 self.before_job()
                 return store_frame(
                     self._payloads,
@@ -365,11 +366,16 @@ class Evaluation:
 
     @contextmanager
     def _effect_frame(
-        self, operator: Operator, params: Mapping[str, Any], action: Mapping[str, Any], at: FailurePoint
+        self,
+        operator: Operator,
+        params: Mapping[str, Any],
+        action: Mapping[str, Any],
+        at: FailurePoint,
+        check: Callable[[str], None],
     ) -> Iterator[SparkFrame]:
         """What a read action returns whose effect is stored."""
         if isinstance(operator, RangeSource):
-            with self._range_frame(operator, params, action[START], action[END], at) as frame:
+            with self._range_frame(operator, params, action[START], action[END], at, check) as frame:
                 yield frame
             return
         assert isinstance(operator, SparkSource)
@@ -380,14 +386,22 @@ class Evaluation:
 
     @contextmanager
     def _range_frame(
-        self, operator: RangeSource, params: Mapping[str, Any], start: Any, end: Any, at: FailurePoint
+        self,
+        operator: RangeSource,
+        params: Mapping[str, Any],
+        start: Any,
+        end: Any,
+        at: FailurePoint,
+        check: Callable[[str], None],
     ) -> Iterator[SparkFrame]:
-        """The records of a range, for as long as the block lasts."""
+        """The records of a range, for as long as the block lasts. Spark may have to ask what columns they have."""
         session, connections = self._settings.sessions.get(), self._settings.connections
         with range_connections(session, self._payloads, connections) as named:
             with self._asking(operator), connections.calls.call("frame", at):
                 made = operator.connected(named).frame(session, params, start, end)
-            yield needed_spark_frame(made, f"frame() of {type(operator).__name__}")
+                frame = needed_spark_frame(made, f"frame() of {type(operator).__name__}")
+                check(schema_of(frame))
+            yield frame
 
     @contextmanager
     def _asking(self, operator: SourceOperator) -> Iterator[None]:

@@ -35,6 +35,7 @@ from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.spark_effects import store_nothing, stored_events
 from airflow_logio.runtime.driver.evaluation import LEAST_ATTEMPTS, Evaluation
+from airflow_logio.runtime.driver.logics.frame_logic import said_of_columns
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.driver.read_results import (
     Discarded,
@@ -270,7 +271,7 @@ class SourceReader:
         """The event of a range. Raises as `_unchanged` and `Evaluation.range`."""
         start, end = action[START], action[END]
         return self._unchanged(
-            action, lambda: evaluation.range(self._name, self._params, start, end, number, self._sent_schema)
+            action, lambda: evaluation.range(self._name, self._params, start, end, number, self._check_columns)
         )
 
     def _unchanged(self, action: Mapping[str, Any], made: Callable[[], T]) -> T:
@@ -297,6 +298,16 @@ class SourceReader:
                 f"{before}, and is {after}. Nothing of it was used: put it back as it was, or start a fresh run"
             ) from error
 
+    def _check_columns(self, schema: str) -> None:
+        """Raises `SourceChanged` if records have other columns than those that were sent."""
+        if not isinstance(self._operator, RangeSource) or self._sent_schema in (None, schema):
+            return
+        said = said_of_columns(f"output port {self._operator.outputs[0]!r}", str(self._sent_schema), schema)
+        raise SourceChanged(
+            f"{self._where()}: {said}. Make the source return the columns that it had, in their order (name them in it, if "
+            "others have come), and `logio retry`; or start a fresh run"
+        )
+
     def _stored(self, payloads: EpochPayloads, read: ReadOrder) -> tuple[str, int]:
         """Step 2.a: the reference of the whole effect, and its records."""
         if isinstance(self._operator, RangeSource) and is_empty(read.action):
@@ -304,7 +315,7 @@ class SourceReader:
         if isinstance(self._operator, SparkSource | RangeSource):
             assert self._evaluation is not None, f"{self._name} reads DataFrames, and nothing evaluates them"
             effect = partial(
-                self._evaluation.effect, self._name, self._params, read.action, read.action_id, self._sent_schema
+                self._evaluation.effect, self._name, self._params, read.action, read.action_id, self._check_columns
             )
             crash_here(CrashPoint.BEFORE_READ)
             found = self._unchanged(read.action, effect) if isinstance(self._operator, RangeSource) else effect()

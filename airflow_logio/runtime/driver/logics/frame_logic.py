@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
@@ -56,27 +56,37 @@ class FrameLogic(StatelessLogic):
         return {} if isinstance(self._operator, DatasetWriter) else event.payload.then[Port(self._name, port)]
 
 
-def check_same_columns(port: Port, known: str | None, schema: str) -> None:
-    """Raises `OperatorFailed` if the records of the output port of a source have other columns than those it has sent."""
-    if known is not None and known != schema:
-        error = other_columns(f"output port {port.name!r}", known, schema)
-        raise OperatorFailed(f"{error}. Give the source the columns back that it had, or start a fresh run")
-
-
 def other_columns(what: str, known: str, schema: str) -> OperatorFailed:
-    return OperatorFailed(
+    return OperatorFailed(said_of_columns(what, known, schema))
+
+
+def said_of_columns(what: str, known: str, schema: str) -> str:
+    """What differs between two schemas."""
+    return (
         f"{what} has had records with the columns {_columns(known)}, and now gets {_columns(schema)}: they have one schema "
         "for the whole run"
     )
 
 
 def _columns(schema: str) -> str:
-    fields = json.loads(schema)["fields"]
-    return ", ".join(f"{field['name']} {_type_name(field['type'])}{_collated(field)}" for field in fields) or "none"
+    return _fields(json.loads(schema)["fields"]) or "none"
+
+
+def _fields(fields: Sequence[Any]) -> str:
+    return ", ".join(f"{field['name']} {_type_name(field['type'])}{_collated(field)}" for field in fields)
 
 
 def _type_name(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind.get("type", kind))
+    match kind:
+        case {"type": "array", "elementType": values}:
+            return f"array<{_type_name(values)}>"
+        case {"type": "map", "keyType": keys, "valueType": values}:
+            return f"map<{_type_name(keys)}, {_type_name(values)}>"
+        case {"type": "struct", "fields": fields}:
+            return f"struct<{_fields(fields)}>"
+        case {"type": name}:
+            return str(name)
+    return str(kind)
 
 
 def _collated(field: Any) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from airflow_logio.dataflow.frame_operators import FrameOperator
 from airflow_logio.dataflow.function_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.dataflow.sources import SparkSource
+from airflow_logio.dataflow.sources import RangeSource, SparkSource
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.datasets.chains import Apply, Chains, CountWindows, Duplicate, Materialize, Reopen, Step
@@ -97,6 +97,10 @@ class Evaluating:
         port = self._port(source)
         made = yield from self._followed(self.chains.sent(port, batch.payload, str(action)))
         return Batch(made, made.num_rows, batch.next_offset, batch.about)
+
+    def has_ranges(self, source: str) -> bool:
+        """Whether it is a `RangeSource`."""
+        return isinstance(self._members[source], RangeSource)
 
     def effect(self, source: str, records: Sequence[Record], action: int) -> Steps[tuple[str, int]]:
         """As `Evaluation.effect`: the stored effect of a read action."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.logic import Emit
+from airflow_logio.protocol.values import Port
 from airflow_logio.testing.simulator.driver.threads import Source
+from airflow_logio.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:
     from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
@@ -19,6 +21,8 @@ class Reading:
     def __init__(self, driver: SimulatedDriver) -> None:
         self._driver = driver
         self.sources: dict[str, Source] = {}
+        self._recovered: set[str] = set()
+        """Sources that have had their first order."""
         self.drops: list[tuple[str, int, str]] = []
         """(source, action, reference): stored effects to discard."""
         self.dropped: set[tuple[str, int]] = set()
@@ -32,12 +36,29 @@ class Reading:
                 ref = order.ref or dict(self._driver.protocol.source(name).to_drop())[order.action_id]
                 self.drops.append((name, order.action_id, ref))
             elif isinstance(order, ReadOrder) and self._driver.loop.reads_on(name):
+                self._check_columns(name, order)
                 self.sources[name] = Source(order.action_id - 1, order.offset, stored=order.stored)
 
     def drain(self, name: str, *, cut_short: bool) -> None:
         """A reader that is not cut short brings the rest of its stored effect, and is told then that it ends."""
         if cut_short:
             self.sources.pop(name, None)
+
+    def _has_ranges(self, name: str) -> bool:
+        return self._driver.evaluating is not None and self._driver.evaluating.has_ranges(name)
+
+    def _check_columns(self, name: str, order: ReadOrder) -> None:
+        """Who recovers a source knows the columns of what its predecessors have logged, and of nothing else."""
+        if name in self._recovered or not self._has_ranges(name):
+            return
+        self._recovered.add(name)
+        (output,) = self._driver.protocol.source(name).spec.outputs
+        logged, _ = self._driver.loop.last_sent(Port(name, output))
+        if (order.sent_schema is not None) != (logged > 0):
+            told = "none" if order.sent_schema is None else "some"
+            raise Violation(
+                "columns_outlive_the_driver", f"{name} has sent {logged} events; of columns, its reader is told {told}"
+            )
 
     def read(self, about: object, many: int, _outcome: str) -> bool:
         """The source's thread reads more, from the external system or from the stored effect of its read action."""
@@ -72,7 +93,8 @@ class Reading:
             batch = source.inbox.popleft()
             ports = outputs if batch.records or self._driver.evaluating is not None else ()
             emits = [Emit(port, batch.payload, batch.records, None, batch.about) for port in ports]
-            self._driver.loop.emit(name, emits, batch.next_offset, self._driver.now)
+            schema = batch.payload.schema if self._has_ranges(name) else None
+            self._driver.loop.emit(name, emits, batch.next_offset, self._driver.now, schema)
         return True
 
     def end_source(self, about: object, _many: int, _outcome: str) -> bool:

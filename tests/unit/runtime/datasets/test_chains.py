@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from airflow_logio.errors import (
     SourceChanged,
 )
 from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.datasets import dataset_jobs, determinism, spark_files
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.spark_session import SparkSessions
@@ -375,6 +376,8 @@ class Work:
         self.raw = self.pipeline.source("raw", source or FolderSource("{orders}"))
         self.stop, self.drain = threading.Event(), threading.Event()
         self.jobs_at_once: int | None = None
+        self.elsewhere: Sequence[str] = ()
+        """Operators of another group, which is not run."""
         self.calls = CallWatch()
         self.store = MemoryLogStore()
         self.driver: Driver | None = None
@@ -389,9 +392,11 @@ class Work:
         params = {"orders": str(self.orders)}
         if self.driver is None:
             self.pipeline.group("all", self.raw, *operators, jobs_at_once=self.jobs_at_once)
+            if self.elsewhere:
+                self.pipeline.group("elsewhere", *self.elsewhere)
             self.pipeline.freeze()
             asked = replace(
-                spec("all", budget=RecoveryBudget(50)),
+                spec(*self.pipeline.groups, budget=RecoveryBudget(50)),
                 params=params,
                 operators=operator_shapes(self.pipeline),
                 actions={"raw": self.raw_source().action(params)},
@@ -415,6 +420,11 @@ class Work:
             payloads=Payloads(str(self.payloads)),
         )
         return driven(settings, driver, self.stop)
+
+    def events(self, port: Port) -> int:
+        """How many of an output port are in the log."""
+        assert self.driver is not None
+        return sum(row.events for row in self.store.progress(self.driver.run.run_id) if row.port == port)
 
     def raw_source(self) -> SourceOperator:
         found = self.pipeline.operators["raw"]

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from airflow_logio.protocol import group as group_module
+from airflow_logio.protocol import source as source_module
 from airflow_logio.protocol.commit_queue import SourceOrder
 from airflow_logio.protocol.context import ClosedInputSets, Context
 from airflow_logio.protocol.effects import MarkDone
+from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import LoggedEvent, reload_order
+from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.values import Event, Status
 from airflow_logio.store.memory import MemoryLogStore, apply
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
@@ -198,3 +201,20 @@ def sweep_of_a_living_incarnation(patch: pytest.MonkeyPatch) -> None:
     from airflow_logio.testing.simulator import world
 
     patch.setitem(world._SUPERVISION, "sweep", SweepsLiveOnes._sweep)
+
+
+@mutant("lake", "columns_outlive_the_driver")
+def next_range_forgets_the_columns(patch: pytest.MonkeyPatch) -> None:
+    """A read action begins without the columns of the events before it: a range with others gets into the log."""
+    patch.setattr(source_module, "_STAYS", ("to_forget",))
+
+
+@mutant("lake", "columns_outlive_the_driver")
+def columns_in_a_transaction_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    """They are kept with the event that follows, and not with the first one: a crash in between loses them."""
+    advance = SourceProtocol.advance
+
+    def late(self: SourceProtocol, offset: int, ledger: Ledger, schema: str | None = None) -> None:
+        advance(self, offset, ledger, schema if self.action_id > 1 else None)
+
+    patch.setattr(SourceProtocol, "advance", late)
