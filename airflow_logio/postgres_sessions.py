@@ -21,6 +21,8 @@ from sqlalchemy.engine import URL, Connection, Engine, ExecutionContext
 from airflow_logio.errors import ConfigurationError
 
 IDLE_IN_TRANSACTION_SECONDS = 5
+AUTOCOMMIT = "AUTOCOMMIT"
+"""Isolation level of a connection each of whose statements is a transaction of its own."""
 SETTINGS = "logio_settings"
 """Execution option: a mapping of settings that hold, beside those of the engine, in the transactions of a connection."""
 SNAPSHOT = "logio_snapshot"
@@ -148,17 +150,18 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
     def _on_first_statement(
         connection: Connection, cursor: Any, statement: str, parameters: Any, context: ExecutionContext, many: bool
     ) -> tuple[str, Any]:
-        if not connection.info.pop(_UNSET, False):
-            return statement, parameters
         options = connection.get_execution_options()
+        begins = connection.info.pop(_UNSET, False)
+        if not begins and options.get("isolation_level") != AUTOCOMMIT:
+            return statement, parameters
         first = _setting({**settings, **options.get(SETTINGS, {})})
         if snapshot := options.get(SNAPSHOT):  # before any query
             first = f"SET TRANSACTION SNAPSHOT '{snapshot}'; {first}"
         copies = context.execution_options.keys() & {COPY, COPY_TO}
         if cursor.name is None and not copies:
             return f"{first}; {statement}", parameters
-        # What a cursor of the server is declared for is one statement, and so is COPY: the settings go before it, where
-        # `_execute_what_is_apart` executes it.
+        # What a cursor of the server is declared for is one statement, and COPY is put together by `_execute_what_is_apart`:
+        # there the settings go before it.
         assert not many and not context.execution_options.get("no_parameters"), statement
         context.execution_options = context.execution_options.union({_FIRST: first})
         return statement, parameters
@@ -171,17 +174,18 @@ def _execute_what_is_apart(engine: Engine) -> None:
     @sa.event.listens_for(engine, "do_execute")
     def _on_execute(cursor: Any, statement: str, parameters: Any, context: ExecutionContext) -> bool:
         options = {} if context is None else context.execution_options
-        if (first := options.get(_FIRST)) is not None:
-            with cursor.connection.cursor() as another:
-                another.execute(first)
+        first = f"{options[_FIRST]}; " if _FIRST in options else ""
         if (target := options.get(COPY_TO)) is not None:
-            query = b"COPY (%b) TO STDOUT (FORMAT binary)" % cursor.mogrify(statement, parameters)
+            query = b"%bCOPY (%b) TO STDOUT (FORMAT binary)" % (first.encode(), cursor.mogrify(statement, parameters))
             cursor.copy_expert(query, target, _COPY_BYTES)
-        elif options.get(COPY):
-            cursor.copy_expert(statement, io.BytesIO(parameters[0]), _COPY_BYTES)
-        else:
-            return False  # SQLAlchemy executes it
-        return True
+            return True
+        if options.get(COPY):
+            cursor.copy_expert(f"{first}{statement}", io.BytesIO(parameters[0]), _COPY_BYTES)
+            return True
+        if first:
+            with cursor.connection.cursor() as another:
+                another.execute(options[_FIRST])
+        return False  # SQLAlchemy executes it
 
 
 def _setting(settings: Mapping[str, str]) -> str:

@@ -24,7 +24,6 @@ from airflow_logio.protocol.writes import PendingWrite
 FLUSH_SECONDS = 0.25
 """Assignments without an Output Set are committed at the latest after this time (design D2)."""
 FLUSH_EVENTS = 512
-COMMITTER_POLL_SECONDS = 0.005
 
 
 class Commits(Protocol):
@@ -297,12 +296,14 @@ class GroupLoop:
         late = now - self._open_since >= FLUSH_SECONDS
         return late or self.protocol.ledger.received >= FLUSH_EVENTS or self.protocol.is_finished()
 
+    def awaits_committer(self) -> bool:
+        """The step has an Output Set: it is due as soon as the committer is free."""
+        return self._open_since is not None and self.protocol.ledger.has_output
+
     def patience(self, now: float) -> float:
-        """How many seconds to wait for news: less than until a flush if an Output Set waits for the committer."""
+        """How many seconds to wait for news, or until the committer is free if it is awaited."""
         if self._open_since is None:
             return FLUSH_SECONDS
-        if self.protocol.ledger.has_output:
-            return COMMITTER_POLL_SECONDS
         return max(0.0, min(FLUSH_SECONDS, self._open_since + FLUSH_SECONDS - now))
 
     def close(self) -> fx.Effects:

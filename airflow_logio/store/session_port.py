@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What waits for input ports."""
+
+    events: Mapping[Port, Sequence[LoggedEvent]]
+    is_all: bool = True
+    """Nothing else waits for them."""
 
 
 class GroupSession(ABC):
@@ -55,9 +65,7 @@ class GroupSession(ABC):
         """Raise `Fenced` or `EpochVoid` if a commit would be refused now: for a group that has nothing to commit."""
 
     @abstractmethod
-    def fetch_all(
-        self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
-    ) -> Mapping[Port, Sequence[LoggedEvent]]:
+    def fetch_all(self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int) -> Fetched:
         """Undone, unassigned events of receiver ports, each beyond its cursor, in event_id order; at least one, if
         there is any.
 
@@ -69,7 +77,7 @@ class GroupSession(ABC):
 
     def fetch(self, receiver: Port, after: int, *, max_events: int, max_bytes: int) -> Sequence[LoggedEvent]:
         """`fetch_all` of one port."""
-        return self.fetch_all({receiver: after}, max_events=max_events, max_bytes=max_bytes).get(receiver, ())
+        return self.fetch_all({receiver: after}, max_events=max_events, max_bytes=max_bytes).events.get(receiver, ())
 
     @abstractmethod
     def recover(self, operators: Sequence[str]) -> Recovered:
@@ -95,6 +103,13 @@ class GroupSession(ABC):
     @abstractmethod
     def wait(self, timeout: float) -> None:
         """Return when something new may be in the log for this group, or after `timeout` seconds."""
+
+    @abstractmethod
+    def will_hear(self) -> bool:
+        """To be asked when events were found: whether what is committed after the last look ends the next `wait`.
+
+        If not, one must look again before one waits.
+        """
 
     @abstractmethod
     def announce(self, groups: Sequence[str]) -> None:

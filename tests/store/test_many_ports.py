@@ -40,7 +40,9 @@ def fetched(
     session: GroupSession, cursors: Mapping[int, int], *, events: int = 64, size: int = A_MIB
 ) -> dict[int, list[int]]:
     """Slot → ids of its events, of the slots asked for; every event is the one that was sent there."""
-    found = session.fetch_all({slot(n): after for n, after in cursors.items()}, max_events=events, max_bytes=size)
+    found = session.fetch_all(
+        {slot(n): after for n, after in cursors.items()}, max_events=events, max_bytes=size
+    ).events
     ids: dict[int, list[int]] = {}
     for number in cursors:
         for logged in found.get(slot(number), ()):
@@ -97,7 +99,9 @@ def test_whatever_waits_comes_in_turns_until_the_bounds(log_store: LogStore, see
         asked = chance.sample(range(8), chance.randint(1, 8))
         cursors = {number: chance.randint(0, len(sizes[number])) for number in asked}
         events, size = chance.randint(1, 6), chance.choice((1, 30, 100, 250, A_MIB))
-        found = session.fetch_all({slot(n): after for n, after in cursors.items()}, max_events=events, max_bytes=size)
+        found = session.fetch_all(
+            {slot(n): after for n, after in cursors.items()}, max_events=events, max_bytes=size
+        ).events
         ids = {number: [one.event.event_id for one in found.get(slot(number), ())] for number in asked}
         assert ids == by_the_book(sizes, cursors, events, size), (seed, cursors, events, size)
 

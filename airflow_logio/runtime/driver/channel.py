@@ -59,6 +59,8 @@ class Channel:
         self._failed = failed
         self._evaluation = evaluation
         self._may_move = may_move
+        self._has_seen_all = True
+        """What was fetched in this round is all that waited."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logio-channel", daemon=True)
 
@@ -74,7 +76,7 @@ class Channel:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set() and self._lanes:
-                if not self._pull():
+                if not (self._pull() and self._may_have_more()):
                     self._session.wait(POLL_SECONDS)
                     self._notice_moves()
         except Closed:
@@ -84,6 +86,7 @@ class Channel:
 
     def _pull(self) -> bool:
         """One round over the lanes, with one question to the log for all of them; True if anything was there."""
+        self._has_seen_all = True
         try:
             asked = dict(filter(None, (lane.wanted() for lane in self._lanes)))
             found = self._fetch_all(asked)
@@ -102,6 +105,11 @@ class Channel:
         self._lanes = [lane for lane, _ in in_turn if not lane.has_ended()]
         return any(served)
 
+    def _may_have_more(self) -> bool:
+        """Whether to look once more at once: a look costs as much as an event where events come one by one."""
+        cut = not self._has_seen_all or any(lane.is_cut() for lane in self._lanes)
+        return cut or not self._session.will_hear()
+
     def _notice_moves(self) -> None:
         """A replica that commits nothing would not learn that slots came or went: moves raise its epoch."""
         if not self._may_move:
@@ -114,7 +122,9 @@ class Channel:
     def _fetch_all(self, cursors: Mapping[Port, int]) -> Mapping[Port, Sequence[LoggedEvent]]:
         if not cursors:
             return {}
-        return self._session.fetch_all(cursors, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
+        found = self._session.fetch_all(cursors, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
+        self._has_seen_all = self._has_seen_all and found.is_all
+        return found.events
 
     def _hand_over(self, receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterator[LoggedEvent]:
         self._bodies.expect(one.event for one in logged)

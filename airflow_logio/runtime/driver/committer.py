@@ -43,7 +43,7 @@ class Committer:
     """`release` gets what each transaction releases, in order, on the committer's thread, once it is durable.
 
     `collected` gets the effects of each transaction, with what the garbage collection among them has done; `unlogged` the
-    bodies that do not go into the log.
+    bodies that do not go into the log; `freed` is called when nothing is queued or under way any more.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Committer:
         failed: Callable[[BaseException], None],
         collected: Callable[[Sequence[fx.Effect], Sequence[Collected]], None] = lambda _, __: None,
         unlogged: Unlogged = not_kept,
+        freed: Callable[[], None] = lambda: None,
     ) -> None:
         self._bodies = bodies
         self._session = session
@@ -61,6 +62,7 @@ class Committer:
         self._unlogged = unlogged
         self._release = release
         self._failed = failed
+        self._freed = freed
         self._queue = CommitQueue()
         self._stopping = False
         self._broken = False
@@ -155,6 +157,9 @@ class Committer:
         with self._changed:
             self._queue.handed_over()
             self._changed.notify_all()
+            is_free = self._queue.is_idle()
+        if is_free:
+            self._freed()
 
 
 def _payload_bytes(effect: fx.Effect) -> int:

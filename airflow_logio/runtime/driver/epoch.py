@@ -159,6 +159,7 @@ class GroupEpoch:
             self._fail,
             self._collection.committed,
             not_kept if settings.direct is None else settings.direct.keep,
+            self._mailbox.wake,
         )
         functions = FunctionJobs(settings.sessions, self._job_group(epoch))
         self._evaluation = self._open_evaluation(protocol, functions)
@@ -339,7 +340,8 @@ class GroupEpoch:
             self._drain_if_asked()
             accepts = self._accepts_inputs()
             self._load.now(self._waiting(accepts=accepts))
-            item = self._mailbox.get(self._loop.patience(time.monotonic()), inputs=accepts)
+            patience, wakes = self._loop.patience(time.monotonic()), self._loop.awaits_committer()
+            item = self._mailbox.get(patience, inputs=accepts, wakes=wakes)
             self._load.now(Doing.BUSY)
             self._drain_if_asked()  # what was read since the group was asked is not read further
             taken = 0

@@ -41,6 +41,10 @@ class Lane(Protocol):
         """One round: hand over what is there, but not so much that other lanes starve. False if there was nothing."""
         ...
 
+    def is_cut(self) -> bool:
+        """The last round has ended for the sake of other lanes: more may be there."""
+        ...
+
     def has_ended(self) -> bool:
         """The end of stream was handed over on every port."""
         ...
@@ -80,6 +84,9 @@ class OnePort:
 
         return more
 
+    def is_cut(self) -> bool:
+        return False
+
     def has_ended(self) -> bool:
         return self._ended
 
@@ -96,6 +103,7 @@ class InTurn:
         self._marks = dict(marks)
         self._ended = set(ended)
         self._fetched: dict[str, deque[LoggedEvent]] = {}
+        self._is_cut = False
 
     def wanted(self) -> tuple[Port, int] | None:
         port = self._order.next_port(self._marks, self._ended)
@@ -110,7 +118,11 @@ class InTurn:
                 if logged.event.kind is Kind.END:
                     self._ended.add(port)
                 taken += 1
+        self._is_cut = taken == EVENTS_PER_ROUND
         return taken > 0
+
+    def is_cut(self) -> bool:
+        return self._is_cut
 
     def has_ended(self) -> bool:
         return self._order.next_port(self._marks, self._ended) is None

@@ -32,6 +32,7 @@ class Mailbox:
         self._completions: deque[Any] = deque()
         self._bytes = 0
         self._closed = False
+        self._woken = False
         self._changed = threading.Condition()
 
     def put_input(self, item: Any, size: int) -> None:
@@ -54,8 +55,14 @@ class Mailbox:
             self._completions.append(item)
             self._changed.notify_all()
 
-    def get(self, timeout: float, *, inputs: bool) -> Any | None:
-        """The next completion, else (if `inputs`) the next input, else None after `timeout` seconds."""
+    def wake(self) -> None:
+        """Let a `get` with `wakes` end: the next one, if no one waits."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def get(self, timeout: float, *, inputs: bool, wakes: bool = False) -> Any | None:
+        """The next completion, else (if `inputs`) the next input, else None after `timeout` seconds, or by `wake`."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while True:
@@ -67,7 +74,8 @@ class Mailbox:
                     self._changed.notify_all()
                     return item
                 remaining = deadline - time.monotonic()
-                if remaining <= 0:
+                if remaining <= 0 or (wakes and self._woken):
+                    self._woken = False
                     return None
                 self._changed.wait(remaining)
 

@@ -17,11 +17,11 @@ from airflow_logio.store.memory.apply import apply_effects
 from airflow_logio.store.memory.tables import GroupKey, LogRow, Tables
 from airflow_logio.store.records import Collected, FenceRow, GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
-from airflow_logio.store.rules.delivery_bounds import share
+from airflow_logio.store.rules.delivery_bounds import is_all, share
 from airflow_logio.store.rules.endings import stopped
 from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.rules.wanted_sets import fitting
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.session_port import Fetched, GroupSession
 
 
 class MemoryGroupSession(GroupSession):
@@ -111,18 +111,16 @@ class MemoryGroupSession(GroupSession):
 
     # --- delivery -----------------------------------------------------------------------------------------------------
 
-    def fetch_all(
-        self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
-    ) -> Mapping[Port, Sequence[LoggedEvent]]:
+    def fetch_all(self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int) -> Fetched:
         with self._tables.transaction():
             waiting = {port: self._first(port, after, max_events) for port, after in cursors.items()}
-            last = share(
-                {port: [(row.body.event_id, row.size) for row in rows] for port, rows in waiting.items()}, max_bytes
-            )
-            return {
+            sizes = {port: [(row.body.event_id, row.size) for row in rows] for port, rows in waiting.items()}
+            last = share(sizes, max_bytes)
+            found = {
                 port: [self._logged(row, port) for row in waiting[port] if row.body.event_id <= end]
                 for port, end in last.items()
             }
+            return Fetched(found, is_all(sizes, last, max_events))
 
     def _first(self, receiver: Port, after: int, many: int) -> Sequence[LogRow]:
         rows = self._tables.events.on_their_way(self.ref.run_id, receiver)
@@ -227,6 +225,10 @@ class MemoryGroupSession(GroupSession):
         with changed:
             changed.wait_for(lambda: self._tables.commits != self._seen, timeout)
             self._seen = self._tables.commits
+
+    def will_hear(self) -> bool:
+        """A wait begins with the number of commits that the last one has seen."""
+        return True
 
     def announce(self, groups: Sequence[str]) -> None:
         """There is nothing to send: the commit has notified already."""

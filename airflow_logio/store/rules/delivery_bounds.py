@@ -26,3 +26,10 @@ def share(waiting: Mapping[Port, Sequence[tuple[int, int]]], max_bytes: int) -> 
             last[port] = event_id
             total += size
     return last
+
+
+def is_all(waiting: Mapping[Port, Sequence[tuple[int, int]]], last: Mapping[Port, int], max_events: int) -> bool:
+    """Whether what is delivered now is all that waits. `waiting` has at most `max_events` of each port."""
+    return all(
+        not events or (len(events) < max_events and last.get(port) == events[-1][0]) for port, events in waiting.items()
+    )

@@ -10,8 +10,7 @@ from sqlalchemy.engine import Engine
 from airflow_logio.store.address_port import AddressBook, DirectAddress
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.engines import reading, writing
-from airflow_logio.store.sql.runs import upserting
+from airflow_logio.store.sql.engines import inserting, reading, writing
 
 _NAMES = tuple(field.name for field in fields(DirectAddress))
 
@@ -25,7 +24,7 @@ class SqlAddressBook(AddressBook):
         keys = {"run_id": ref.run_id, "group_name": ref.group}
         values = {name: getattr(address, name) for name in _NAMES}
         with writing(self._engine, durable=False) as connection:
-            insert = upserting(connection, table).values(**keys, **values)
+            insert = inserting(connection.dialect.name, table).values(**keys, **values)
             is_later = table.c.incarnation <= address.incarnation
             connection.execute(insert.on_conflict_do_update(index_elements=list(keys), set_=values, where=is_later))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -13,19 +15,13 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.load_records import Load
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.engines import now
-from airflow_logio.store.sql.runs import known, upserting
+from airflow_logio.store.sql.engines import inserting, now
+from airflow_logio.store.sql.runs import known
 
 
 def wish(connection: Connection, ref: GroupRef) -> GroupState:
     """The desired state of the group, from the log. Raises `Fenced` if the incarnation was replaced."""
-    fence, group = schema.fence, schema.group
-    same = (fence.c[name] == group.c[name] for name in ("run_id", "group_name"))
-    row = connection.execute(
-        sa.select(fence.c.incarnation, group.c.desired)
-        .join(group, sa.and_(*same))
-        .where(fence.c.run_id == ref.run_id, fence.c.group_name == ref.group)
-    ).one_or_none()
+    row = connection.execute(_wished(), {"b_run": ref.run_id, "b_group": ref.group}).one_or_none()
     if row is None or row.incarnation != ref.incarnation:
         raise Fenced(f"group {ref.group!r}: incarnation {ref.incarnation} was replaced")
     return known(GroupState, row.desired, f"the desired state of group {ref.group!r}")
@@ -33,14 +29,29 @@ def wish(connection: Connection, ref: GroupRef) -> GroupState:
 
 def write(connection: Connection, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None) -> None:
     """Write one row per incarnation, and one with the load that it reports."""
-    values = {"beat": beat, "at": now(connection.dialect.name), "ready": ready, "rss_bytes": rss_bytes}
     keys = {"run_id": ref.run_id, "group_name": ref.group, "incarnation": ref.incarnation}
-    beats = upserting(connection, schema.heartbeat).values(**keys, **values)
-    connection.execute(beats.on_conflict_do_update(index_elements=list(keys), set_=values))
+    values = {"beat": beat, "ready": ready, "rss_bytes": rss_bytes}
+    connection.execute(_row_of(schema.heartbeat, connection.dialect.name, "at"), keys | values)
     if load is not None:
         figures = {"figures": msgspec.json.encode(load).decode()}
-        loads = upserting(connection, schema.load).values(**keys, **figures)
-        connection.execute(loads.on_conflict_do_update(index_elements=list(keys), set_=figures))
+        connection.execute(_row_of(schema.load, connection.dialect.name), keys | figures)
+
+
+@cache
+def _wished() -> sa.Select[Any]:
+    fence, group = schema.fence, schema.group
+    same = (fence.c[name] == group.c[name] for name in ("run_id", "group_name"))
+    of_group = (fence.c.run_id == sa.bindparam("b_run"), fence.c.group_name == sa.bindparam("b_group"))
+    return sa.select(fence.c.incarnation, group.c.desired).join(group, sa.and_(*same)).where(*of_group)
+
+
+@cache
+def _row_of(table: sa.Table, dialect: str, clock: str = "") -> Any:
+    """Insert or replace the row of an incarnation. `clock` is a column that gets the database's time."""
+    given: dict[str, Any] = {column.name: sa.bindparam(column.name) for column in table.columns if column.name != clock}
+    insert = inserting(dialect, table).values(**given, **({clock: now(dialect)} if clock else {}))
+    new = {column.name: insert.excluded[column.name] for column in table.columns if not column.primary_key}
+    return insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=new)
 
 
 def check(connection: Connection) -> None:

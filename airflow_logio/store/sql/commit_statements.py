@@ -12,12 +12,12 @@ from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.engines import now
+from airflow_logio.store.sql.engines import inserting, now
 
 _RUN = sa.bindparam("b_run", type_=sa.BigInteger)
 
@@ -109,9 +109,23 @@ def _is_listed(dialect: str, column: sa.ColumnElement[Any], name: str) -> sa.Col
 
 
 @cache
+def end_writes() -> sa.Update:
+    """Give the pending write actions `b_first` to `b_last` of `b_op` on `b_channel` the status done."""
+    table = schema.event_log
+    pending = (
+        table.c.run_id == _RUN,
+        table.c.send_op == sa.bindparam("b_op"),
+        table.c.channel == sa.bindparam("b_channel"),
+        table.c.event_id.between(sa.bindparam("b_first"), sa.bindparam("b_last")),
+        table.c.status == Status.UNDONE.value,
+    )
+    return sa.update(table).where(*pending).values(status=Status.DONE.value)
+
+
+@cache
 def store_state(dialect: str) -> sa.Insert:
     """Takes rows of STATE."""
-    insert = _insert(dialect, schema.state)
+    insert = inserting(dialect, schema.state)
     return insert.on_conflict_do_update(  # type: ignore[no-any-return]
         index_elements=["run_id", "op", "state_id"], set_={"sealed": insert.excluded.sealed}
     )
@@ -119,21 +133,25 @@ def store_state(dialect: str) -> sa.Insert:
 
 @cache
 def count(dialect: str) -> sa.Insert:
-    """Add to counters. Takes rows without their times: these are the database's."""
+    """Add to counters of run `b_run`; the times are the database's.
+
+    On PostgreSQL a column is one parameter, ``b_op`` and so on, an array; on SQLite a counter is a row of them.
+    """
     table = schema.port_counter
-    given = [column.name for column in table.columns if not column.name.endswith("_at")]
-    clock = now(dialect)
-    insert = _insert(dialect, table).values(
-        **{name: sa.bindparam(name) for name in given}, first_at=clock, last_at=clock
-    )
+    given = [column for column in table.columns if column.name != "run_id" and not column.name.endswith("_at")]
+    names, clock = [column.name for column in given], now(dialect)
+    if dialect == "postgresql":
+        arrays = [_array(f"b_{column.name}", type(column.type)) for column in given]
+        rows = sa.func.unnest(*arrays).table_valued(*names).render_derived(name="counted")
+        values = sa.select(_RUN, *rows.c, clock, clock)
+        insert = inserting(dialect, table).from_select(["run_id", *names, "first_at", "last_at"], values)
+    else:
+        parameters: dict[str, Any] = {name: sa.bindparam(f"b_{name}") for name in names}
+        insert = inserting(dialect, table).values(run_id=_RUN, **parameters, first_at=clock, last_at=clock)
     added = {name: table.c[name] + insert.excluded[name] for name in ("events", "records", "bytes")}
     return insert.on_conflict_do_update(  # type: ignore[no-any-return]
         index_elements=["run_id", "op", "port", "direction"], set_={**added, "last_at": insert.excluded.last_at}
     )
-
-
-def _insert(dialect: str, table: sa.Table) -> Any:
-    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 def _array(name: str, kind: type[sa.types.TypeEngine[Any]]) -> sa.BindParameter[Any]:

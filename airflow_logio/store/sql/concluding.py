@@ -13,6 +13,7 @@ from airflow_logio.protocol.values import ReadStatus, Status
 from airflow_logio.store.records import Collected, GroupRef
 from airflow_logio.store.rules.channels import read_channel, write_channel
 from airflow_logio.store.sql import expiry, retention, schema, slots
+from airflow_logio.store.sql.commit_statements import end_writes
 from airflow_logio.store.sql.effect_rows import Late
 from airflow_logio.store.sql.engines import now
 
@@ -50,19 +51,8 @@ class ConcludingWriter:
                 self._finish_group()
 
     def _writes_done(self, operator: str, connection: str, first: int, last: int) -> None:
-        table = schema.event_log
-        update = (
-            sa.update(table)
-            .where(
-                table.c.run_id == self._run,
-                table.c.send_op == operator,
-                table.c.channel == write_channel(connection),
-                table.c.event_id.between(first, last),
-                table.c.status == Status.UNDONE.value,
-            )
-            .values(status=Status.DONE.value)
-        )
-        found = self._connection.execute(update).rowcount
+        channel = {"b_run": self._run, "b_op": operator, "b_channel": write_channel(connection)}
+        found = self._connection.execute(end_writes(), channel | {"b_first": first, "b_last": last}).rowcount
         expect(found, last - first + 1, f"pending write actions {first}-{last} of {operator!r}")
 
     # --- read actions -------------------------------------------------------------------------------------------------

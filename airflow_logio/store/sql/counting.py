@@ -9,6 +9,8 @@ from sqlalchemy.engine import Connection
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.sql.commit_statements import count
 
+_PARAMETERS = ("b_op", "b_port", "b_direction", "b_events", "b_records", "b_bytes")
+
 
 def add_to_counters(connection: Connection, run_id: int, counts: Mapping[tuple[Port, str], Sequence[int]]) -> None:
     """Add events, records and bytes, or subtract them, by (port, direction), in the transaction that changes the
@@ -16,16 +18,9 @@ def add_to_counters(connection: Connection, run_id: int, counts: Mapping[tuple[P
     changed = {key: total for key, total in counts.items() if any(total)}
     if not changed:
         return
-    rows = [
-        {
-            "run_id": run_id,
-            "op": port.operator,
-            "port": port.name,
-            "direction": direction,
-            "events": events,
-            "records": records,
-            "bytes": size,
-        }
-        for (port, direction), (events, records, size) in changed.items()
-    ]
-    connection.execute(count(connection.dialect.name), rows)
+    rows = [(*port, direction, *total) for (port, direction), total in changed.items()]
+    statement, run = count(connection.dialect.name), {"b_run": run_id}
+    if connection.dialect.name == "postgresql":
+        connection.execute(statement, run | dict(zip(_PARAMETERS, map(list, zip(*rows, strict=True)), strict=True)))
+    else:
+        connection.execute(statement, [run | dict(zip(_PARAMETERS, row, strict=True)) for row in rows])

@@ -20,9 +20,10 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, Port, Status
-from airflow_logio.store.rules.delivery_bounds import share
+from airflow_logio.store.rules.delivery_bounds import is_all, share
 from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.rules.wanted_sets import fitting
+from airflow_logio.store.session_port import Fetched
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk_reads import rows_of
 from airflow_logio.store.sql.value_lists import among
@@ -34,12 +35,14 @@ _LAST_ID = 2**63 - 1
 
 def waiting_events(
     connection: Connection, run_id: int, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
-) -> Mapping[Port, Sequence[LoggedEvent]]:
-    """`GroupSession.fetch_all`, within one snapshot."""
+) -> Fetched:
+    """`GroupSession.fetch_all`. The two statements may see the log at two moments: rows that wait stay as they are, unless a
+    successor has taken them, whose fence refuses whatever comes of them here."""
     bounds = {"run": run_id, "many": max_events}
-    last = share(_sizes(connection, bounds, cursors), max_bytes)
+    sizes = _sizes(connection, bounds, cursors)
+    last = share(sizes, max_bytes)
     if not last:
-        return {}
+        return Fetched({})
     statements = _STATEMENTS[connection.dialect.name]()
     asked = statements.asked([(*port, cursors[port], event_id) for port, event_id in last.items()])
     found: dict[Port, list[LoggedEvent]] = {port: [] for port in last}
@@ -49,7 +52,7 @@ def waiting_events(
         found[receiver].append(LoggedEvent(receiver, event, None))
     for of_port in found.values():  # sorted here: the database would copy every body to sort
         of_port.sort(key=lambda one: one.event.event_id)
-    return found
+    return Fetched(found, is_all(sizes, last, max_events))
 
 
 def _sizes(

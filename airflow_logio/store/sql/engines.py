@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.databases import (
@@ -137,3 +139,8 @@ def now(dialect: str) -> sa.ColumnElement[float]:
     if dialect == "postgresql":
         return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double())
     return (sa.func.julianday("now") - 2440587.5) * 86400.0
+
+
+def inserting(dialect: str, table: sa.Table) -> Any:
+    """INSERT that may have ON CONFLICT, which both dialects have under the same name."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)

@@ -11,8 +11,7 @@ from sqlalchemy.engine import Engine
 from airflow_logio.store.output_port import KEPT_INCARNATIONS, OutputLog, OutputPart
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.engines import now, reading, writing
-from airflow_logio.store.sql.runs import upserting
+from airflow_logio.store.sql.engines import inserting, now, reading, writing
 
 
 class SqlOutputLog(OutputLog):
@@ -25,7 +24,7 @@ class SqlOutputLog(OutputLog):
         with writing(self._engine, durable=False) as connection:
             clock = now(connection.dialect.name)
             values = {"number": number, "position": position, "mark": mark, "at": clock, "text": text}
-            insert = upserting(connection, table).values(**keys, **values)
+            insert = inserting(connection.dialect.name, table).values(**keys, **values)
             connection.execute(insert.on_conflict_do_nothing(index_elements=[*keys, "number"]))
             if oldest > 1:
                 of_driver = (table.c[name] == value for name, value in keys.items())

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
@@ -37,11 +36,6 @@ def known(states: type[S], stored: str, what: str) -> S:
         raise LogInconsistent(
             f"{what} is {stored!r} in the log, which this version of airflow_logio does not know"
         ) from None
-
-
-def upserting(connection: Connection, table: sa.Table) -> Any:
-    """INSERT with ON CONFLICT, which both dialects have under the same name."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
 def to_run(row: sa.Row[Any]) -> Run:

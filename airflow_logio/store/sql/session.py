@@ -24,13 +24,14 @@ from airflow_logio.store.rules.endings import stopped
 from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.seal import unseal
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.session_port import Fetched, GroupSession
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
 from airflow_logio.store.sql.bulk_reads import rows_of
 from airflow_logio.store.sql.commit_statements import pass_fence
 from airflow_logio.store.sql.delivery import body_of, event_of, used_in, waiting_events
 from airflow_logio.store.sql.engines import now, reading, writing
+from airflow_logio.store.sql.statements import Statements
 from airflow_logio.store.sql.wake import Waker
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class SqlGroupSession(GroupSession):
         self.ref = ref
         self._engine = engine
         self._waker = waker
+        self._statements = Statements(engine)
         self._patience = patience
         self._fence = FenceRow(ref.incarnation, 0, 0)
         self._first_commit_noted = False
@@ -217,10 +219,8 @@ class SqlGroupSession(GroupSession):
 
     # --- delivery -----------------------------------------------------------------------------------------------------
 
-    def fetch_all(
-        self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
-    ) -> Mapping[Port, Sequence[LoggedEvent]]:
-        with reading(self._engine) as connection:
+    def fetch_all(self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int) -> Fetched:
+        with self._statements.connection() as connection:
             return waiting_events(connection, self.ref.run_id, cursors, max_events=max_events, max_bytes=max_bytes)
 
     def input_sets(
@@ -357,8 +357,12 @@ class SqlGroupSession(GroupSession):
     def wait(self, timeout: float) -> None:
         self._waker.wait(timeout)
 
+    def will_hear(self) -> bool:
+        return self._waker.will_hear()
+
     def announce(self, groups: Sequence[str]) -> None:
         self._waker.announce(groups)
 
     def close(self) -> None:
         self._waker.close()
+        self._statements.close()

@@ -11,8 +11,7 @@ from sqlalchemy.engine import Connection
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.store.records import LaunchRecipe, SupervisorNote, SupervisorRecord
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.engines import now
-from airflow_logio.store.sql.runs import upserting
+from airflow_logio.store.sql.engines import inserting, now
 
 FORGOTTEN_SECONDS = 7 * 86_400.0
 
@@ -44,7 +43,7 @@ def note(connection: Connection, notes: Sequence[SupervisorNote]) -> None:
     table, clock = schema.supervisor, now(connection.dialect.name)
     last = {one.name: one for one in notes}
     rows = [{"name": one.name, "pipeline": one.pipeline, "run_uid": one.run_uid, "at": clock} for one in last.values()]
-    insert = upserting(connection, table).values(rows)
+    insert = inserting(connection.dialect.name, table).values(rows)
     values = {name: insert.excluded[name] for name in ("pipeline", "run_uid", "at")}
     connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values))
     connection.execute(sa.delete(table).where(table.c.at < clock - FORGOTTEN_SECONDS))

@@ -2,8 +2,9 @@
 
 PostgreSQL: LISTEN and NOTIFY on autocommit connections of their own. A NOTIFY inside a commit would take a global lock,
 so it is sent after the commit, and only to groups that have said that they are parked. The receiver says so, *then*
-polls, then waits: a commit in between finds it parked. Behind a connection pooler nothing can be heard, so receivers poll.
-SQLite has no such thing; a pragma tells cheaply that another connection has committed.
+polls, then waits: a commit in between finds it parked. It stays parked while it polls, so that it need not say so for each
+event, until notifications come faster than it polls (ADR-125). Behind a connection pooler nothing can be heard, so
+receivers poll. SQLite has no such thing; a pragma tells cheaply that another connection has committed.
 """
 
 from __future__ import annotations
@@ -11,32 +12,39 @@ from __future__ import annotations
 import hashlib
 import logging
 import select
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Engine
 
-from airflow_logio.postgres_sessions import is_pooled
+from airflow_logio.postgres_sessions import AUTOCOMMIT, is_pooled
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import NOT_DURABLE
+from airflow_logio.store.sql.statements import Statements
 
 log = logging.getLogger(__name__)
 
 SQLITE_POLL_SECONDS = 0.004
 POOLED_POLL_SECONDS = 0.05
 """How often a receiver asks a log that it cannot listen to."""
+BUSY_WAITS = 3
+"""A receiver that was notified before it waited, so often in a row, is busy: it need not be notified any more."""
 
 
 class Waker(ABC):
     @abstractmethod
     def wait(self, timeout: float) -> None:
         """Block until something may be new, at most `timeout` seconds; the caller polls after it returns."""
+
+    @abstractmethod
+    def will_hear(self) -> bool:
+        """As `GroupSession.will_hear`."""
 
     @abstractmethod
     def announce(self, groups: Sequence[str]) -> None:
@@ -78,6 +86,10 @@ class SqliteWaker(Waker):
             self._connection = None
             return self._seen
 
+    def will_hear(self) -> bool:
+        """A wait begins with the version at which the last one has ended."""
+        return True
+
     def announce(self, groups: Sequence[str]) -> None:
         """Nothing to send: a commit is visible in the file."""
 
@@ -92,17 +104,33 @@ def announce(engine: Engine, run_id: int, groups: Sequence[str]) -> None:
     if engine.dialect.name != "postgresql":
         return
     try:
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(_notify_parked(run_id, groups))
+        with engine.connect().execution_options(isolation_level=AUTOCOMMIT) as connection:
+            connection.execute(_notify_parked(), _said_to(run_id, groups))
     except Exception as error:  # a hint only: receivers poll
         log.debug("no NOTIFY: %s", error)
 
 
-def _notify_parked(run_id: int, groups: Sequence[str]) -> sa.Select[Any]:
+@cache
+def _notify_parked() -> sa.Select[Any]:
+    """Takes what `_said_to` gives. Built once, as `_park` is: to build it takes longer than to send it."""
     table = schema.waiting
-    channel = sa.literal(_prefix(run_id)) + sa.func.md5(table.c.group_name)
+    channel = sa.bindparam("b_prefix", type_=sa.Text) + sa.func.md5(table.c.group_name)
+    named = table.c.group_name == sa.any_(sa.bindparam("b_groups", type_=postgresql.ARRAY(sa.Text)))
     return sa.select(sa.func.pg_notify(channel, "")).where(
-        table.c.run_id == run_id, table.c.group_name.in_(groups), table.c.parked
+        table.c.run_id == sa.bindparam("b_run"), named, table.c.parked
+    )
+
+
+def _said_to(run_id: int, groups: Sequence[str]) -> dict[str, Any]:
+    return {"b_run": run_id, "b_prefix": _prefix(run_id), "b_groups": list(groups)}
+
+
+@cache
+def _park() -> sa.Insert:
+    """Takes a row of the table."""
+    upsert = postgresql.insert(schema.waiting)
+    return upsert.on_conflict_do_update(
+        index_elements=["run_id", "group_name"], set_={"parked": upsert.excluded.parked}
     )
 
 
@@ -126,10 +154,12 @@ class PostgresWaker(Waker):
         self._engine = engine
         self._ref = ref
         self._listening: Any = None
-        self._sending: Any = None
-        self._lock = threading.Lock()
+        self._sending = Statements(engine, **NOT_DURABLE)
         self._parked = False
         self._only_polls = False
+        self._timed_out = False
+        self._at_once = 0
+        """How many waits in a row have ended before they began."""
 
     def wait(self, timeout: float) -> None:
         started = time.monotonic()
@@ -139,14 +169,27 @@ class PostgresWaker(Waker):
                 if self._only_polls:
                     time.sleep(min(timeout, POOLED_POLL_SECONDS))
                     return
+                self._timed_out, self._at_once = False, 0
                 self._set_parked(True)
                 return  # poll once more: what was committed before the flag was seen
-            if self._notified(timeout):
-                self._set_parked(False)
+            self._wait_parked(timeout)
         except Exception as error:  # a hint only: without it the receiver polls
             log.debug("no LISTEN: %s", error)
             self._drop()
             time.sleep(max(0.0, timeout - (time.monotonic() - started)))
+
+    def _wait_parked(self, timeout: float) -> None:
+        at_once = self._notified(0.0)
+        self._timed_out = not at_once and not self._notified(timeout)
+        self._at_once = self._at_once + 1 if at_once else 0
+        if self._at_once == BUSY_WAITS:
+            self._set_parked(False)
+
+    def will_hear(self) -> bool:
+        """What was found after a wait that has timed out was not announced: another driver of the group, which was replaced
+        meanwhile, may have said that it is not parked. So it is said again."""
+        self._parked = self._parked and not self._timed_out
+        return self._parked
 
     def _listen(self) -> None:
         if self._listening is not None or self._only_polls:
@@ -171,27 +214,19 @@ class PostgresWaker(Waker):
         return heard
 
     def _set_parked(self, parked: bool) -> None:
-        table = schema.waiting
-        upsert = postgresql.insert(table).values(run_id=self._ref.run_id, group_name=self._ref.group, parked=parked)
-        statement = upsert.on_conflict_do_update(index_elements=["run_id", "group_name"], set_={"parked": parked})
-        self._send(statement)
+        self._send(_park(), {"run_id": self._ref.run_id, "group_name": self._ref.group, "parked": parked})
         self._parked = parked
 
     def announce(self, groups: Sequence[str]) -> None:
         try:
-            self._send(_notify_parked(self._ref.run_id, groups))
+            self._send(_notify_parked(), _said_to(self._ref.run_id, groups))
         except Exception as error:  # a hint only: receivers poll
             log.debug("no NOTIFY: %s", error)
             self._drop()
 
-    def _send(self, statement: sa.Executable) -> None:
-        with self._lock:
-            if self._sending is None:
-                connection = self._engine.connect()
-                self._sending = connection.execution_options(isolation_level="AUTOCOMMIT", **NOT_DURABLE)
-                connection.detach()
-            with self._sending.begin():  # in one message with its settings: no transaction is begun on the server
-                self._sending.execute(statement)
+    def _send(self, statement: sa.Executable, parameters: dict[str, Any]) -> None:
+        with self._sending.connection() as connection:
+            connection.execute(statement, parameters)
 
     def _autocommit(self) -> Any:
         pooled = self._engine.raw_connection()
@@ -201,16 +236,14 @@ class PostgresWaker(Waker):
         return connection
 
     def _drop(self) -> None:
-        with self._lock:
-            listening, self._listening = self._listening, None
-            sending, self._sending = self._sending, None
-            self._parked = False
-        for connection in (listening, sending):
-            if connection is not None:
-                try:
-                    connection.close()
-                except Exception as error:
-                    log.debug("closing a broken connection: %s", error)
+        listening, self._listening = self._listening, None
+        self._parked = False
+        self._sending.close()
+        if listening is not None:
+            try:
+                listening.close()
+            except Exception as error:
+                log.debug("closing a broken connection: %s", error)
 
     def close(self) -> None:
         self._drop()

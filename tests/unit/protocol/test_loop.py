@@ -19,7 +19,7 @@ from airflow_logio.protocol.commit_queue import (
 )
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.logic import Emit, OperatorSpec
-from airflow_logio.protocol.loop import COMMITTER_POLL_SECONDS, FLUSH_EVENTS, FLUSH_SECONDS
+from airflow_logio.protocol.loop import FLUSH_EVENTS, FLUSH_SECONDS
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.protocol.write_queue import MAX_ACTIONS_WAITING, WriteQueue, WriteStep
 from airflow_logio.protocol.writes import PendingWrite
@@ -44,7 +44,7 @@ def test_an_output_set_is_committed_as_soon_as_the_committer_is_free() -> None:
     assert epoch.loop.is_due(10.0) and epoch.loop.wants_to_commit()
     epoch.commits.add([fx.DrainGroup()])
     assert not epoch.loop.is_due(10.0), "the committer is busy: the step takes more meanwhile"
-    assert epoch.loop.patience(10.0) == COMMITTER_POLL_SECONDS
+    assert epoch.loop.awaits_committer() and epoch.loop.patience(10.0) == FLUSH_SECONDS
     assert epoch.loop.is_due(10.0 + FLUSH_SECONDS)
 
 
@@ -52,6 +52,7 @@ def test_assignments_alone_wait_for_company_and_not_for_ever() -> None:
     epoch = window()
     assert not epoch.loop.is_due(0.0) and epoch.loop.patience(0.0) == FLUSH_SECONDS
     epoch.loop.deliver(IN, fed(1, 7), now=0.0)
+    assert not epoch.loop.awaits_committer()
     epoch.loop.deliver(IN, fed(2, 7), now=0.2)
     assert not epoch.loop.is_due(0.2) and epoch.loop.patience(0.2) == pytest.approx(0.05)
     assert epoch.loop.is_due(FLUSH_SECONDS), "counted from the first"

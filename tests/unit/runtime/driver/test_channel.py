@@ -11,7 +11,6 @@ import pytest
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.ports import PortOrder
-from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.driver import channel as channels
 from airflow_logio.runtime.driver.channel import Channel
@@ -21,6 +20,7 @@ from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.memory.session import MemoryGroupSession
+from airflow_logio.store.session_port import Fetched
 from tests.support.logs import Driver, start_driver
 from tests.support.waiting import eventually
 
@@ -46,9 +46,7 @@ class Asked(MemoryGroupSession):
         self.questions: list[Mapping[Port, int]] = []
         self.outages: list[Exception] = []
 
-    def fetch_all(
-        self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
-    ) -> Mapping[Port, Sequence[LoggedEvent]]:
+    def fetch_all(self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int) -> Fetched:
         self.questions.append(dict(cursors))
         if self.outages:
             raise self.outages.pop()
