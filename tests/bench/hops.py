@@ -8,11 +8,16 @@ when its machine dies is measured too: nothing that sends before its rows are du
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
+import psutil
 import psycopg2
+import psycopg2.extensions
 
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.launch import bundle
@@ -20,10 +25,12 @@ from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLau
 from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.store import open_store
+from tests.bench.cpu import metered
 from tests.bench.databases import Postgres
 from tests.bench.figure import Figure
 from tests.bench.pipelines.hops import HOPS
 from tests.bench.throughput import WrongResult
+from tests.support.waiting import eventually
 
 PIPELINE = Path(__file__).parent / "pipelines" / "hops.py"
 DELAYS_MS = (0, 1, 5, 10)
@@ -45,12 +52,15 @@ USUAL = {"fsync": "on", "commit_delay": "0", "commit_siblings": "0"}
 def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
     """The conditions take turns, and each time another one begins. Raises `WrongResult` if a row is missing."""
     took: dict[str, list[list[float]]] = {what: [] for what in CONDITIONS}
+    costs: list[float] = []
     try:
         names = list(CONDITIONS)
         for number in range(runs):
             for what in names[number % len(names) :] + names[: number % len(names)]:
                 databases.configure(**{**USUAL, **CONDITIONS[what]})
-                took[what].append(sorted(_latencies(databases)))
+                latencies, cost = _run(databases)
+                took[what].append(sorted(latencies))
+                costs.append(cost)
     finally:
         databases.configure(**USUAL)
     for what, of_runs in took.items():
@@ -59,6 +69,9 @@ def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
         details = f"from read to row p50 {middle:.1f} ms ({listed}), p99 {late:.1f} ms, {EVENTS - WARM} events a run"
         details += f", {HOPS} hops and a write"
         yield Figure(databases.name, what, middle / (HOPS + 1), "ms a hop", "none", details)
+    listed = ", ".join(f"{1_000 * cost:.1f}" for cost in sorted(costs))
+    details = f"drivers and server, {PER_SECOND:g} events/s, one event a commit, with all that is not commits: {listed}"
+    yield Figure(databases.name, f"CPU of a commit, {HOPS + 1} groups", 1_000 * median(costs), "ms", "4", details)
 
 
 def _share(seconds: Sequence[float], share: float) -> float:
@@ -66,7 +79,8 @@ def _share(seconds: Sequence[float], share: float) -> float:
     return 1_000 * seconds[int(share * len(seconds))]
 
 
-def _latencies(databases: Postgres) -> list[float]:
+def _run(databases: Postgres) -> tuple[list[float], float]:
+    """How long each event took, and CPU seconds per commit."""
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         folder = Path(name)
         log_url, warehouse_url = databases.fresh(folder)
@@ -86,10 +100,28 @@ def _latencies(databases: Postgres) -> list[float]:
             launcher = LocalProcessLauncher(folder / "drivers")
             run = store.start_run(spec)
             context = LaunchContext(store, log_url, run, pipeline, ref, {"warehouse": warehouse_url}, launcher)
-            outcome = LocalRun(context).run().outcome
+            with ThreadPoolExecutor(1) as pool:
+                cost = pool.submit(_cpu_of_a_commit, log_url, run.run_id)
+                outcome = LocalRun(context).run().outcome
+            return _read(warehouse_url, outcome), cost.result()
         finally:
             store.dispose()
-        return _read(warehouse_url, outcome)
+
+
+def _cpu_of_a_commit(log_url: str, run_id: int) -> float:
+    """Of all drivers and of the server, while events pass and everything is warm."""
+    with closing(psycopg2.connect(log_url)) as log:
+        eventually(lambda: _commits(log, run_id) > WARM * HOPS, what="everything is warm", timeout=120, every=0.25)
+        with metered(child.pid for child in psutil.Process().children()) as meter:
+            before, began = _commits(log, run_id), meter.read()
+            time.sleep((EVENTS - 2 * WARM) / PER_SECOND)
+            return (meter.read() - began) / (_commits(log, run_id) - before)
+
+
+def _commits(log: psycopg2.extensions.connection, run_id: int) -> int:
+    with log, log.cursor() as cursor:
+        cursor.execute("SELECT coalesce(sum(commit_no), 0) FROM logio_fence WHERE run_id = %s", (run_id,))
+        return int(cursor.fetchone()[0])
 
 
 def _read(warehouse_url: str, outcome: Outcome) -> list[float]:

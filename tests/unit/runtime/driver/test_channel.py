@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -189,3 +190,32 @@ def test_nothing_is_lost_or_repeated_when_the_log_is_away(opened: Start) -> None
     assert sorted(taken) == [(f"slot{number}", n) for number in range(3) for n in (1, 2, 3)]
     assert all([n for name, n in taken if name == f"slot{number}"] == [1, 2, 3] for number in range(3))
     assert not feed.missing and not feed.log.outages
+
+
+# --- how often the log is asked ---------------------------------------------------------------------------------------
+
+
+def test_an_event_that_comes_alone_takes_one_look(opened: Start) -> None:
+    """What comes later ends the wait: to look again at once would double what a slow stream costs."""
+    feed = Feed()
+    opened(feed, [OnePort(slot(0), 0)])
+    eventually(lambda: feed.log.questions)
+    for number in range(1, 6):
+        asked = len(feed.log.questions)
+        feed.send(for_slot(number, 0))
+        assert feed.take(1) == [("slot0", number)]
+        time.sleep(channels.POLL_SECONDS / 5)
+        assert len(feed.log.questions) - asked <= 2, "one look that found it, and one of the clock at most"
+
+
+@pytest.mark.parametrize("hears", [False, True])
+def test_what_did_not_fit_is_asked_for_at_once(hears: bool, opened: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No one announces it a second time. Who hears nothing looks again in any case."""
+    monkeypatch.setattr(channels, "FETCH_EVENTS", 3)
+    monkeypatch.setattr(Asked, "will_hear", lambda _self: hears)
+    monkeypatch.setattr(Asked, "wait", lambda _self, _timeout: time.sleep(1))
+    feed = Feed()
+    feed.send(*(for_slot(number, 0) for number in range(1, 9)))
+    opened(feed, [OnePort(slot(0), 0)])
+    assert feed.take(8) == [("slot0", number) for number in range(1, 9)]
+    eventually(lambda: len(feed.log.questions) == (3 if hears else 4), timeout=0.9)
