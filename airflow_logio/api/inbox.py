@@ -46,4 +46,5 @@ class Inbox:
             return  # delivery only waits for the log; the next commit reports an outage that lasts
         self._fetched[port].extend(logged.event for logged in events)
         if events:
+            self._session.will_hear()  # says again that this group waits, if it was not told of them
             self._cursors[port] = events[-1].event.event_id

@@ -304,6 +304,8 @@ class GroupLoop:
         """How many seconds to wait for news, or until the committer is free if it is awaited."""
         if self._open_since is None:
             return FLUSH_SECONDS
+        if self.wants_to_commit():
+            return 0.0
         return max(0.0, min(FLUSH_SECONDS, self._open_since + FLUSH_SECONDS - now))
 
     def close(self) -> fx.Effects:

@@ -106,9 +106,9 @@ class GroupSession(ABC):
 
     @abstractmethod
     def will_hear(self) -> bool:
-        """To be asked when events were found: whether what is committed after the last look ends the next `wait`.
+        """To be called when events were found: whether what is committed after that look ends the next `wait`.
 
-        If not, one must look again before one waits.
+        If not, look again before you wait. Where no one has announced what was found, the next `wait` asks again to be told.
         """
 
     @abstractmethod

@@ -8,7 +8,7 @@ when its machine dies is measured too: nothing that sends before its rows are du
 from __future__ import annotations
 
 import tempfile
-import time
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -30,7 +30,6 @@ from tests.bench.databases import Postgres
 from tests.bench.figure import Figure
 from tests.bench.pipelines.hops import HOPS
 from tests.bench.throughput import WrongResult
-from tests.support.waiting import eventually
 
 PIPELINE = Path(__file__).parent / "pipelines" / "hops.py"
 DELAYS_MS = (0, 1, 5, 10)
@@ -100,21 +99,28 @@ def _run(databases: Postgres) -> tuple[list[float], float]:
             launcher = LocalProcessLauncher(folder / "drivers")
             run = store.start_run(spec)
             context = LaunchContext(store, log_url, run, pipeline, ref, {"warehouse": warehouse_url}, launcher)
+            ended = threading.Event()
             with ThreadPoolExecutor(1) as pool:
-                cost = pool.submit(_cpu_of_a_commit, log_url, run.run_id)
-                outcome = LocalRun(context).run().outcome
+                cost = pool.submit(_cpu_of_a_commit, log_url, run.run_id, ended)
+                try:
+                    outcome = LocalRun(context).run().outcome
+                finally:
+                    ended.set()
             return _read(warehouse_url, outcome), cost.result()
         finally:
             store.dispose()
 
 
-def _cpu_of_a_commit(log_url: str, run_id: int) -> float:
-    """Of all drivers and of the server, while events pass and everything is warm."""
+def _cpu_of_a_commit(log_url: str, run_id: int, ended: threading.Event) -> float:
+    """Of all drivers and of the server, while events pass and everything is warm. Raises `WrongResult` if they do not."""
     with closing(psycopg2.connect(log_url)) as log:
-        eventually(lambda: _commits(log, run_id) > WARM * HOPS, what="everything is warm", timeout=120, every=0.25)
+        while _commits(log, run_id) <= WARM * HOPS:
+            if ended.wait(0.25):
+                raise WrongResult("the run has ended before everything was warm")
         with metered(child.pid for child in psutil.Process().children()) as meter:
             before, began = _commits(log, run_id), meter.read()
-            time.sleep((EVENTS - 2 * WARM) / PER_SECOND)
+            if ended.wait((EVENTS - 2 * WARM) / PER_SECOND):
+                raise WrongResult("the run has ended while it was measured")
             return (meter.read() - began) / (_commits(log, run_id) - before)
 
 

@@ -146,7 +146,7 @@ def test_two_statements_are_enough_for_all_ports(sql_store: SqlLogStore, ports: 
     session.commit([for_slot(n, number) for number in cursors for n in (1, 2)])
     with selects(sql_store) as seen:
         assert fetched(session, cursors) == {number: [1, 2] for number in cursors}
-    assert len(seen) == 2
+    assert len(seen) == (1 if ports == 1 and sql_store.engine.dialect.name == "postgresql" else 2)
 
 
 @contextmanager
@@ -175,7 +175,8 @@ def test_no_statement_scans_what_is_done(sql_store: SqlLogStore, analyzed: bool)
     plans: list[tuple[str, str]] = []
     with explained(sql_store, plans):
         assert len(fetched(driver.session, dict.fromkeys(range(PORTS), DONE))) == PORTS
-    assert len(plans) == 2
+        assert len(fetched(driver.session, {0: DONE})) == 1
+    assert len(plans) >= 3
     for statement, plan in plans:
         assert "Seq Scan on logio" not in plan and "SCAN logio" not in plan, f"{statement}\n{plan}"
         assert "ix_logio_event_log_delivery" in plan, f"{statement}\n{plan}"

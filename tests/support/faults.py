@@ -162,7 +162,7 @@ def around_commit(
 
 def lose_connection(connection: Connection) -> None:
     """End the connection under the statement that is about to run: by the server, where there is one."""
-    driver_connection: Any = connection.connection.driver_connection
+    driver_connection: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "postgresql":
         terminate(connection.engine, driver_connection.info.backend_pid)
     else:

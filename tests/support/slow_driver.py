@@ -66,7 +66,7 @@ def install() -> None:
             if left[0] != 0:
                 return
         reached.touch()
-        driver_connection: Any = connection.connection.driver_connection
+        driver_connection: Any = connection.connection.dbapi_connection
         with driver_connection.cursor() as another:
             while not go.exists():
                 another.execute("SELECT pg_sleep(0.1)")

@@ -106,9 +106,10 @@ class Channel:
         return any(served)
 
     def _may_have_more(self) -> bool:
-        """Whether to look once more at once: a look costs as much as an event where events come one by one."""
-        cut = not self._has_seen_all or any(lane.is_cut() for lane in self._lanes)
-        return cut or not self._session.will_hear()
+        """Whether not to wait: a look in vain costs as much as an event where events come one by one."""
+        hears = self._session.will_hear()
+        is_cut = not self._has_seen_all or any(lane.is_cut() for lane in self._lanes)
+        return is_cut or not hears or not self._lanes
 
     def _notice_moves(self) -> None:
         """A replica that commits nothing would not learn that slots came or went: moves raise its epoch."""

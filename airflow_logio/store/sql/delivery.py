@@ -1,9 +1,10 @@
 """Delivery: what waits in the log for input ports, for all ports of a group at once (design D5).
 
-It takes two statements, however many ports there are: first what waits, with sizes, and then the events that fit. Each
-port is looked up in the index by itself, beyond its cursor and bounded, so that neither statement depends on how much
-of the log is done, or lies far beyond the cursor. In PostgreSQL, LATERAL and LIMIT ensure that, whatever its statistics
-say. SQLite has no LATERAL; there an outer join ensures it, since an inner one would begin with all rows of the run.
+It takes two statements, however many ports there are: first what waits, with sizes, and then the events that fit. For a
+single port PostgreSQL does both in one. Each port is looked up in the index by itself, beyond its cursor and bounded, so
+that no statement depends on how much of the log is done, or lies far beyond the cursor. In PostgreSQL, LATERAL and LIMIT
+ensure that, whatever its statistics say. SQLite has no LATERAL; there an outer join ensures it, since an inner one would
+begin with all rows of the run.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ _LAST_ID = 2**63 - 1
 def waiting_events(
     connection: Connection, run_id: int, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int
 ) -> Fetched:
-    """`GroupSession.fetch_all`. The two statements may see the log at two moments: rows that wait stay as they are, unless a
-    successor has taken them, whose fence refuses whatever comes of them here."""
+    """`GroupSession.fetch_all`, within one snapshot."""
     bounds = {"run": run_id, "many": max_events}
+    if is_one_statement(connection.dialect.name, cursors):
+        return _of_one_port(connection, bounds | {"bytes": max_bytes}, cursors)
     sizes = _sizes(connection, bounds, cursors)
     last = share(sizes, max_bytes)
     if not last:
@@ -53,6 +55,22 @@ def waiting_events(
     for of_port in found.values():  # sorted here: the database would copy every body to sort
         of_port.sort(key=lambda one: one.event.event_id)
     return Fetched(found, is_all(sizes, last, max_events))
+
+
+def is_one_statement(dialect: str, cursors: Mapping[Port, int]) -> bool:
+    """Whether a look is one statement, which is a snapshot by itself."""
+    return dialect == "postgresql" and len(cursors) == 1
+
+
+def _of_one_port(connection: Connection, bounds: dict[str, Any], cursors: Mapping[Port, int]) -> Fetched:
+    ((receiver, after),) = cursors.items()
+    rows = rows_of(connection, _events_of_one(), bounds | dict(zip(_NAMES, (*receiver, after), strict=False)))
+    if not rows:
+        return Fetched({})
+    events = [event_of(Port(row.send_op, row.send_port), row.event_id, row) for row in rows]
+    events.sort(key=lambda event: event.event_id)
+    is_last = len(rows) == rows[0].waiting < bounds["many"]
+    return Fetched({receiver: [LoggedEvent(receiver, event, None) for event in events]}, is_last)
 
 
 def _sizes(
@@ -129,6 +147,25 @@ def _sizes_of_one() -> sa.Select[Any]:
     waiting = _waits(table, *(sa.bindparam(name) for name in _NAMES[:3]))
     first = sa.select(table.c.event_id, table.c.size).where(*waiting).order_by(table.c.event_id)
     return first.limit(sa.bindparam("many"))
+
+
+@cache
+def _events_of_one() -> sa.Select[Any]:
+    """As `share` chooses them; `waiting` is how many it chooses from. `bytes` bounds them together."""
+    table, data = schema.event_log, schema.event_data
+    columns = (table.c.run_id, table.c.send_op, table.c.send_port, table.c.channel, table.c.event_id)
+    waiting = sa.select(*columns, table.c.size).where(*_waits(table, *(sa.bindparam(name) for name in _NAMES[:3])))
+    first = waiting.order_by(table.c.event_id).limit(sa.bindparam("many")).subquery("first")
+    sized = sa.select(
+        *(first.c[column.name] for column in columns),
+        sa.func.row_number().over(order_by=first.c.event_id).label("place"),
+        sa.func.sum(first.c.size).over(order_by=first.c.event_id).label("together"),
+        sa.cast(sa.func.count().over(), sa.BigInteger).label("waiting"),
+    ).subquery("sized")
+    fits = sa.or_(sized.c.place == 1, sized.c.together <= sa.bindparam("bytes"))
+    body = sa.select(data.c.header, data.c.body, data.c.ref).where(*body_of(sized)).limit(1).lateral("stored")
+    told = (sized.c.send_op, sized.c.send_port, sized.c.event_id, sized.c.waiting)
+    return sa.select(*told, body).select_from(sized.outerjoin(body, sa.true())).where(fits)
 
 
 @cache

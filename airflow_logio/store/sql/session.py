@@ -29,7 +29,7 @@ from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
 from airflow_logio.store.sql.bulk_reads import rows_of
 from airflow_logio.store.sql.commit_statements import pass_fence
-from airflow_logio.store.sql.delivery import body_of, event_of, used_in, waiting_events
+from airflow_logio.store.sql.delivery import body_of, event_of, is_one_statement, used_in, waiting_events
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.statements import Statements
 from airflow_logio.store.sql.wake import Waker
@@ -220,7 +220,8 @@ class SqlGroupSession(GroupSession):
     # --- delivery -----------------------------------------------------------------------------------------------------
 
     def fetch_all(self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int) -> Fetched:
-        with self._statements.connection() as connection:
+        is_one = is_one_statement(self._engine.dialect.name, cursors)
+        with self._statements.connection() if is_one else reading(self._engine) as connection:
             return waiting_events(connection, self.ref.run_id, cursors, max_events=max_events, max_bytes=max_bytes)
 
     def input_sets(

@@ -1,7 +1,7 @@
 """Statements that are a transaction each, on a connection of their own: for what is asked or said with every event.
 
-That spares the begin and the end of a transaction, which are round trips. The connection is not one of the pool: to make it
-autocommit, and no longer, psycopg2 would change settings of the server's session each time.
+That spares the begin and the end of a transaction, which are round trips. The connection is not one of the pool: to switch
+autocommit on and off again, psycopg2 changes a setting of the server's session each time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.postgres_sessions import AUTOCOMMIT
-from airflow_logio.store.sql.engines import reading, translated
+from airflow_logio.store.sql.engines import translated
 
 log = logging.getLogger(__name__)
 
 
 class Statements:
-    """One thread at a time. `options` are execution options of the connection. SQLite, which has no round trips, reads in
-    transactions."""
+    """On PostgreSQL; one thread at a time. `options` are execution options of the connection."""
 
     def __init__(self, engine: Engine, **options: Any) -> None:
         self._engine = engine
@@ -33,10 +32,6 @@ class Statements:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """Raises errors of this package; then the next one is another connection."""
-        if self._engine.dialect.name != "postgresql":
-            with reading(self._engine) as connection:
-                yield connection
-            return
         with self._lock, translated(self._engine):
             try:
                 if self._connection is None:

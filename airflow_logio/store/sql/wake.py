@@ -187,8 +187,9 @@ class PostgresWaker(Waker):
 
     def will_hear(self) -> bool:
         """What was found after a wait that has timed out was not announced: another driver of the group, which was replaced
-        meanwhile, may have said that it is not parked. So it is said again."""
-        self._parked = self._parked and not self._timed_out
+        meanwhile, may have said that it is not parked. So it is said again, by the next wait."""
+        if self._timed_out:
+            self._parked = False
         return self._parked
 
     def _listen(self) -> None:
@@ -220,9 +221,8 @@ class PostgresWaker(Waker):
     def announce(self, groups: Sequence[str]) -> None:
         try:
             self._send(_notify_parked(), _said_to(self._ref.run_id, groups))
-        except Exception as error:  # a hint only: receivers poll
+        except Exception as error:  # a hint only: receivers poll, and the next one has another connection
             log.debug("no NOTIFY: %s", error)
-            self._drop()
 
     def _send(self, statement: sa.Executable, parameters: dict[str, Any]) -> None:
         with self._sending.connection() as connection:

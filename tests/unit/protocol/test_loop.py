@@ -42,6 +42,7 @@ def test_an_output_set_is_committed_as_soon_as_the_committer_is_free() -> None:
     epoch = window(1)
     epoch.loop.deliver(IN, fed(1, 7), now=10.0)
     assert epoch.loop.is_due(10.0) and epoch.loop.wants_to_commit()
+    assert epoch.loop.patience(10.0) == 0.0, "no one will say that it is free: it is"
     epoch.commits.add([fx.DrainGroup()])
     assert not epoch.loop.is_due(10.0), "the committer is busy: the step takes more meanwhile"
     assert epoch.loop.awaits_committer() and epoch.loop.patience(10.0) == FLUSH_SECONDS

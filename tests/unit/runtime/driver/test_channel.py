@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,11 @@ def slot(number: int) -> Port:
 def for_slot(event_id: int, number: int, kind: Kind = Kind.DATA) -> fx.LogEvent:
     event = Event(Port("feed", f"slot{number}"), event_id, kind, 1, None, BODY if kind is Kind.DATA else b"")
     return fx.LogEvent(event, (fx.Delivery(slot(number)),))
+
+
+def in_turn(event_id: int, port: str) -> fx.LogEvent:
+    event = Event(Port("feed", port), event_id, Kind.DATA, 1, None, BODY)
+    return fx.LogEvent(event, (fx.Delivery(Port("op", port)),))
 
 
 class Asked(MemoryGroupSession):
@@ -169,12 +175,7 @@ def test_a_port_that_has_ended_is_asked_for_no_more(opened: Start) -> None:
 def test_ordered_ports_are_part_of_the_question(opened: Start) -> None:
     feed = Feed()
     ordered = InTurn("op", PortOrder("ab"), {}, set())
-
-    def sent(event_id: int, port: str) -> fx.LogEvent:
-        event = Event(Port("feed", port), event_id, Kind.DATA, 1, None, BODY)
-        return fx.LogEvent(event, (fx.Delivery(Port("op", port)),))
-
-    feed.send(*(sent(n, port) for n in (1, 2, 3) for port in "ab"), for_slot(1, 0))
+    feed.send(*(in_turn(n, port) for n in (1, 2, 3) for port in "ab"), for_slot(1, 0))
     opened(feed, [ordered, *ports(1)])
     taken = feed.take(7)
     assert [one for one in taken if one[0] != "slot0"] == [(port, n) for n in (1, 2, 3) for port in "ab"]
@@ -199,13 +200,13 @@ def test_an_event_that_comes_alone_takes_one_look(opened: Start) -> None:
     """What comes later ends the wait: to look again at once would double what a slow stream costs."""
     feed = Feed()
     opened(feed, [OnePort(slot(0), 0)])
-    eventually(lambda: feed.log.questions)
+    eventually(lambda: len(feed.log.questions) >= 2)  # the first wait ends at once
+    asked, began = len(feed.log.questions), time.monotonic()
     for number in range(1, 6):
-        asked = len(feed.log.questions)
         feed.send(for_slot(number, 0))
         assert feed.take(1) == [("slot0", number)]
-        time.sleep(channels.POLL_SECONDS / 5)
-        assert len(feed.log.questions) - asked <= 2, "one look that found it, and one of the clock at most"
+    by_the_clock = (time.monotonic() - began) / channels.POLL_SECONDS
+    assert len(feed.log.questions) - asked <= 5 + 1 + by_the_clock
 
 
 @pytest.mark.parametrize("hears", [False, True])
@@ -213,9 +214,48 @@ def test_what_did_not_fit_is_asked_for_at_once(hears: bool, opened: Start, monke
     """No one announces it a second time. Who hears nothing looks again in any case."""
     monkeypatch.setattr(channels, "FETCH_EVENTS", 3)
     monkeypatch.setattr(Asked, "will_hear", lambda _self: hears)
-    monkeypatch.setattr(Asked, "wait", lambda _self, _timeout: time.sleep(1))
+    waiting = Waiting(monkeypatch)
     feed = Feed()
     feed.send(*(for_slot(number, 0) for number in range(1, 9)))
     opened(feed, [OnePort(slot(0), 0)])
     assert feed.take(8) == [("slot0", number) for number in range(1, 9)]
-    eventually(lambda: len(feed.log.questions) == (3 if hears else 4), timeout=0.9)
+    assert waiting.began.wait(10)
+    assert len(feed.log.questions) == (3 if hears else 4)
+    waiting.may_end.set()
+
+
+def test_a_round_that_ends_for_the_sake_of_others_is_followed_by_another(
+    opened: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ports in turn, with more than fits into a round: what was fetched and is due does not wait for news."""
+    waiting = Waiting(monkeypatch)
+    feed = Feed()
+    feed.send(*(in_turn(number, port) for port in "ab" for number in range(1, 41)))
+    opened(feed, [InTurn("op", PortOrder("ab"), {}, set())])
+    assert feed.take(80) == [(port, number) for number in range(1, 41) for port in "ab"]
+    waiting.may_end.set()
+
+
+def test_a_channel_that_has_taken_its_last_end_waits_for_nothing(
+    opened: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = Waiting(monkeypatch)
+    feed = Feed()
+    feed.send(for_slot(1, 0), for_slot(2, 0, Kind.END))
+    opened(feed, [OnePort(slot(0), 0)])
+    assert feed.take(2) == [("slot0", 1), ("slot0", 2)]
+    eventually(lambda: not any(thread.name == "logio-channel" for thread in threading.enumerate()))
+    assert not waiting.began.is_set()
+
+
+class Waiting:
+    """Nothing is ever announced, and no clock ends a wait."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.began, self.may_end = threading.Event(), threading.Event()
+
+        def wait(_session: Asked, _timeout: float) -> None:
+            self.began.set()
+            self.may_end.wait(20)
+
+        patch.setattr(Asked, "wait", wait)

@@ -30,13 +30,20 @@ class Group:
         self.commits: list[fx.Effects] = []
         self._commit = self.driver.session.commit
         self.driver.session.commit = self.commit  # type: ignore[method-assign]
-        self.committer = Committer(self.driver.session, Bodies(None), self.release, self.errors.append)
+        self.freed = 0
+        self.committer = Committer(
+            self.driver.session, Bodies(None), self.release, self.errors.append, freed=self.is_free
+        )
         self.committer.start()
 
     def commit(self, effects: fx.Effects) -> tuple[Collected, ...]:
         assert self.gate.wait(10)
         self.commits.append(effects)
         return self._commit(effects)
+
+    def is_free(self) -> None:
+        assert self.committer.is_idle(), "and it can be asked from here"
+        self.freed += 1
 
     def release(self, released: HandOver) -> None:
         self.durable.append(fetched(self.driver.session))
@@ -69,6 +76,18 @@ def test_steps_that_come_during_a_commit_share_the_next_one(group: Group) -> Non
     group.committer.stop()
     assert len(group.commits) == 2
     assert group.durable == [[1], [1, 2, 3, 4]]
+
+
+def test_it_says_when_nothing_is_left_to_commit(group: Group) -> None:
+    group.gate.clear()
+    group.committer.add([sent(1)])
+    eventually(lambda: not group.committer.is_idle())
+    group.committer.add([sent(2)])
+    assert group.freed == 0
+    group.gate.set()
+    group.committer.drain()
+    group.committer.stop()
+    assert (len(group.commits), group.freed) in [(2, 1), (1, 1)]
 
 
 def test_after_a_refused_commit_nothing_more_is_committed_or_handed_over(group: Group) -> None:

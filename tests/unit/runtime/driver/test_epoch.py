@@ -21,6 +21,7 @@ from airflow_logio.dataflow import Count, IdempotentWriter, Pipeline, SourceBatc
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.errors import LogInconsistent, OperatorFailed
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol import loop
 from airflow_logio.protocol.commit_queue import HandOver
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind, Port
@@ -28,6 +29,7 @@ from airflow_logio.protocol.write_queue import Applied
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.load import LoadMeter
+from airflow_logio.runtime.driver.mailbox import Mailbox
 from airflow_logio.runtime.driver.read_results import Exhausted, HandedOver, ReadBatch, Stored
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch.start_run import operator_shapes
@@ -248,6 +250,25 @@ def a_halt_ends_it_at_once() -> None:
         assert not one.epoch._loop.finishing
 
 
+def an_output_set_waits_for_the_committer_and_for_no_clock() -> None:
+    """The second event is read while the first one is on its way to the log, and nothing more is heard."""
+    with pytest.MonkeyPatch.context() as patch, group([1, 1]) as one:
+        patch.setattr(loop, "FLUSH_SECONDS", 3.0)
+        commit, begun, ended = one.session.commit, list[float](), list[float]()
+
+        def gated(effects: fx.Effects) -> Any:
+            begun.append(time.monotonic())
+            if len(begun) == 2:
+                eventually(one.epoch._loop.awaits_committer)
+            collected = commit(effects)
+            ended.append(time.monotonic())
+            return collected
+
+        patch.setattr(one.session, "commit", gated)
+        one.run()
+        assert len(begun) >= 3 and begun[2] - ended[1] < 1.0, "the clock lets it go"
+
+
 CHECKS = [
     a_group_runs_to_its_end,
     what_cannot_be_read_again_is_used_from_its_store,
@@ -258,6 +279,7 @@ CHECKS = [
     an_end_that_the_log_refuses_is_none,
     nothing_of_it_lives_on,
     a_halt_ends_it_at_once,
+    an_output_set_waits_for_the_committer_and_for_no_clock,
 ]
 
 
@@ -431,6 +453,12 @@ def halts_are_not_heard(patch: pytest.MonkeyPatch) -> None:
         return drive(self)
 
     patch.setattr(GroupEpoch, "_drive", deaf)
+
+
+@BROKEN.of(an_output_set_waits_for_the_committer_and_for_no_clock, "the clock lets it go")
+def the_committer_wakes_no_one(patch: pytest.MonkeyPatch) -> None:
+    """It does not say that it is free."""
+    patch.setattr(Mailbox, "wake", lambda _self: None)
 
 
 @pytest.mark.parametrize("name", BROKEN)
