@@ -251,14 +251,18 @@ def a_halt_ends_it_at_once() -> None:
 
 
 def an_output_set_waits_for_the_committer_and_for_no_clock() -> None:
-    """The second event is read while the first one is on its way to the log, and nothing more is heard."""
-    with pytest.MonkeyPatch.context() as patch, group([1, 1]) as one:
+    """The end of a read action comes while its event is on its way to the log, and nothing more is heard."""
+    with pytest.MonkeyPatch.context() as patch, group([1], [1]) as one:
+        feed = one.epoch._members["read"]
+        assert isinstance(feed, Feed)
+        feed.may_go_on.clear()
         patch.setattr(loop, "FLUSH_SECONDS", 3.0)
         commit, begun, ended = one.session.commit, list[float](), list[float]()
 
         def gated(effects: fx.Effects) -> Any:
             begun.append(time.monotonic())
             if len(begun) == 2:
+                feed.may_go_on.set()
                 eventually(one.epoch._loop.awaits_committer)
             collected = commit(effects)
             ended.append(time.monotonic())
