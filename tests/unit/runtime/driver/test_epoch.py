@@ -257,6 +257,7 @@ def an_output_set_waits_for_the_committer_and_for_no_clock() -> None:
         assert isinstance(feed, Feed)
         feed.may_go_on.clear()
         patch.setattr(loop, "FLUSH_SECONDS", 3.0)
+        patch.setattr(Saving, "write", lambda _self, _client, _action: time.sleep(1.5))
         commit, begun, ended = one.session.commit, list[float](), list[float]()
 
         def gated(effects: fx.Effects) -> Any:
