@@ -256,8 +256,8 @@ def an_output_set_waits_for_the_committer_and_for_no_clock() -> None:
         feed = one.epoch._members["read"]
         assert isinstance(feed, Feed)
         feed.may_go_on.clear()
-        patch.setattr(loop, "FLUSH_SECONDS", 3.0)
-        patch.setattr(Saving, "write", lambda _self, _client, _action: time.sleep(1.5))
+        patch.setattr(loop, "FLUSH_SECONDS", 1.0)
+        patch.setattr(Saving, "write", lambda _self, _client, _action: time.sleep(0.8))
         commit, begun, ended = one.session.commit, list[float](), list[float]()
 
         def gated(effects: fx.Effects) -> Any:
@@ -271,7 +271,7 @@ def an_output_set_waits_for_the_committer_and_for_no_clock() -> None:
 
         patch.setattr(one.session, "commit", gated)
         one.run()
-        assert len(begun) >= 3 and begun[2] - ended[1] < 1.0, "the clock lets it go"
+        assert len(begun) >= 3 and begun[2] - ended[1] < 0.5, "the clock lets it go"
 
 
 CHECKS = [
