@@ -176,7 +176,8 @@ def _execute_what_is_apart(engine: Engine) -> None:
         options = {} if context is None else context.execution_options
         first = f"{options[_FIRST]}; " if _FIRST in options else ""
         if (target := options.get(COPY_TO)) is not None:
-            query = b"%bCOPY (%b) TO STDOUT (FORMAT binary)" % (first.encode(), cursor.mogrify(statement, parameters))
+            asked = cursor.mogrify(first) if first else b""
+            query = b"%bCOPY (%b) TO STDOUT (FORMAT binary)" % (asked, cursor.mogrify(statement, parameters))
             cursor.copy_expert(query, target, _COPY_BYTES)
             return True
         if options.get(COPY):

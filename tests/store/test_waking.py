@@ -13,7 +13,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from airflow_logio.store.session_port import GroupSession
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
-from airflow_logio.store.sql.wake import BUSY_WAITS
+from airflow_logio.store.sql.wake import BUSY_LOOKS
 from tests.support.logs import Driver, fetched, open_sql_store, sent, start_driver
 from tests.support.statements import counted_statements
 from tests.support.waiting import eventually
@@ -91,13 +91,29 @@ def test_who_is_always_notified_before_it_waits_is_notified_no_more(pair: Pair) 
         time.sleep(SOON)  # as a receiver that takes the events before: sooner or later it is three times too slow
         assert pair.seconds() < LATE / 2 and pair.found()
         rounds += 1
-    assert rounds >= BUSY_WAITS and not pair.is_parked(), "it looks until nothing is there"
+    assert rounds >= BUSY_LOOKS - 1 and not pair.is_parked(), "it looks until nothing is there"
     pair.send()
     assert pair.found()
     pair.park()
     assert pair.is_parked()
     pair.send()
     assert pair.seconds() < LATE / 2 and pair.found()
+
+
+def test_who_finds_something_without_waiting_is_notified_no_more(pair: Pair) -> None:
+    """It lags: each look is full, and none of them is followed by a wait."""
+    pair.park()
+    for _ in range(BUSY_LOOKS):
+        assert pair.is_parked()
+        pair.send()
+        assert pair.found()
+        pair.receiver.will_hear()
+    assert not pair.is_parked()
+    with counted_statements(pair.store.engine) as statements:
+        for _ in range(3):
+            pair.send()
+            assert pair.found() and not pair.receiver.will_hear()
+    assert not [one for one in statements if f"INTO {schema.waiting.name}" in one], "it says so once"
 
 
 def test_a_flag_that_a_replaced_driver_has_cleared_is_set_again(pair: Pair) -> None:

@@ -61,7 +61,8 @@ class RangeSource(SourceOperator):
     def frame(self, spark: Any, params: Mapping[str, Any], start: Offset, end: Offset) -> SparkFrame:
         """The records behind `start`, up to and including `end`, as a lazy DataFrame.
 
-        Its columns are the same for the whole run, in the same order: another range parks the group. Raises SourceChanged.
+        A run keeps the columns of its first event: those that later ranges have besides are left out, and a range that lacks
+        one, or has another type, parks the group. Raises SourceChanged.
         """
 
     def observed(self, params: Mapping[str, Any], start: Offset, end: Offset) -> Any:

@@ -21,7 +21,7 @@ class TableSource(RangeSource):
     `by` is filled by one sequence of a PostgreSQL (an identity column, or ``nextval`` as its default; without CACHE), by the
     insert itself, or is the INTEGER PRIMARY KEY of an SQLite file. No row is lost: an event has rows up to a number only when
     every transaction that may still insert a smaller one has ended, which the source waits for. Nobody waits for the
-    source. `columns` are all by default: name them if the table may get others, which would park the group.
+    source. `columns` are all by default, as the table has them when a run begins to read.
 
     Rows are read once. Say either ``append_only=True``, your word that no row is changed or deleted, or ``store=True``: then
     the rows of each event are stored before it leaves, and are not read again.

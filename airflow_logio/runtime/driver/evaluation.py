@@ -60,6 +60,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
+Fit = Callable[[SparkFrame, str], SparkFrame]
+"""(records of a range, their schema) → the records as they are sent. Raises `SourceChanged`."""
+
 _NOT_SHIPPED = (
     ". What a function works with in tasks of Spark is sent to them: make locks, sessions, open files and connections inside "
     "of it, and hand in what they are made of"
@@ -138,19 +141,17 @@ class Evaluation:
 
         return replace(event, payload=self._evaluated(where, at, evaluated))
 
-    def range(
-        self, source: str, params: Mapping[str, Any], start: Any, end: Any, number: int, check: Callable[[str], None]
-    ) -> Evaluated:
-        """The event of a range, read action `number` of a source. `check` gets the schema of its records before the job.
+    def range(self, source: str, params: Mapping[str, Any], start: Any, end: Any, number: int, fit: Fit) -> Evaluated:
+        """The event of a range, read action `number` of a source. `fit` gets its records before the job.
 
-        Raises as `events`, and what the source and `check` raise.
+        Raises as `events`, and what the source and `fit` raise.
         """
         operator = self._members[source]
         assert isinstance(operator, RangeSource)
         at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
 
         def evaluated() -> Evaluated:
-            with self._range_frame(operator, params, start, end, at, check) as frame:
+            with self._range_frame(operator, params, start, end, at, fit) as frame:
                 return self._followed(self._chains.sent(port, frame, str(number)), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
@@ -174,7 +175,7 @@ class Evaluation:
         params: Mapping[str, Any],
         action: Mapping[str, Any],
         number: int,
-        check: Callable[[str], None],
+        fit: Fit,
     ) -> tuple[str, int]:
         """Store the whole effect of read action `number` of a source: its reference, and its records. Raises as `range`."""
         operator = self._members[source]
@@ -182,7 +183,7 @@ class Evaluation:
 
         def stored() -> tuple[str, int]:
             how = (operator.ordered_by, operator.bytes_per_event) if isinstance(operator, SparkSource) else (None, None)
-            with self._effect_frame(operator, params, action, at, check) as frame:
+            with self._effect_frame(operator, params, action, at, fit) as frame:
                 self.before_job()
                 return store_frame(
                     self._payloads,
@@ -371,11 +372,11 @@ class Evaluation:
         params: Mapping[str, Any],
         action: Mapping[str, Any],
         at: FailurePoint,
-        check: Callable[[str], None],
+        fit: Fit,
     ) -> Iterator[SparkFrame]:
         """What a read action returns whose effect is stored."""
         if isinstance(operator, RangeSource):
-            with self._range_frame(operator, params, action[START], action[END], at, check) as frame:
+            with self._range_frame(operator, params, action[START], action[END], at, fit) as frame:
                 yield frame
             return
         assert isinstance(operator, SparkSource)
@@ -392,7 +393,7 @@ class Evaluation:
         start: Any,
         end: Any,
         at: FailurePoint,
-        check: Callable[[str], None],
+        fit: Fit,
     ) -> Iterator[SparkFrame]:
         """The records of a range, for as long as the block lasts. Spark may have to ask what columns they have."""
         session, connections = self._settings.sessions.get(), self._settings.connections
@@ -400,8 +401,8 @@ class Evaluation:
             with self._asking(operator), connections.calls.call("frame", at):
                 made = operator.connected(named).frame(session, params, start, end)
                 frame = needed_spark_frame(made, f"frame() of {type(operator).__name__}")
-                check(schema_of(frame))
-            yield frame
+                schema = schema_of(frame)
+            yield fit(frame, schema)
 
     @contextmanager
     def _asking(self, operator: SourceOperator) -> Iterator[None]:

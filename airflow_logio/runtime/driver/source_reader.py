@@ -33,9 +33,9 @@ from airflow_logio.errors import (
 from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.runtime.datasets.evaluated import Evaluated
+from airflow_logio.runtime.datasets.sent_columns import SentColumns
 from airflow_logio.runtime.datasets.spark_effects import store_nothing, stored_events
 from airflow_logio.runtime.driver.evaluation import LEAST_ATTEMPTS, Evaluation
-from airflow_logio.runtime.driver.logics.frame_logic import said_of_columns
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.driver.read_results import (
     Discarded,
@@ -102,8 +102,7 @@ class SourceReader:
         self._reading = 0
         self._started = False
         self._offset = 0
-        self._sent_schema: str | None = None
-        """The columns of what was read, by this reader or the one before."""
+        self._columns = SentColumns(name, self._where)
         self._refs: dict[int, str] = {}
         self._reads: queue.SimpleQueue[tuple[ReadOrder, threading.Event] | None] = queue.SimpleQueue()
         self._used_up: queue.SimpleQueue[tuple[DiscardOrder | ForgetOrder, threading.Event] | None] = (
@@ -230,7 +229,7 @@ class SourceReader:
         self._reading = read.action_id
         what = f"reading source {self._name}"
         self._offset = read.offset
-        self._sent_schema = self._sent_schema or read.sent_schema
+        self._columns.schema = self._columns.schema or read.sent_schema
         if isinstance(self._operator, RangeSource) and self._operator.replayable:
             self._execute_range(what, read)
             return
@@ -262,7 +261,7 @@ class SourceReader:
             payload = self._replayed(what, lambda: self._evaluated(evaluation, action, read.action_id))
             crash_here(CrashPoint.AFTER_READ)
             self._check_wanted()
-            self._sent_schema = payload.schema
+            self._columns.schema = payload.schema
             self._mailbox.put_input(ReadFrame(self._name, payload, payload.num_rows, 1), 0)
             self._offset = 1
         self._mailbox.put_input(self._end(action), 0)
@@ -271,7 +270,7 @@ class SourceReader:
         """The event of a range. Raises as `_unchanged` and `Evaluation.range`."""
         start, end = action[START], action[END]
         return self._unchanged(
-            action, lambda: evaluation.range(self._name, self._params, start, end, number, self._check_columns)
+            action, lambda: evaluation.range(self._name, self._params, start, end, number, self._columns.fitted)
         )
 
     def _unchanged(self, action: Mapping[str, Any], made: Callable[[], T]) -> T:
@@ -298,16 +297,6 @@ class SourceReader:
                 f"{before}, and is {after}. Nothing of it was used: put it back as it was, or start a fresh run"
             ) from error
 
-    def _check_columns(self, schema: str) -> None:
-        """Raises `SourceChanged` if records have other columns than those that were sent."""
-        if not isinstance(self._operator, RangeSource) or self._sent_schema in (None, schema):
-            return
-        said = said_of_columns(f"output port {self._operator.outputs[0]!r}", str(self._sent_schema), schema)
-        raise SourceChanged(
-            f"{self._where()}: {said}. Make the source return the columns that it had, in their order (name them in it, if "
-            "others have come), and `logio retry`; or start a fresh run"
-        )
-
     def _stored(self, payloads: EpochPayloads, read: ReadOrder) -> tuple[str, int]:
         """Step 2.a: the reference of the whole effect, and its records."""
         if isinstance(self._operator, RangeSource) and is_empty(read.action):
@@ -315,7 +304,7 @@ class SourceReader:
         if isinstance(self._operator, SparkSource | RangeSource):
             assert self._evaluation is not None, f"{self._name} reads DataFrames, and nothing evaluates them"
             effect = partial(
-                self._evaluation.effect, self._name, self._params, read.action, read.action_id, self._check_columns
+                self._evaluation.effect, self._name, self._params, read.action, read.action_id, self._columns.fitted
             )
             crash_here(CrashPoint.BEFORE_READ)
             found = self._unchanged(read.action, effect) if isinstance(self._operator, RangeSource) else effect()
@@ -334,7 +323,7 @@ class SourceReader:
         events = list(stored_events(payloads, where, ref, self._offset))
         for event, payload in self._evaluation.stored(self._name, action_id, events):
             self._check_wanted()
-            self._sent_schema = payload.schema
+            self._columns.schema = payload.schema
             records = event.next_offset - event.first
             self._mailbox.put_input(ReadFrame(self._name, payload, records, event.next_offset, event.about), 0)
             self._offset = event.next_offset

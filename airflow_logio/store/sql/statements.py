@@ -19,6 +19,8 @@ from airflow_logio.store.sql.engines import translated
 
 log = logging.getLogger(__name__)
 
+CLOSE_SECONDS = 5.0
+
 
 class Statements:
     """On PostgreSQL; one thread at a time. `options` are execution options of the connection."""
@@ -57,5 +59,9 @@ class Statements:
             log.debug("closing a broken connection: %s", error)
 
     def close(self) -> None:
-        with self._lock:
-            self._drop()
+        """A statement that does not end is not waited for: its connection goes with the process."""
+        if self._lock.acquire(timeout=CLOSE_SECONDS):
+            try:
+                self._drop()
+            finally:
+                self._lock.release()

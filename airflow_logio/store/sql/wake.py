@@ -3,7 +3,7 @@
 PostgreSQL: LISTEN and NOTIFY on autocommit connections of their own. A NOTIFY inside a commit would take a global lock,
 so it is sent after the commit, and only to groups that have said that they are parked. The receiver says so, *then*
 polls, then waits: a commit in between finds it parked. It stays parked while it polls, so that it need not say so for each
-event, until notifications come faster than it polls (ADR-125). Behind a connection pooler nothing can be heard, so
+event, until it is busy (ADR-125). Behind a connection pooler nothing can be heard, so
 receivers poll. SQLite has no such thing; a pragma tells cheaply that another connection has committed.
 """
 
@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 SQLITE_POLL_SECONDS = 0.004
 POOLED_POLL_SECONDS = 0.05
 """How often a receiver asks a log that it cannot listen to."""
-BUSY_WAITS = 3
-"""A receiver that was notified before it waited, so often in a row, is busy: it need not be notified any more."""
+BUSY_LOOKS = 3
+"""A receiver that has found something so often in a row, without a wait or with waits that had ended before they began, is
+busy: it need not be notified any more."""
 
 
 class Waker(ABC):
@@ -158,8 +159,8 @@ class PostgresWaker(Waker):
         self._parked = False
         self._only_polls = False
         self._timed_out = False
-        self._at_once = 0
-        """How many waits in a row have ended before they began."""
+        self._found = 0
+        """How many looks in a row have found something, since it last had to wait."""
 
     def wait(self, timeout: float) -> None:
         started = time.monotonic()
@@ -169,7 +170,7 @@ class PostgresWaker(Waker):
                 if self._only_polls:
                     time.sleep(min(timeout, POOLED_POLL_SECONDS))
                     return
-                self._timed_out, self._at_once = False, 0
+                self._timed_out, self._found = False, 0
                 self._set_parked(True)
                 return  # poll once more: what was committed before the flag was seen
             self._wait_parked(timeout)
@@ -179,18 +180,27 @@ class PostgresWaker(Waker):
             time.sleep(max(0.0, timeout - (time.monotonic() - started)))
 
     def _wait_parked(self, timeout: float) -> None:
-        at_once = self._notified(0.0)
-        self._timed_out = not at_once and not self._notified(timeout)
-        self._at_once = self._at_once + 1 if at_once else 0
-        if self._at_once == BUSY_WAITS:
-            self._set_parked(False)
+        self._timed_out = False
+        if self._notified(0.0):
+            return
+        self._found = 0
+        self._timed_out = not self._notified(timeout)
 
     def will_hear(self) -> bool:
         """What was found after a wait that has timed out was not announced: another driver of the group, which was replaced
         meanwhile, may have said that it is not parked. So it is said again, by the next wait."""
+        self._found += 1
         if self._timed_out:
             self._parked = False
+        elif self._parked and self._found >= BUSY_LOOKS:
+            self._unpark()
         return self._parked
+
+    def _unpark(self) -> None:
+        try:
+            self._set_parked(False)
+        except Exception as error:  # a hint only
+            log.debug("still parked: %s", error)
 
     def _listen(self) -> None:
         if self._listening is not None or self._only_polls:

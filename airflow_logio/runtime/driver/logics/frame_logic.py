@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
@@ -12,8 +11,8 @@ from airflow_logio.dataflow.write_actions import INSERT
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Write
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.runtime.datasets.dataset_jobs import COLLATIONS
 from airflow_logio.runtime.datasets.evaluated import Outputs
+from airflow_logio.runtime.datasets.sent_columns import said_of_columns
 from airflow_logio.runtime.driver.logics.stateless_logic import StatelessLogic
 
 
@@ -57,39 +56,4 @@ class FrameLogic(StatelessLogic):
 
 
 def other_columns(what: str, known: str, schema: str) -> OperatorFailed:
-    return OperatorFailed(said_of_columns(what, known, schema))
-
-
-def said_of_columns(what: str, known: str, schema: str) -> str:
-    """What differs between two schemas."""
-    return (
-        f"{what} has had records with the columns {_columns(known)}, and now gets {_columns(schema)}: they have one schema "
-        "for the whole run"
-    )
-
-
-def _columns(schema: str) -> str:
-    return _fields(json.loads(schema)["fields"]) or "none"
-
-
-def _fields(fields: Sequence[Any]) -> str:
-    return ", ".join(f"{field['name']} {_type_name(field['type'])}{_collated(field)}" for field in fields)
-
-
-def _type_name(kind: Any) -> str:
-    match kind:
-        case {"type": "array", "elementType": values}:
-            return f"array<{_type_name(values)}>"
-        case {"type": "map", "keyType": keys, "valueType": values}:
-            return f"map<{_type_name(keys)}, {_type_name(values)}>"
-        case {"type": "struct", "fields": fields}:
-            return f"struct<{_fields(fields)}>"
-        case {"type": name}:
-            return str(name)
-    return str(kind)
-
-
-def _collated(field: Any) -> str:
-    """How texts of a column, or within it, compare; empty for the usual way."""
-    said = field.get("metadata", {}).get(COLLATIONS, {})
-    return f" ({', '.join(f'{where}: {name}' for where, name in sorted(said.items()))})" if said else ""
+    return OperatorFailed(f"{what} {said_of_columns(known, schema)}")

@@ -35,6 +35,7 @@ from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
 from airflow_logio.runtime.driver import committer, source_reader
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import Payloads, sweep_group, sweep_run
+from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.stored_frames import StoredFrame
 from tests.support.warehouse import rows_of
 from tests.unit.runtime.datasets.test_chains import Work, unchanged
@@ -99,6 +100,11 @@ class Reading(Work):
     def files(self) -> set[str]:
         """What is in the payload store."""
         return {str(path.relative_to(self.payloads)) for path in self.payloads.rglob("*") if path.is_file()}
+
+    def datasets(self) -> list[Dataset]:
+        """Those that rows of the log name."""
+        payloads = Payloads(str(self.payloads))
+        return [payloads.dataset("a row", ref) for ref in self.refs() if ".effect#" not in ref]
 
     def has_effect(self) -> bool:
         """The log names a stored effect."""
