@@ -34,7 +34,7 @@ class SentColumns:
         sent, found = _by_name(self.schema), _by_name(schema)
         if any(found.get(name) != field for name, field in sent.items()):
             raise SourceChanged(
-                f"{self._where()}: the source {said_of_columns(self.schema, schema)}. Make it return the columns that it had, "
+                f"{self._where()}: the source {said_of_columns(self.schema, schema)}. Make it return the columns it had, "
                 "and `logio retry` (`--code new` after a change of the code); or start a fresh run"
             )
         self._note([name for name in found if name not in sent])

@@ -121,7 +121,7 @@ def test_a_column_that_gets_another_type_in_the_middle_of_a_run_parks_its_group(
     one = elsewhere(tmp_path, sessions, shop_url, store=store)
     says = (
         r"source 'raw', read action 3 after 0 records: the source has had .* id long, cents long, note string, and "
-        r"now gets id long, cents decimal\(9,2\), note string: .*\. Make it return the columns that it had, "
+        r"now gets id long, cents decimal\(9,2\), note string: .*\. Make it return the columns it had, "
     )
     with monkeypatch.context() as patch:
         alter(patch, one, point, "ALTER TABLE sales ALTER COLUMN cents TYPE numeric(9, 2)", dies=dies)
