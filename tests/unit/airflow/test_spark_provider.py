@@ -81,7 +81,12 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def of_hook() -> dict[str, str]:
     found = upstream.SparkSubmitHook(conn_id="spark_x")._connection
-    return _compared(found, Path(found["keytab"]).read_bytes() if found["keytab"] else None)
+    keytab = None
+    if found["keytab"]:
+        file = Path(found["keytab"])  # which the hook makes in the folder of temporary files, and leaves there
+        keytab = file.read_bytes()
+        file.unlink()
+    return _compared(found, keytab)
 
 
 def of_ours() -> dict[str, str]:
