@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +13,9 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from airflow_logio.store.session_port import GroupSession
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.session import SqlGroupSession
 from airflow_logio.store.sql.store import SqlLogStore
-from airflow_logio.store.sql.wake import BUSY_LOOKS
+from airflow_logio.store.sql.wake import BUSY_LOOKS, PostgresWaker
 from tests.support.logs import Driver, fetched, open_sql_store, sent, start_driver
 from tests.support.statements import counted_statements
 from tests.support.waiting import eventually
@@ -53,6 +55,12 @@ class Pair:
         self.receiver.wait(timeout)
         return time.monotonic() - began
 
+    def until_notified(self) -> None:
+        """The notification has come, and no one has waited for it."""
+        assert isinstance(self.receiver, SqlGroupSession) and isinstance(self.receiver._waker, PostgresWaker)
+        readable, _, _ = select.select([self.receiver._waker._listening], [], [], LATE)
+        assert readable
+
     def is_parked(self) -> bool:
         with self.store.engine.connect() as connection:
             return bool(connection.execute(sa.select(schema.waiting.c.parked)).scalar_one_or_none())
@@ -88,10 +96,10 @@ def test_who_is_always_notified_before_it_waits_is_notified_no_more(pair: Pair) 
     while pair.receiver.will_hear():
         assert pair.is_parked()
         pair.send()
-        time.sleep(SOON)  # as a receiver that takes the events before: sooner or later it is three times too slow
+        pair.until_notified()  # it takes the events before meanwhile
         assert pair.seconds() < LATE / 2 and pair.found()
         rounds += 1
-    assert rounds >= BUSY_LOOKS - 1 and not pair.is_parked(), "it looks until nothing is there"
+    assert rounds == BUSY_LOOKS - 1 and not pair.is_parked(), "it looks until nothing is there"
     pair.send()
     assert pair.found()
     pair.park()

@@ -141,7 +141,9 @@ class Evaluation:
 
         return replace(event, payload=self._evaluated(where, at, evaluated))
 
-    def range(self, source: str, params: Mapping[str, Any], start: Any, end: Any, number: int, fit: Fit) -> Evaluated:
+    def range(
+        self, source: str, params: Mapping[str, Any], action: Mapping[str, Any], number: int, fit: Fit
+    ) -> Evaluated:
         """The event of a range, read action `number` of a source. `fit` gets its records before the job.
 
         Raises as `events`, and what the source and `fit` raise.
@@ -151,7 +153,7 @@ class Evaluation:
         at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
 
         def evaluated() -> Evaluated:
-            with self._range_frame(operator, params, start, end, at, fit) as frame:
+            with self._range_frame(operator, params, action, at, fit) as frame:
                 return self._followed(self._chains.sent(port, frame, str(number)), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
@@ -376,7 +378,7 @@ class Evaluation:
     ) -> Iterator[SparkFrame]:
         """What a read action returns whose effect is stored."""
         if isinstance(operator, RangeSource):
-            with self._range_frame(operator, params, action[START], action[END], at, fit) as frame:
+            with self._range_frame(operator, params, action, at, fit) as frame:
                 yield frame
             return
         assert isinstance(operator, SparkSource)
@@ -390,8 +392,7 @@ class Evaluation:
         self,
         operator: RangeSource,
         params: Mapping[str, Any],
-        start: Any,
-        end: Any,
+        action: Mapping[str, Any],
         at: FailurePoint,
         fit: Fit,
     ) -> Iterator[SparkFrame]:
@@ -399,7 +400,7 @@ class Evaluation:
         session, connections = self._settings.sessions.get(), self._settings.connections
         with range_connections(session, self._payloads, connections) as named:
             with self._asking(operator), connections.calls.call("frame", at):
-                made = operator.connected(named).frame(session, params, start, end)
+                made = operator.connected(named).frame(session, params, action[START], action[END])
                 frame = needed_spark_frame(made, f"frame() of {type(operator).__name__}")
                 schema = schema_of(frame)
             yield fit(frame, schema)

@@ -268,9 +268,8 @@ class SourceReader:
 
     def _evaluated(self, evaluation: Evaluation, action: Mapping[str, Any], number: int) -> Evaluated:
         """The event of a range. Raises as `_unchanged` and `Evaluation.range`."""
-        start, end = action[START], action[END]
         return self._unchanged(
-            action, lambda: evaluation.range(self._name, self._params, start, end, number, self._columns.fitted)
+            action, lambda: evaluation.range(self._name, self._params, action, number, self._columns.fitted)
         )
 
     def _unchanged(self, action: Mapping[str, Any], made: Callable[[], T]) -> T:

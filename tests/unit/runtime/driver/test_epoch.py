@@ -257,11 +257,14 @@ def an_output_set_waits_for_the_committer_and_for_no_clock() -> None:
         assert isinstance(feed, Feed)
         feed.may_go_on.clear()
         patch.setattr(loop, "FLUSH_SECONDS", 1.0)
-        patch.setattr(Saving, "write", lambda _self, _client, _action: time.sleep(0.8))
+        third = threading.Event()
+        patch.setattr(Saving, "write", lambda _self, _client, _action: third.wait(0.8))
         commit, begun, ended = one.session.commit, list[float](), list[float]()
 
         def gated(effects: fx.Effects) -> Any:
             begun.append(time.monotonic())
+            if len(begun) == 3:
+                third.set()
             if len(begun) == 2:
                 feed.may_go_on.set()
                 eventually(one.epoch._loop.awaits_committer)
