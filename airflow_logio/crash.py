@@ -146,8 +146,11 @@ class _Armed:
             self.remaining -= 1
             due = self.remaining == 0
         if due:
-            # Signal this very thread: another one may take a signal to the process, and this one would run a little longer.
-            signal.pthread_kill(threading.get_ident(), self.signal)
+            self.strike()
+
+    def strike(self) -> None:
+        # Signal this very thread: another one may take a signal to the process, and this one would run a little longer.
+        signal.pthread_kill(threading.get_ident(), self.signal)
 
 
 _armed = _Armed(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None

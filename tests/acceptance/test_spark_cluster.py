@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from airflow_logio.crash import CrashPoint
@@ -21,6 +20,7 @@ from tests.support.grocery import assert_exact
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, PlainLauncher, running
 from tests.support.spark_cluster import HOSTS, Cluster, spark_cluster
 from tests.support.waiting import eventually
+from tests.support.waiting_driver import Waiting
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -56,7 +56,8 @@ def test_a_killed_driver_is_recovered_and_leaves_no_application(
     sqlite_url: str, warehouse_url: str, small_transactions: Path, cluster: Cluster, tmp_path: Path
 ) -> None:
     """With dynamic allocation: executors come with jobs, and go while the source stands still."""
-    launcher = HourlyOnTheCluster(tmp_path / "drivers", {("ingest", 1): f"{CrashPoint.BEFORE_COMMIT}:3:stop"})
+    half = Waiting(tmp_path / "half", CrashPoint.AFTER_READ, 11)
+    launcher = HourlyOnTheCluster(tmp_path / "drivers", variables={("ingest", 1): half.variables})
     settings = cluster.settings({"spark.sql.shuffle.partitions": "2", **DYNAMIC}, total_executor_cores=1)
     lease = Lease(240, 240)
     with running(sqlite_url, warehouse_url, small_transactions, launcher, ref=SALES, lease=lease) as run:
@@ -66,10 +67,9 @@ def test_a_killed_driver_is_recovered_and_leaves_no_application(
         [first] = cluster.running()
         run.signal("hourly", signal.SIGKILL, jvm=True)
         run.until(lambda: run.is_running("hourly", 2) and cluster.executors(), "hourly is recovered", timeout=240)
-        source = run.process("ingest")
         run.until(lambda: not cluster.executors(), "an idle executor is given back", timeout=240)
-        assert run.is_running("hourly", 2) and source.status() == psutil.STATUS_STOPPED
-        source.send_signal(signal.SIGCONT)
+        assert run.is_running("hourly", 2) and half.is_there()
+        half.end()
         run.finish(timeout=300)
         assert run.status("hourly").incarnation == 2
     eventually(lambda: cluster.running() == [], what="the master shows no application that runs", timeout=60, every=0.2)

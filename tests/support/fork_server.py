@@ -41,6 +41,7 @@ MODULES = (
     "airflow_logio.store.sql.store",  # 40 modules, which a driver imports when it opens its log
     "tests.support.impatient",
     "tests.support.slow_driver",
+    "tests.support.waiting_driver",
 )
 """What a driver imports, wherever it does."""
 
@@ -126,11 +127,12 @@ def _show(command: list[str]) -> None:
 def _arm() -> None:
     """What importing these modules has done for everybody when the environment was another one."""
     from airflow_logio import crash
-    from tests.support import impatient, slow_driver
+    from tests.support import impatient, slow_driver, waiting_driver
 
     if armed := os.environ.get(crash.VARIABLE):
         crash._armed = crash._Armed(armed)
     slow_driver.install()
+    waiting_driver.install()
     impatient.install()
 
 
