@@ -8,7 +8,6 @@ Called by the threads that bring events. Each has threads of its own that evalua
 from __future__ import annotations
 
 import logging
-import pickle
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -18,22 +17,17 @@ from typing import Any, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
-from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.frame_operators import FrameOperator
-from airflow_logio.dataflow.frames import needed_spark_frame
 from airflow_logio.dataflow.function_operators import FrameWindowOperator
-from airflow_logio.dataflow.operators import Operator, SourceOperator, SparkFrame
+from airflow_logio.dataflow.operators import Operator, SparkFrame
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
-from airflow_logio.dataflow.sources.ranges import END, START
-from airflow_logio.dataflow.unavailability import is_outage
 from airflow_logio.errors import (
     ExternalUnavailable,
     FailurePoint,
     LogioError,
     LogUnavailable,
     OperatorFailed,
-    SparkLost,
 )
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
@@ -43,13 +37,13 @@ from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repe
 from airflow_logio.runtime.datasets.duplicates import duplicated
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.frame_windows import windows_of
-from airflow_logio.runtime.datasets.range_connections import range_connections
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.function_jobs import FunctionJobs
+from airflow_logio.runtime.driver.job_faults import JobFaults
 from airflow_logio.runtime.driver.mailbox import Closed
 from airflow_logio.runtime.driver.side_by_side import SideBySide
-from airflow_logio.runtime.driver.spark_errors import shortened, shuffle_lost, store_fault
+from airflow_logio.runtime.driver.source_frames import Fit, SourceFrames
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.task_files import AS_PUBLISHED, OWNER_ONLY
@@ -60,13 +54,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-Fit = Callable[[SparkFrame, str], SparkFrame]
-"""(records of a range, their schema) → the records as they are sent. Raises `SourceChanged`."""
-
-_NOT_SHIPPED = (
-    ". What a function works with in tasks of Spark is sent to them: make locks, sessions, open files and connections inside "
-    "of it, and hand in what they are made of"
-)
 PROBE = "probe of the payload store"
 """What `logio status` says of a driver whose executors do not answer its first job."""
 TURN_SECONDS = 0.25
@@ -93,6 +80,8 @@ class Evaluation:
         self._chains = Chains(protocol, members, schema_of)
         self._payloads = payloads
         self._functions = functions
+        self._frames = SourceFrames(settings, payloads)
+        self._faults = JobFaults(settings.sessions, payloads, self._check_wanted)
         self._jobs_at_once = settings.pipeline.group_of(settings.group).jobs_at_once
         self._beside: dict[str, SideBySide] = {}
         """Name of a thread that brings events → those that evaluate for it."""
@@ -153,7 +142,7 @@ class Evaluation:
         at, port = FailurePoint(source, action=f"read action {number}"), Port(source, operator.outputs[0])
 
         def evaluated() -> Evaluated:
-            with self._range_frame(operator, params, action, at, fit) as frame:
+            with self._frames.of_range(operator, params, action, at, fit) as frame:
                 return self._followed(self._chains.sent(port, frame, str(number)), at)
 
         return self._running("", at, evaluated)  # the thread of the source says where it is
@@ -185,7 +174,7 @@ class Evaluation:
 
         def stored() -> tuple[str, int]:
             how = (operator.ordered_by, operator.bytes_per_event) if isinstance(operator, SparkSource) else (None, None)
-            with self._effect_frame(operator, params, action, at, fit) as frame:
+            with self._frames.of_effect(operator, params, action, at, fit) as frame:
                 self.before_job()
                 return store_frame(
                     self._payloads,
@@ -324,7 +313,7 @@ class Evaluation:
         try:
             return windows_of(dataset, frame, grid)
         except OperatorFailed as error:
-            self._fail(error, f"operator {receiver.operator!r}", at)
+            self._faults.fail(error, f"operator {receiver.operator!r}", at)
 
     def _called(
         self, operator: Operator, receiver: Port, frame: SparkFrame, at: FailurePoint
@@ -349,17 +338,11 @@ class Evaluation:
             raise
         except Exception as error:
             self._check_wanted()  # a job that was cancelled is no failure of the operator
-            if (isinstance(error, LogioError) and not isinstance(error, OperatorFailed)) or self._is_of_jobs(error):
+            if (isinstance(error, LogioError) and not isinstance(error, OperatorFailed)) or self._faults.is_of_jobs(
+                error
+            ):
                 raise
-            self._fail(error, f"operator {receiver.operator!r}", at)
-
-    def _is_of_jobs(self, error: Exception) -> bool:
-        """Whether Spark, executors or the payload store have failed a job that a function has run, and not the function."""
-        of_spark = (type(error).__module__ or "").startswith(("py4j.", "pyspark."))
-        silent = self._settings.sessions.is_lost(
-            ExternalUnavailable(str(error))
-        )  # asked, whatever the function has raised
-        return bool(silent or shuffle_lost(error) or (of_spark and store_fault(error)))
+            self._faults.fail(error, f"operator {receiver.operator!r}", at)
 
     def _job(self, operator: str, at: FailurePoint) -> Call:
         """The job that makes what `operator` sends or writes: the work of a chain is done here, not in its functions."""
@@ -367,62 +350,13 @@ class Evaluation:
         point = at if at.operator == operator else FailurePoint(operator, action=f"what comes of {at}")
         return self._settings.connections.calls.call("job", point)
 
-    @contextmanager
-    def _effect_frame(
-        self,
-        operator: Operator,
-        params: Mapping[str, Any],
-        action: Mapping[str, Any],
-        at: FailurePoint,
-        fit: Fit,
-    ) -> Iterator[SparkFrame]:
-        """What a read action returns whose effect is stored."""
-        if isinstance(operator, RangeSource):
-            with self._range_frame(operator, params, action, at, fit) as frame:
-                yield frame
-            return
-        assert isinstance(operator, SparkSource)
-        session = self._settings.sessions.get()
-        with self._asking(operator), self._settings.connections.calls.call("read", at):
-            frame = operator.frame(session, params)
-        yield frame
-
-    @contextmanager
-    def _range_frame(
-        self,
-        operator: RangeSource,
-        params: Mapping[str, Any],
-        action: Mapping[str, Any],
-        at: FailurePoint,
-        fit: Fit,
-    ) -> Iterator[SparkFrame]:
-        """The records of a range, for as long as the block lasts. Spark may have to ask what columns they have."""
-        session, connections = self._settings.sessions.get(), self._settings.connections
-        with range_connections(session, self._payloads, connections) as named:
-            with self._asking(operator), connections.calls.call("frame", at):
-                made = operator.connected(named).frame(session, params, action[START], action[END])
-                frame = needed_spark_frame(made, f"frame() of {type(operator).__name__}")
-                schema = schema_of(frame)
-            yield fit(frame, schema)
-
-    @contextmanager
-    def _asking(self, operator: SourceOperator) -> Iterator[None]:
-        """What a source raises if an external system is unavailable becomes `ExternalUnavailable`; not if Spark is."""
-        try:
-            yield
-        except Exception as error:
-            unavailable = ExternalUnavailable(f"{type(error).__name__}: {error}")
-            if not is_outage(error, operator.unavailable) or self._settings.sessions.is_lost(unavailable):
-                raise
-            raise unavailable from error
-
     def _running(self, where: str, at: FailurePoint, evaluate: Callable[[], T], described: str = "") -> T:
         return self._in_turn(lambda: self._evaluated(where, at, evaluate, described))
 
     def _evaluated(self, where: str, at: FailurePoint, evaluate: Callable[[], T], described: str = "") -> T:
         """What `evaluate` makes, its jobs those of this epoch, its errors told apart."""
         self._check_wanted()
-        with self._blaming(where, at):
+        with self._faults.told_apart(where, at):
             what = described or where or f"source {at.operator!r}, {at.action}"
             session = self._settings.sessions.entered(self._functions.job_group, f"{self._settings.group}: {what}")
             self._probe_once(session, at)
@@ -435,30 +369,6 @@ class Evaluation:
             if not self._is_shared:
                 probe(session, self._payloads)
                 self._is_shared = True
-
-    @contextmanager
-    def _blaming(self, where: str, at: FailurePoint) -> Iterator[None]:
-        try:
-            yield
-        except OperatorFailed as error:
-            raise OperatorFailed(str(error), error.at or at, place=where) from error
-        except (LogioError, Closed):
-            raise
-        except Exception as error:
-            self._check_wanted()  # a job that was cancelled is nobody's failure
-            if self._settings.sessions.is_lost(error):
-                raise SparkLost(f"Spark ended while it evaluated {where or at.operator}: {shortened(error)}") from error
-            if fault := store_fault(error):
-                raise LogUnavailable(
-                    f"{self._payloads}, or a local disk of an executor: {fault}, told by a task of Spark while it evaluated "
-                    f"{where or at}: {shortened(error)}"
-                ) from error
-            if shuffle_lost(error):
-                raise LogUnavailable(
-                    f"Spark has lost executors while it evaluated {where or at.operator}, and with them what tasks had "
-                    f"shuffled: {shortened(error)}"
-                ) from error
-            self._fail(error, where, at)
 
     def _unavailable(self, error: LogUnavailable) -> NoReturn:
         """The payload store is unavailable, or executors are lost with what others need, which only these threads notice:
@@ -473,13 +383,6 @@ class Evaluation:
             f"{error}. That has lasted for {waited:.0f} s, {self._in_vain} attempts. What is to be done stays in the log: "
             "when there is room, the store is back, or executors stay, `logio retry` resumes it"
         ) from error
-
-    def _fail(self, error: Exception, where: str, at: FailurePoint) -> NoReturn:
-        cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {shortened(error)}"
-        if isinstance(error, pickle.PicklingError):
-            cause += _NOT_SHIPPED
-        cause += authored_frames(error)
-        raise OperatorFailed(cause, at, place=where) from error
 
     def _check_wanted(self) -> None:
         if self._stopping.is_set():

@@ -18,19 +18,17 @@ from typing import Any, TypeVar
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
-from airflow_logio.dataflow.sources import ConnectedSource, RangeSource, SparkSource
-from airflow_logio.dataflow.sources.ranges import END, START, is_empty
+from airflow_logio.dataflow.sources import RangeSource, SparkSource
+from airflow_logio.dataflow.sources.ranges import is_empty
 from airflow_logio.dataflow.unavailability import advice
 from airflow_logio.errors import (
-    ConfigurationError,
     ExternalUnavailable,
     FailurePoint,
     LogioError,
     LogUnavailable,
     OperatorFailed,
-    SourceChanged,
 )
-from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder, SourceOrder
+from airflow_logio.protocol.commit_queue import ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.sent_columns import SentColumns
@@ -38,16 +36,15 @@ from airflow_logio.runtime.datasets.spark_effects import store_nothing, stored_e
 from airflow_logio.runtime.driver.evaluation import LEAST_ATTEMPTS, Evaluation
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
 from airflow_logio.runtime.driver.read_results import (
-    Discarded,
     Exhausted,
-    Forgotten,
     HandedOver,
     ReadBatch,
     ReadFrame,
     Stored,
 )
+from airflow_logio.runtime.driver.source_access import SourceAccess
+from airflow_logio.runtime.driver.source_clearing import SourceClearing, needed_payloads
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads
-from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
 from airflow_logio.runtime.payloads.stored_effects import store_effect, stored_batches
 from airflow_logio.runtime.systems.connections import Connections, replay
 
@@ -70,8 +67,7 @@ class _Cut(Exception):
 class SourceReader:
     """`may_start` blocks until the source may read (a benchmark waits until all groups are ready).
 
-    A second thread clears up what is used up: it discards stores, and tells the source what it may forget. The first one may
-    be blocked in the external system for as long as that likes.
+    What is used up is cleared on another thread (`SourceClearing`).
     """
 
     def __init__(
@@ -97,38 +93,25 @@ class SourceReader:
         self._failed = failed
         self._may_start = may_start
         self._evaluation = evaluation
-        self._connected: RangeSource | None = None
-        self._connecting = threading.Lock()
+        self._access = SourceAccess(name, operator, params, connections)
         self._reading = 0
         self._started = False
         self._offset = 0
         self._columns = SentColumns(name, self._where)
-        self._refs: dict[int, str] = {}
         self._reads: queue.SimpleQueue[tuple[ReadOrder, threading.Event] | None] = queue.SimpleQueue()
-        self._used_up: queue.SimpleQueue[tuple[DiscardOrder | ForgetOrder, threading.Event] | None] = (
-            queue.SimpleQueue()
-        )
-        self._last_discard = threading.Event()
-        """Set when every store that had to be discarded so far is gone."""
-        self._last_discard.set()
         self._stopping = threading.Event()
         self._draining = threading.Event()
         self._interrupted = threading.Event()
         """Set when nothing is to be read any more: on stopping, or when the read action under way was cut short."""
+        self._clearing = SourceClearing(self._access, payloads, mailbox, failed, self._thread, self._stopping)
         self._reading_thread = self._thread("source", self._read_all)
-        self._clearing_thread: threading.Thread | None = None
 
     def ask(self, task: SourceOrder) -> None:
         """Tasks are begun in the order in which they are asked for: what is used up goes before more is stored."""
         if isinstance(task, ReadOrder):
-            self._reads.put((task, self._last_discard))
-            return
-        if self._clearing_thread is None:
-            self._clearing_thread = self._thread("clear", self._clear_all)
-        cleared = threading.Event()
-        if isinstance(task, DiscardOrder):
-            self._last_discard = cleared
-        self._used_up.put((task, cleared))
+            self._reads.put((task, self._clearing.last_discard))
+        else:
+            self._clearing.ask(task)
 
     def drain(self, *, cut_short: bool) -> None:
         """No further read action follows. `cut_short`: nothing more of the one under way is wanted, or it has no rest."""
@@ -145,11 +128,9 @@ class SourceReader:
         self._stopping.set()
         self._interrupted.set()
         self._reads.put(None)
-        self._used_up.put(None)
+        self._clearing.stop()
         deadline = time.monotonic() + patience
-        threads = (
-            [self._reading_thread] if self._clearing_thread is None else [self._reading_thread, self._clearing_thread]
-        )
+        threads = list(filter(None, [self._reading_thread, self._clearing.thread]))
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         blocked = next((thread for thread in threads if thread.is_alive()), None)
@@ -183,15 +164,6 @@ class SourceReader:
                 log.info("source %s: nothing further is read (%s: %s)", self._name, type(error).__name__, error)
                 return
             raise
-
-    def _clear_all(self) -> None:
-        while (task := self._used_up.get()) is not None and not self._stopping.is_set():
-            used_up, cleared = task
-            if isinstance(used_up, DiscardOrder):
-                self._discard(used_up)
-            else:
-                self._forget(used_up)
-            cleared.set()
 
     def _reporting(self, work: Callable[[], None]) -> None:
         try:
@@ -237,15 +209,15 @@ class SourceReader:
             self._replayed(what, lambda: self._bring(self._read(read.action, self._offset)))
             self._mailbox.put_input(self._end(read.action), 0)
             return
-        payloads, ref = self._store(), read.stored
+        payloads, ref = needed_payloads(self._name, self._payloads), read.stored
         if ref is None:
             ref, records = self._replayed(what, lambda: self._stored(payloads, read))
-            self._refs[read.action_id] = ref
+            self._clearing.remember(read.action_id, ref)
             end = None if records else self._end(read.action)
             self._mailbox.put_input(Stored(self._name, ref, records, end), 0)
             if end is not None:
                 return
-        self._refs[read.action_id] = ref
+        self._clearing.remember(read.action_id, ref)
         where = f"the stored effect of read action {read.action_id} of source {self._name!r}"
         self._replayed(what, lambda: self._bring_stored(payloads, where, ref, read.action_id))
         self._mailbox.put_input(HandedOver(self._name), 0)
@@ -267,34 +239,13 @@ class SourceReader:
         self._mailbox.put_input(self._end(action), 0)
 
     def _evaluated(self, evaluation: Evaluation, action: Mapping[str, Any], number: int) -> Evaluated:
-        """The event of a range. Raises as `_unchanged` and `Evaluation.range`."""
+        """The event of a range. Raises as `SourceAccess.unchanged` and `Evaluation.range`."""
         return self._unchanged(
             action, lambda: evaluation.range(self._name, self._params, action, number, self._columns.fitted)
         )
 
     def _unchanged(self, action: Mapping[str, Any], made: Callable[[], T]) -> T:
-        """What is made of a range that did not change while Spark read it. Raises `SourceChanged`."""
-        before = self._observed(action)
-        try:
-            found = made()
-        except OperatorFailed as error:  # Spark says of a file that has gone only that it is not there
-            self._check_unchanged(action, before, error)
-            raise
-        self._check_unchanged(action, before)
-        return found
-
-    def _observed(self, action: Mapping[str, Any]) -> Any:
-        with self._connections.calls.call("observed", self._point()):
-            return self._ranges().observed(self._params, action[START], action[END])
-
-    def _check_unchanged(self, action: Mapping[str, Any], before: object, error: OperatorFailed | None = None) -> None:
-        """Raises `SourceChanged` if the range is not what it was, as the cause of an `error`."""
-        after = self._observed(action)
-        if after != before:
-            raise SourceChanged(
-                f"{self._where()}: the range from {action[START]} to {action[END]} was changed while it was read: it was "
-                f"{before}, and is {after}. Nothing of it was used: put it back as it was, or start a fresh run"
-            ) from error
+        return self._access.unchanged(action, made, self._where, self._point())
 
     def _stored(self, payloads: EpochPayloads, read: ReadOrder) -> tuple[str, int]:
         """Step 2.a: the reference of the whole effect, and its records."""
@@ -338,18 +289,11 @@ class SourceReader:
     def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """Step 2.a or 3: the batches of the external system, until this thread is to end."""
         crash_here(CrashPoint.BEFORE_READ)
-        with self._connections.calls.call("read", self._point()):
-            batches = iter(self._batches(action, offset))
-        while (batch := self._next(batches)) is not None:
+        for batch in self._access.batches(action, offset, self._point):
             crash_here(CrashPoint.AFTER_READ)
             self._check_wanted()
             yield batch
             crash_here(CrashPoint.BEFORE_READ)
-
-    def _next(self, batches: Iterator[SourceBatch]) -> SourceBatch | None:
-        """The next batch; None at the end."""
-        with self._connections.calls.call("read", self._point()):
-            return next(batches, None)
 
     def _check_wanted(self) -> None:
         if self._stopping.is_set():
@@ -357,86 +301,22 @@ class SourceReader:
         if self._interrupted.is_set():
             raise _Cut
 
-    def _batches(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
-        operator = self._operator
-        if isinstance(operator, ConnectedSource):
-            connection = self._connections.source(operator.connection)
-            return operator.read_from(connection, self._params, action, offset)
-        return operator.read(self._params, action, offset)
-
     def _end(self, action: Mapping[str, Any]) -> Exhausted:
         previous = dict(action) if self._plan is None else {**action, PLAN: self._plan}
         crash_here(CrashPoint.BEFORE_NEXT_ACTION)
         following = self._replayed(
             f"the next read action of source {self._name}",
-            lambda: self._next_action(previous),
+            lambda: self._access.next_action(previous, self._point()),
         )
         while isinstance(self._operator, RangeSource) and following is not None and is_empty(following):
             self._interrupted.wait(RANGE_POLL_SECONDS)
             self._check_wanted()
             following = self._replayed(
                 f"the next range of source {self._name}",
-                lambda: self._next_action(previous),
+                lambda: self._access.next_action(previous, self._point()),
             )
         crash_here(CrashPoint.AFTER_NEXT_ACTION)
         return Exhausted(self._name, None if following is None else without_plan(following))
-
-    def _next_action(self, previous: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        with self._connections.calls.call("next_action", self._point()):
-            operator = self._operator
-            asked = self._ranges() if isinstance(operator, RangeSource) else operator
-            return asked.next_action(self._params, previous)
-
-    def _discard(self, used_up: DiscardOrder) -> None:
-        ref = self._refs.pop(used_up.action_id, None) if used_up.ref is None else used_up.ref
-        if ref is None:
-            raise OperatorFailed(f"source {self._name!r} knows no store of read action {used_up.action_id}")
-        crash_here(CrashPoint.BEFORE_DROP)
-        point = FailurePoint(self._name, action=f"discarding the stored effect of read action {used_up.action_id}")
-        with self._connections.calls.call("remove", point, limited=False):
-            self._store().remove([ref])
-        crash_here(CrashPoint.AFTER_DROP)
-        self._mailbox.put(Discarded(self._name, used_up.action_id))
-
-    def _forget(self, used_up: ForgetOrder) -> None:
-        point = FailurePoint(self._name, action=f"forget() of read action {used_up.action_id}")
-
-        def told() -> None:
-            with self._connections.calls.call("forget", point):
-                self._ranges().forget(self._params, used_up.action[END])
-
-        crash_here(CrashPoint.BEFORE_FORGET)
-        what, seconds = f"telling source {self._name} what it may forget", self._connections.replay_seconds
-        try:
-            replay(what, told, seconds, self._stopping, self._operator.unavailable)
-        except Exception as error:
-            if self._stopping.is_set():
-                raise Closed from None
-            if isinstance(error, LogioError):
-                raise
-            cause = f"{type(error).__name__}: {error}{advice(error, f'source {self._name!r}')}{authored_frames(error)}"
-            failure = OperatorFailed(cause, point, place=f"pipeline {self._connections.pipeline!r}, {point}")
-            failure.__cause__ = error
-            self._failed(failure)
-            raise Closed from error
-        crash_here(CrashPoint.AFTER_FORGET)
-        self._mailbox.put(Forgotten(self._name, used_up.action_id))
-
-    def _ranges(self) -> RangeSource:
-        """The source as it is asked, with its connections. Raises `ConfigurationError` if the run was started without one."""
-        assert isinstance(self._operator, RangeSource)
-        with self._connecting:
-            if self._connected is None:
-                self._connected = self._operator.connected(self._connections.source)
-            return self._connected
-
-    def _store(self) -> EpochPayloads:
-        if self._payloads is None:
-            raise ConfigurationError(
-                f"source {self._name!r} cannot be replayed, so its effect must be stored, and the deployment has no payload "
-                f"store: {HOW_TO_CONFIGURE}"
-            )
-        return self._payloads
 
     def _replayed(self, what: str, action: Callable[[], T]) -> T:
         """Replay an action with back-off while the external system or the payload store is unavailable. There is no limit

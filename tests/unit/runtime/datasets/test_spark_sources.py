@@ -32,7 +32,7 @@ from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorF
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.datasets import spark_effects
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
-from airflow_logio.runtime.driver import committer, source_reader
+from airflow_logio.runtime.driver import committer, source_clearing, source_reader
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import Payloads, sweep_group, sweep_run
 from airflow_logio.runtime.payloads.dataset import Dataset
@@ -152,7 +152,7 @@ DEATHS = (
     (spark_effects, CrashPoint.AFTER_STORE, 1),
     (committer, CrashPoint.AFTER_COMMIT, 1),
     (committer, CrashPoint.AFTER_COMMIT, 3),
-    (source_reader, CrashPoint.AFTER_DROP, 1),
+    (source_clearing, CrashPoint.AFTER_DROP, 1),
 )
 """While events get their manifests, when the effect is stored and when the log has it, between two events, and at the end."""
 READS = 3
@@ -385,8 +385,8 @@ class Queue(RangeSource):
 FORGETTING = (
     (committer, CrashPoint.BEFORE_COMMIT, 2),
     (committer, CrashPoint.AFTER_COMMIT, 1),
-    (source_reader, CrashPoint.BEFORE_FORGET, 2),
-    (source_reader, CrashPoint.AFTER_FORGET, 2),
+    (source_clearing, CrashPoint.BEFORE_FORGET, 2),
+    (source_clearing, CrashPoint.AFTER_FORGET, 2),
 )
 
 
