@@ -24,7 +24,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
-from airflow_logio.runtime.driver.source_reader import PLAN, without_plan
+from airflow_logio.runtime.driver.sources.source_reader import PLAN, without_plan
 from airflow_logio.runtime.systems.connections import Connections
 
 T = TypeVar("T")

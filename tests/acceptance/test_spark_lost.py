@@ -13,7 +13,7 @@ CHILD = '''
 import os, sys, threading
 import psutil, pyarrow as pa
 from airflow_logio.runtime.driver import spark_session
-from airflow_logio.runtime.driver.jobs import TableJobs
+from airflow_logio.runtime.driver.spark_jobs.jobs import TableJobs
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 
 spark_session.warm_up = lambda session: None

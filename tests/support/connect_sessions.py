@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_logio.errors import LogioError
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable, check_safety
-from airflow_logio.runtime.driver.function_jobs import FunctionJobs
+from airflow_logio.runtime.driver.spark_jobs.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.engines.connect_engine import ConnectEngine, ConnectTarget, SessionName
 from airflow_logio.runtime.engines.task_slots import task_slots

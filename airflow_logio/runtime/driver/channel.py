@@ -14,9 +14,9 @@ from typing import Protocol
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.runtime.driver.evaluation import Evaluation
 from airflow_logio.runtime.driver.lanes import Lane, More
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
+from airflow_logio.runtime.driver.spark_jobs.evaluation import Evaluation
 from airflow_logio.runtime.payloads.bodies import size_of
 from airflow_logio.store.session_port import GroupSession
 

@@ -29,18 +29,14 @@ from airflow_logio.runtime.driver.back_pressure import BackPressure
 from airflow_logio.runtime.driver.channel import Channel
 from airflow_logio.runtime.driver.committer import Committer, not_kept
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
-from airflow_logio.runtime.driver.evaluation import Evaluation, has_chains
-from airflow_logio.runtime.driver.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.garbage import Collection
 from airflow_logio.runtime.driver.generation import Generation
-from airflow_logio.runtime.driver.job_cancel import JobCancel
-from airflow_logio.runtime.driver.jobs import Generated
 from airflow_logio.runtime.driver.lanes import lanes_of
 from airflow_logio.runtime.driver.load import Doing
 from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.runtime.driver.made_again import replay_of
 from airflow_logio.runtime.driver.mailbox import Mailbox
-from airflow_logio.runtime.driver.read_results import (
+from airflow_logio.runtime.driver.sources.read_results import (
     Discarded,
     Exhausted,
     Forgotten,
@@ -49,7 +45,11 @@ from airflow_logio.runtime.driver.read_results import (
     ReadFrame,
     Stored,
 )
-from airflow_logio.runtime.driver.source_reader import PLAN, SourceReader, SourceReaders, without_plan
+from airflow_logio.runtime.driver.sources.source_reader import PLAN, SourceReader, SourceReaders, without_plan
+from airflow_logio.runtime.driver.spark_jobs.evaluation import Evaluation, has_chains
+from airflow_logio.runtime.driver.spark_jobs.function_jobs import FunctionJobs
+from airflow_logio.runtime.driver.spark_jobs.job_cancel import JobCancel
+from airflow_logio.runtime.driver.spark_jobs.jobs import Generated
 from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.driver.write_executors import Executors
 from airflow_logio.runtime.driver.writer_threads import writer_threads

@@ -20,9 +20,9 @@ from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import SENT_SCHEMA, ExecutionMode
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
-from airflow_logio.runtime.driver.evaluation import Evaluation
-from airflow_logio.runtime.driver.frame_jobs import FrameJobs
-from airflow_logio.runtime.driver.jobs import Generated, JobRunner, TableJobs
+from airflow_logio.runtime.driver.spark_jobs.evaluation import Evaluation
+from airflow_logio.runtime.driver.spark_jobs.frame_jobs import FrameJobs
+from airflow_logio.runtime.driver.spark_jobs.jobs import Generated, JobRunner, TableJobs
 from airflow_logio.runtime.payloads import EpochPayloads
 
 FRAME_UNIT = 16 * 2**20

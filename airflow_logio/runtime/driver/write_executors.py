@@ -17,7 +17,7 @@ from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.runtime.datasets.placing import Copies, CopyTask, Lines, copied_by_spark
 from airflow_logio.runtime.datasets.publishing import DatasetTarget
 from airflow_logio.runtime.datasets.table_staging import StagingTarget
-from airflow_logio.runtime.driver.spark_errors import lost_on_the_way, shortened, store_fault
+from airflow_logio.runtime.driver.spark_jobs.spark_errors import lost_on_the_way, shortened, store_fault
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.bodies import Bodies

@@ -23,7 +23,7 @@ from airflow_logio.runtime.datasets.dataset_parts import DatasetPart
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent
 from airflow_logio.runtime.driver.committer import serialize
-from airflow_logio.runtime.driver.frame_reads import ReadEffect
+from airflow_logio.runtime.driver.spark_jobs.frame_reads import ReadEffect
 from airflow_logio.runtime.payloads.bodies import Bodies
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.testing.simulator.data.simulated_jobs import SCHEMA, SimulatedJobs, Steps, finished

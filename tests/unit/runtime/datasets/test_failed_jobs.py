@@ -13,7 +13,7 @@ import pytest
 
 from airflow_logio.dataflow.operators import InputSet
 from airflow_logio.errors import ExternalUnavailable, OperatorFailed
-from airflow_logio.runtime.driver.jobs import Generated, TableJobs
+from airflow_logio.runtime.driver.spark_jobs.jobs import Generated, TableJobs
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.driver.write_executors import Executors
 from airflow_logio.runtime.payloads.bodies import Bodies

@@ -22,7 +22,7 @@ from airflow_logio.errors import (
 from airflow_logio.runtime.datasets import row_readers
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of_table, materialized
 from airflow_logio.runtime.datasets.driver_written import written_by_driver
-from airflow_logio.runtime.driver import frame_reads
+from airflow_logio.runtime.driver.spark_jobs import frame_reads
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.figures.lineage_records import effect, records
 from airflow_logio.runtime.payloads import EpochPayloads, Payloads, clear_away

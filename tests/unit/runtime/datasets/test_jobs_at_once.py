@@ -16,7 +16,7 @@ import pytest
 from airflow_logio import DatasetWriter, stateless
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.runtime.datasets import dataset_jobs
-from airflow_logio.runtime.driver import evaluation
+from airflow_logio.runtime.driver.spark_jobs import evaluation
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from tests.support.waiting import eventually
 from tests.unit.runtime.datasets.test_chains import Work

@@ -32,7 +32,8 @@ from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorF
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.datasets import spark_effects
 from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY
-from airflow_logio.runtime.driver import committer, source_clearing, source_reader
+from airflow_logio.runtime.driver import committer
+from airflow_logio.runtime.driver.sources import source_clearing, source_reader
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import Payloads, sweep_group, sweep_run
 from airflow_logio.runtime.payloads.dataset import Dataset

@@ -20,7 +20,8 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.errors import ConfigurationError, OperatorFailed, SourceChanged
 from airflow_logio.protocol.values import Port
 from airflow_logio.runtime.datasets import row_readers, spark_effects, spark_files
-from airflow_logio.runtime.driver import committer, source_reader
+from airflow_logio.runtime.driver import committer
+from airflow_logio.runtime.driver.sources import source_reader
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.systems.shared_snapshots import kept_open
 from tests.support.waiting import eventually

@@ -30,7 +30,7 @@ from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
 from airflow_logio.runtime.driver.load import LoadMeter
 from airflow_logio.runtime.driver.mailbox import Mailbox
-from airflow_logio.runtime.driver.read_results import Exhausted, HandedOver, ReadBatch, Stored
+from airflow_logio.runtime.driver.sources.read_results import Exhausted, HandedOver, ReadBatch, Stored
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch.start_run import operator_shapes
 from airflow_logio.runtime.payloads import Payloads

@@ -16,9 +16,9 @@ from airflow_logio.protocol.effects import SetAside
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.driver.jobs import TableJobs
 from airflow_logio.runtime.driver.logics.stateful_logic import StatefulLogic
 from airflow_logio.runtime.driver.logics.stateless_logic import StatelessLogic
+from airflow_logio.runtime.driver.spark_jobs.jobs import TableJobs
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from tests.support.logics import FEED, Group, end, fed, of
 from tests.support.waiting import eventually

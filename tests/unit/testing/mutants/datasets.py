@@ -14,7 +14,7 @@ from airflow_logio.runtime.datasets.chains import Chains, Duplicate, Step
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.publications import Publication
 from airflow_logio.runtime.driver.dataset_rows import DatasetRows
-from airflow_logio.runtime.driver.frame_reads import discard
+from airflow_logio.runtime.driver.spark_jobs.frame_reads import discard
 from airflow_logio.runtime.payloads import sweeping
 from airflow_logio.runtime.payloads.manifests import DataFile
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads, Payloads

@@ -16,8 +16,8 @@ from airflow_logio.dataflow.unavailability import advice
 from airflow_logio.errors import ConfigurationError, FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
-from airflow_logio.runtime.driver.read_results import Discarded, Forgotten
-from airflow_logio.runtime.driver.source_access import SourceAccess
+from airflow_logio.runtime.driver.sources.read_results import Discarded, Forgotten
+from airflow_logio.runtime.driver.sources.source_access import SourceAccess
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads
 from airflow_logio.runtime.payloads.roots import HOW_TO_CONFIGURE
 from airflow_logio.runtime.systems.connections import replay

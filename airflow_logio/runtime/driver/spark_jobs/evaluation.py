@@ -39,11 +39,11 @@ from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.frame_windows import windows_of
 from airflow_logio.runtime.datasets.spark_effects import StoredEvent, store_frame
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
-from airflow_logio.runtime.driver.function_jobs import FunctionJobs
-from airflow_logio.runtime.driver.job_faults import JobFaults
 from airflow_logio.runtime.driver.mailbox import Closed
-from airflow_logio.runtime.driver.side_by_side import SideBySide
-from airflow_logio.runtime.driver.source_frames import Fit, SourceFrames
+from airflow_logio.runtime.driver.spark_jobs.function_jobs import FunctionJobs
+from airflow_logio.runtime.driver.spark_jobs.job_faults import JobFaults
+from airflow_logio.runtime.driver.spark_jobs.side_by_side import SideBySide
+from airflow_logio.runtime.driver.spark_jobs.source_frames import Fit, SourceFrames
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.task_files import AS_PUBLISHED, OWNER_ONLY

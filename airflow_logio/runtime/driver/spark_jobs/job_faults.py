@@ -17,7 +17,7 @@ from airflow_logio.errors import (
     SparkLost,
 )
 from airflow_logio.runtime.driver.mailbox import Closed
-from airflow_logio.runtime.driver.spark_errors import shortened, shuffle_lost, store_fault
+from airflow_logio.runtime.driver.spark_jobs.spark_errors import shortened, shuffle_lost, store_fault
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import EpochPayloads
 

@@ -25,7 +25,7 @@ from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError, 
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.runtime.datasets.dataset_jobs import frame_of_table, lookup
 from airflow_logio.runtime.driver.mailbox import Closed
-from airflow_logio.runtime.driver.spark_errors import shortened, shuffle_lost
+from airflow_logio.runtime.driver.spark_jobs.spark_errors import shortened, shuffle_lost
 from airflow_logio.runtime.driver.spark_session import SparkSessions, partitions_for
 from airflow_logio.runtime.systems.connections import Connections, describe_read, number_of
 

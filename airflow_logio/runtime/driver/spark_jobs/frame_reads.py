@@ -21,7 +21,7 @@ from airflow_logio.runtime.datasets.dataset_jobs import frame_of, lookup, materi
 from airflow_logio.runtime.datasets.driver_written import written_by_driver
 from airflow_logio.runtime.datasets.read_keys import MOST_ASKED, MOST_IN_DRIVER, asked_keys, distinct_keys, too_many
 from airflow_logio.runtime.datasets.row_readers import TableRows, looked_up_frame, rows_frame
-from airflow_logio.runtime.driver.spark_errors import shortened
+from airflow_logio.runtime.driver.spark_jobs.spark_errors import shortened
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset

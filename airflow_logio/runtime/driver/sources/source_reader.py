@@ -33,17 +33,17 @@ from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.runtime.datasets.evaluated import Evaluated
 from airflow_logio.runtime.datasets.sent_columns import SentColumns
 from airflow_logio.runtime.datasets.spark_effects import store_nothing, stored_events
-from airflow_logio.runtime.driver.evaluation import LEAST_ATTEMPTS, Evaluation
 from airflow_logio.runtime.driver.mailbox import Closed, Mailbox
-from airflow_logio.runtime.driver.read_results import (
+from airflow_logio.runtime.driver.sources.read_results import (
     Exhausted,
     HandedOver,
     ReadBatch,
     ReadFrame,
     Stored,
 )
-from airflow_logio.runtime.driver.source_access import SourceAccess
-from airflow_logio.runtime.driver.source_clearing import SourceClearing, needed_payloads
+from airflow_logio.runtime.driver.sources.source_access import SourceAccess
+from airflow_logio.runtime.driver.sources.source_clearing import SourceClearing, needed_payloads
+from airflow_logio.runtime.driver.spark_jobs.evaluation import LEAST_ATTEMPTS, Evaluation
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads
 from airflow_logio.runtime.payloads.stored_effects import store_effect, stored_batches
 from airflow_logio.runtime.systems.connections import Connections, replay

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_logio.runtime.driver.mailbox import Closed
-from airflow_logio.runtime.driver.side_by_side import SideBySide
+from airflow_logio.runtime.driver.spark_jobs.side_by_side import SideBySide
 from tests.support.waiting import eventually
 
 

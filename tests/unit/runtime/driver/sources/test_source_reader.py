@@ -16,8 +16,15 @@ from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder
 from airflow_logio.runtime.driver.mailbox import Bound, Mailbox
-from airflow_logio.runtime.driver.read_results import Discarded, Exhausted, Forgotten, HandedOver, ReadBatch, Stored
-from airflow_logio.runtime.driver.source_reader import SourceReader, without_plan
+from airflow_logio.runtime.driver.sources.read_results import (
+    Discarded,
+    Exhausted,
+    Forgotten,
+    HandedOver,
+    ReadBatch,
+    Stored,
+)
+from airflow_logio.runtime.driver.sources.source_reader import SourceReader, without_plan
 from airflow_logio.runtime.payloads import EpochPayloads, Payloads
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from tests.support.waiting import eventually

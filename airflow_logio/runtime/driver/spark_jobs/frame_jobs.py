@@ -15,10 +15,10 @@ from airflow_logio.protocol.values import SENT_SCHEMA, Port
 from airflow_logio.runtime.datasets.dataset_jobs import materialized_sets
 from airflow_logio.runtime.datasets.dataset_parts import frame_of_sets
 from airflow_logio.runtime.datasets.evaluated import Evaluated
-from airflow_logio.runtime.driver.evaluation import Evaluation
-from airflow_logio.runtime.driver.frame_reads import FrameReads, ReadEffect, discard
-from airflow_logio.runtime.driver.jobs import JobRunner
 from airflow_logio.runtime.driver.logics.frame_logic import other_columns
+from airflow_logio.runtime.driver.spark_jobs.evaluation import Evaluation
+from airflow_logio.runtime.driver.spark_jobs.frame_reads import FrameReads, ReadEffect, discard
+from airflow_logio.runtime.driver.spark_jobs.jobs import JobRunner
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
 

@@ -1,0 +1,1 @@
+"""The threads of sources: what is read, cleared up, and asked of external systems."""
