@@ -1,4 +1,4 @@
-# Everything a contributor runs. `make help` lists it; a fresh clone needs Python 3.11 or later and nothing else.
+# Everything a contributor runs. `make help` lists it; a fresh clone needs Python 3.11 or later, and Java 17 or 21 for Spark.
 
 PYTHON ?= python3
 VENV := .venv

@@ -1,4 +1,4 @@
-"""DAG `logio_revenue`: the smallest complete pipeline, as two Spark applications."""
+"""DAG `logio_revenue`: the smallest complete pipeline, in two drivers."""
 
 # [START dag]
 from airflow.sdk import DAG, Param

@@ -1,4 +1,4 @@
-"""DAG `logio_sales`: the sales pipeline, one Spark application per operator group."""
+"""DAG `logio_sales`: the sales pipeline, one driver per operator group."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ with DAG(
     doc_md="""
 ### The sales pipeline, exactly once
 
-Four operator groups, each a Spark application of its own: `ingest` feeds `totals` and `hourly`, `hourly` feeds `publish`.
-They run side by side, connected by the log (connection `logio_default`), and write to the warehouse (`warehouse_db`).
+Four operator groups, each with a driver of its own: `ingest` feeds `totals` and `hourly`, `hourly` feeds `publish`.
+The driver of `hourly` is a Spark application, the others are plain Python. They run side by side, connected by the log (connection `logio_default`), and write to the warehouse (`warehouse_db`).
 
 What to look at:
 

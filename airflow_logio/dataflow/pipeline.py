@@ -153,7 +153,7 @@ class Pipeline:
         allow. It may be changed between a driver and its successor, as Spark settings may.
 
         With ``standby=1`` a second process stands by on the driver's machine, with everything imported and its Spark session
-        made. When the driver dies, it takes its place within a second, and starts the next one. It needs about as much memory
+        made. When the driver dies, it takes its place, and starts the next one. It needs about as much memory
         as an idle driver. Each replica of a replicated group has one of its own.
         """
         self._open()
