@@ -119,7 +119,10 @@ class OperatorFailed(LogioError):
 
 class SparkLost(LogioError):
     """The Spark of this driver is gone, or its session. The driver makes another session of its Spark Connect server; one
-    whose own JVM is gone ends, and is recovered."""
+    whose own JVM is gone ends, and is recovered. So does one in which a thread of the lost epoch does not end
+    (`must_end`)."""
+
+    must_end = False
 
 
 # --- stop: this process was replaced ---------------------------------------------------------------------------------

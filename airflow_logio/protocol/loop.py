@@ -191,6 +191,7 @@ class GroupLoop:
         self.note(now)
         if self.draining:
             self.protocol.end_source(operator)
+            self._readers.drain(operator, cut_short=True)  # it may be asking what follows, which no one wants to know
         else:
             self._handed_over.add(operator)
 

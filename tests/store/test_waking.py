@@ -137,6 +137,18 @@ def test_a_flag_that_a_replaced_driver_has_cleared_is_set_again(pair: Pair) -> N
     assert pair.seconds() < LATE / 2 and pair.found()
 
 
+def test_who_becomes_busy_after_a_wait_in_vain_is_notified_no_more(pair: Pair) -> None:
+    """What its senders would say, no one would read."""
+    pair.park()
+    pair.send(announced=False)
+    assert pair.seconds(SOON) >= SOON
+    assert pair.found() and not pair.receiver.will_hear() and pair.is_parked()
+    for _ in range(BUSY_LOOKS - 1):
+        pair.send()
+        assert pair.found() and not pair.receiver.will_hear()
+    assert not pair.is_parked()
+
+
 def test_a_wait_that_ends_in_vain_says_nothing_again(pair: Pair) -> None:
     pair.park()
     with counted_statements(pair.store.engine) as statements:

@@ -10,25 +10,29 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.replication import Routes
-from airflow_logio.dataflow.sources import RangeSource
-from airflow_logio.errors import ConfigurationError, EpochVoid, FailurePoint, Fenced, LogInconsistent, OperatorFailed
+from airflow_logio.errors import (
+    ConfigurationError,
+    EpochVoid,
+    FailurePoint,
+    Fenced,
+    LogInconsistent,
+    OperatorFailed,
+    SparkLost,
+)
 from airflow_logio.protocol.commit_queue import HandOver
 from airflow_logio.protocol.group import GroupProtocol
-from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
-from airflow_logio.protocol.values import Event, Port
-from airflow_logio.protocol.write_queue import Applied, Compared
 from airflow_logio.runtime.driver.back_pressure import BackPressure
 from airflow_logio.runtime.driver.channel import Channel
 from airflow_logio.runtime.driver.committer import Committer, not_kept
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
+from airflow_logio.runtime.driver.first_failure import may_be_tried_again
 from airflow_logio.runtime.driver.garbage import Collection
 from airflow_logio.runtime.driver.generation import Generation
 from airflow_logio.runtime.driver.lanes import lanes_of
@@ -36,20 +40,11 @@ from airflow_logio.runtime.driver.load import Doing
 from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.runtime.driver.made_again import replay_of
 from airflow_logio.runtime.driver.mailbox import Mailbox
-from airflow_logio.runtime.driver.sources.read_results import (
-    Discarded,
-    Exhausted,
-    Forgotten,
-    HandedOver,
-    ReadBatch,
-    ReadFrame,
-    Stored,
-)
+from airflow_logio.runtime.driver.observer import Observer
 from airflow_logio.runtime.driver.sources.source_reader import PLAN, SourceReader, SourceReaders, without_plan
 from airflow_logio.runtime.driver.spark_jobs.evaluation import Evaluation, has_chains
 from airflow_logio.runtime.driver.spark_jobs.function_jobs import FunctionJobs
 from airflow_logio.runtime.driver.spark_jobs.job_cancel import JobCancel
-from airflow_logio.runtime.driver.spark_jobs.jobs import Generated
 from airflow_logio.runtime.driver.sweeps import sweeps_of
 from airflow_logio.runtime.driver.write_executors import Executors
 from airflow_logio.runtime.driver.writer_threads import writer_threads
@@ -135,8 +130,8 @@ class GroupEpoch:
         protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {name: self._pipeline.operators[name] for name in names}
         self._mailbox = Mailbox(settings.prefetch)
-        self._failure: BaseException | None = None
-        """What the first thread that failed has raised."""
+        self._refusal: BaseException | None = None
+        """What the log has said first when it refused a thread."""
         self._load.watch(self._mailbox.waiting)
         self._payloads = self._open_payloads(epoch)
         self._bodies = Bodies(self._payloads)
@@ -169,8 +164,6 @@ class GroupEpoch:
         )
         self._writers = writer_threads(self._members, slots, executors, self._bodies, self._mailbox.put, self._fail)
         self._sources = SourceReaders()
-        self._working: Sequence[threading.Thread] = ()
-        """Threads that have not ended when the epoch had to."""
         self._back_pressure: BackPressure
         """Exists once the threads have started: it depends on what the log says was sent."""
         self._generation = Generation(
@@ -192,6 +185,7 @@ class GroupEpoch:
             self._collection,
             {name: without_plan(first[name]) for name in first if name in self._members},
         )
+        self._observer = Observer(self._loop, self._members, self._generation, self._load)
 
     def _routes_of(self, dispatcher: str) -> Routes:
         return self._back_pressure.routes[dispatcher]
@@ -220,32 +214,53 @@ class GroupEpoch:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Drive the group; True if it has finished, False if it was asked to halt. Raises what a thread raised."""
-        for_good, is_left = True, False
+        """Drive the group; True if it has finished, False if it was asked to halt. Raises what a thread raised.
+
+        If this process may begin another epoch, nothing of this one is left when it returns: what does not answer is named
+        by the error, or in the log, and the error is one with which the process ends.
+        """
         try:
             with moves_explain(self._session, self._slots):
                 self._begin()
                 crash_here(CrashPoint.AFTER_RECOVERY)
                 finished = self._drive()
-        except EpochVoid:
-            for_good = False
+        except EpochVoid as void:
+            if left := self._stop(VOID, for_good=False):
+                raise left from void
             raise
-        except OperatorFailed as error:
-            for_good = not error.is_first  # else this process may try again
+        except (OperatorFailed, SparkLost) as error:
+            self._stop_after(error)
             raise
-        finally:
-            is_left = self._stop(for_good=for_good)
+        except BaseException:
+            self._stop("the group failed", for_good=True)
+            raise
+        left = self._stop("the group was asked to halt", for_good=True)
         if not finished:
-            if is_left:
-                raise self._left_behind("the group was asked to halt")
+            if left is not None:
+                raise left
             with moves_explain(self._session, self._slots):
                 self._raise_refusal()
         return finished
 
+    def _stop_after(self, error: OperatorFailed | SparkLost) -> None:
+        """Stop; the process may begin again. If it cannot, the error stays the one that is reported."""
+        if isinstance(error, SparkLost):
+            begins_again = self._settings.sessions.may_return()
+        else:
+            begins_again = may_be_tried_again(error, self._session.ref.incarnation)
+        left = self._stop("the group failed", for_good=not begins_again)
+        if left is None or not begins_again:
+            return
+        log.error("this process cannot begin again: %s", left)
+        if isinstance(error, SparkLost):
+            error.must_end = True
+        else:
+            error.is_first = False
+
     def _raise_refusal(self) -> None:
         """A commit under way may be refused while the group is about to halt: what the log said must not be hidden."""
-        if isinstance(self._failure, EpochVoid | Fenced | LogInconsistent):
-            raise self._failure
+        if self._refusal is not None:
+            raise self._refusal
 
     def _begin(self) -> None:
         started = time.monotonic()
@@ -295,11 +310,11 @@ class GroupEpoch:
                 self._evaluation,
             )
 
-    def _stop(self, *, for_good: bool) -> bool:
+    def _stop(self, why: str, *, for_good: bool) -> OperatorFailed | None:
         """Join every thread: nothing of this epoch may reach the log or an external system beside the next one.
 
-        What does not answer is not waited for for ever: then the process must end, and this raises `OperatorFailed`, unless
-        it ends anyway (`for_good`). True if a thread that may write is left then.
+        What does not answer is not waited for for ever: then the process must end, and this returns what it does not get an
+        answer from. For a process that ends anyway (`for_good`), a read that is left is no matter.
         """
         self._mailbox.close()
         self._load.watch(None)
@@ -319,18 +334,13 @@ class GroupEpoch:
         patience = SOURCE_PATIENCE_SECONDS if for_good else REBUILD_PATIENCE_SECONDS
         blocked = [point for source in self._sources.values() if (point := source.stop(patience=patience))]
         if blocked and not for_good:
-            raise _no_answer(str(blocked[0]), blocked[0], patience, VOID)
-        self._working = _still_alive(working, WORK_PATIENCE_SECONDS)
-        self._jobs.end()
-        if self._working and not for_good:
-            raise self._left_behind(VOID)
-        return bool(self._working)
-
-    def _left_behind(self, why: str) -> OperatorFailed:
-        """A job, a write or an evaluation has not ended."""
-        thread = self._working[0]
-        call = self._settings.connections.calls.of(thread)
-        what, point = (thread.name, None) if call is None else (str(call), call.point)
+            self._jobs.end()
+            return _no_answer(str(blocked[0]), blocked[0], patience, why)
+        left = [*_still_alive(working, WORK_PATIENCE_SECONDS), *self._jobs.end()]
+        if not left:
+            return None
+        call = self._settings.connections.calls.of(left[0])
+        what, point = (left[0].name, None) if call is None else (str(call), call.point)
         return _no_answer(what, point, WORK_PATIENCE_SECONDS, why)
 
     # --- the main thread ----------------------------------------------------------------------------------------------
@@ -346,7 +356,7 @@ class GroupEpoch:
             self._drain_if_asked()  # what was read since the group was asked is not read further
             taken = 0
             while item is not None:
-                self._observe(item)
+                self._observer.observe(item)
                 taken += 1
                 if taken >= MAX_EVENTS_PER_STEP or self._loop.wants_to_commit():
                     break
@@ -376,57 +386,6 @@ class GroupEpoch:
     def _accepts_inputs(self) -> bool:
         return self._loop.accepts_inputs(self._back_pressure.is_full)
 
-    def _observe(self, item: Any) -> None:
-        loop, now = self._loop, time.monotonic()
-        match item:
-            case (Port() as receiver, Event() as event):
-                self._load.took(1, event.records)
-                loop.deliver(receiver, event, now)
-            case ReadBatch() | ReadFrame() | Stored() | HandedOver() | Exhausted():
-                self._observe_source(item, now)
-            case Discarded(operator, action_id):
-                loop.discarded(operator, action_id, now)
-            case Forgotten(operator, action_id):
-                loop.forgotten(operator, action_id, now)
-            case Generated():
-                self._observe_job(item, now)
-            case Compared():
-                loop.compared(item, now)
-            case Applied():
-                loop.applied(item, now)
-            case Failure(error):
-                raise error
-
-    def _observe_source(self, item: ReadBatch | ReadFrame | Stored | HandedOver | Exhausted, now: float) -> None:
-        loop = self._loop
-        match item:
-            case ReadBatch(operator, table, offset, about):
-                outputs = self._members[operator].outputs if table.num_rows else ()
-                emits = [Emit(port, table, table.num_rows, about=about) for port in outputs]
-                loop.emit(operator, emits, offset, now)
-            case ReadFrame(operator, payload, records, offset, about):
-                source = self._members[operator]
-                schema = payload.schema if isinstance(source, RangeSource) else None  # others have one read action
-                loop.emit(operator, [Emit(source.outputs[0], payload, records, about=about)], offset, now, schema)
-            case Stored(operator, ref, records, end):
-                if loop.reads_on(operator):
-                    loop.store_effect(operator, ref, records, now)
-                    if end is not None:
-                        loop.end_read(operator, end.next_action, now)
-            case HandedOver(operator):
-                loop.used_whole(operator, now)
-            case Exhausted(operator, next_action):
-                loop.end_read(operator, next_action, now)
-
-    def _observe_job(self, job: Generated, now: float) -> None:
-        """The end of a job is a step of its own: Output Sets logged, Input Sets done, state serialized."""
-        self._generation.note_columns(job)
-        self._loop.generated(job.operator, job.results, job.reads, now)
-        for inset_id, error in job.aside:
-            self._loop.set_aside(job.operator, inset_id, error, now)
-        if job.is_last:
-            self._generation.finished(job.operator)
-
     def _close(self) -> None:
         self._load.now(Doing.BLOCKED)  # the committer lets in so much, and then makes wait
         effects = self._loop.close()
@@ -436,7 +395,7 @@ class GroupEpoch:
     def _finish(self) -> bool:
         """Commit the end of the group; False if news came first."""
         if (news := self._mailbox.get(0, inputs=False)) is not None:
-            self._observe(news)
+            self._observer.observe(news)
             return False
         crash_here(CrashPoint.BEFORE_FINISH)
         self._loop.finish()
@@ -449,7 +408,8 @@ class GroupEpoch:
     # --- called by threads --------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
-        self._failure = self._failure or error
+        if isinstance(error, EpochVoid | Fenced | LogInconsistent):
+            self._refusal = self._refusal or error
         self._mailbox.put(Failure(error))
 
     def _release(self, durable: HandOver) -> None:

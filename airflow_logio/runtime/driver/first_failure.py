@@ -5,17 +5,22 @@ from __future__ import annotations
 from airflow_logio.errors import FailedAtOnce, OperatorFailed
 
 
+def may_be_tried_again(error: OperatorFailed, incarnation: int) -> bool:
+    """Whether the process that met it may try once more: a recovery spends budget, and its driver would meet it, too."""
+    return incarnation == 1 and error.is_first and error.at is not None
+
+
 class FirstFailure:
     """What the first incarnation of a group remembers of such an error, over its epochs."""
 
     def __init__(self, incarnation: int) -> None:
-        self._is_first_driver = incarnation == 1
+        self._incarnation = incarnation
         self._point: str | None = None
 
     def check(self, error: OperatorFailed) -> None:
         """Return if the group may try again in this process. Raises `FailedAtOnce` if it has and failed at the same place,
         and `error` itself where a new driver is to try."""
-        if not self._is_first_driver or not error.is_first or error.at is None:
+        if not may_be_tried_again(error, self._incarnation):
             raise error
         if self._point == str(error.at):
             raise FailedAtOnce(

@@ -253,7 +253,7 @@ class Driver:
                     log.warning("%s\ntrying again in this process, from the log", error)
                     life.void()
                 except SparkLost as error:
-                    if not self._sessions.returns():
+                    if error.must_end or not self._sessions.returns():
                         raise
                     log.warning(
                         "%s\nanother session is being made; what was under way begins again, from the log", error

@@ -110,11 +110,15 @@ class SparkSessions:
             return isinstance(silence, SparkLost) or not isinstance(silence, LogioError)
         return self._engine.is_lost(session, error)
 
+    def may_return(self) -> bool:
+        """Whether another session can follow a lost one in this process."""
+        return self._engine.may_return()
+
     def returns(self) -> bool:
         """After a loss: whether another session is on its way. Called when no thread works with the lost one any more."""
         now = time.monotonic()
         self._lost_at = [*(at for at in self._lost_at if now - at < LOSSES_SECONDS), now]
-        if not self._engine.may_return() or len(self._lost_at) > MOST_LOSSES:
+        if not self.may_return() or len(self._lost_at) > MOST_LOSSES:
             return False
         self._session, self._error, self._thread = None, None, None
         self.begin()

@@ -157,6 +157,9 @@ class PostgresWaker(Waker):
         self._listening: Any = None
         self._sending = Statements(engine, **NOT_DURABLE)
         self._parked = False
+        """Whether it counts on being notified."""
+        self._says_parked = False
+        """Whether the row may say so, as far as this driver has changed it: then its senders notify it."""
         self._only_polls = False
         self._timed_out = False
         self._found = 0
@@ -192,7 +195,7 @@ class PostgresWaker(Waker):
         self._found += 1
         if self._timed_out:
             self._parked = False
-        elif self._parked and self._found >= BUSY_LOOKS:
+        if self._says_parked and self._found >= BUSY_LOOKS:
             self._unpark()
         return self._parked
 
@@ -226,7 +229,7 @@ class PostgresWaker(Waker):
 
     def _set_parked(self, parked: bool) -> None:
         self._send(_park(), {"run_id": self._ref.run_id, "group_name": self._ref.group, "parked": parked})
-        self._parked = parked
+        self._parked = self._says_parked = parked
 
     def announce(self, groups: Sequence[str]) -> None:
         try:

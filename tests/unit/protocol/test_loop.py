@@ -205,8 +205,10 @@ def test_a_drain_waits_for_a_stored_effect() -> None:
     assert drained(epoch) == [("source", "to its end")]
     epoch.loop.emit("source", [Emit("out", [1], 1)], 1, 0.0)
     assert [e.event.kind for e in of(fx.LogEvent, epoch.loop.close())] == [Kind.DATA]
+    epoch.told.clear()
     epoch.loop.used_whole("source", 0.0)
     assert [e.event.kind for e in of(fx.LogEvent, epoch.loop.close())] == [Kind.END]
+    assert epoch.told == [("source", "cut short")], "its reader may be asking what follows, and may fail at that"
 
 
 def test_a_drain_ends_a_source_whose_stored_effect_is_used_whole() -> None:

@@ -373,9 +373,10 @@ class Evaluation:
     def _unavailable(self, error: LogUnavailable) -> NoReturn:
         """The payload store is unavailable, or executors are lost with what others need, which only these threads notice:
         said, and for `replay_seconds` only."""
-        self._unavailable_since = self._unavailable_since or time.monotonic()
+        since = self._unavailable_since or time.monotonic()  # another thread may have it back meanwhile, and say so
+        self._unavailable_since = since
         self._in_vain += 1
-        waited, limit = time.monotonic() - self._unavailable_since, self._settings.connections.replay_seconds
+        waited, limit = time.monotonic() - since, self._settings.connections.replay_seconds
         if waited < limit or self._in_vain < LEAST_ATTEMPTS:
             log.warning("%s; evaluated again", error)
             raise error

@@ -12,6 +12,8 @@ log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 0.5
 """Jobs are cancelled so often until the threads that started them have ended: one may just have been submitted."""
+ANSWER_SECONDS = 10.0
+"""How long Spark is waited for after that. It has no time-out of its own, and does not answer while its JVM stands still."""
 
 
 class JobCancel:
@@ -29,11 +31,13 @@ class JobCancel:
             self._thread = threading.Thread(target=self._cancel, name="logio-cancel", daemon=True)
             self._thread.start()
 
-    def end(self) -> None:
-        """The threads that start jobs have ended."""
+    def end(self) -> Sequence[threading.Thread]:
+        """The threads that start jobs have ended. Returns the one that cancels if Spark does not answer it."""
         self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._thread is None:
+            return []
+        self._thread.join(ANSWER_SECONDS)
+        return [self._thread] if self._thread.is_alive() else []
 
     def _cancel(self) -> None:
         while True:

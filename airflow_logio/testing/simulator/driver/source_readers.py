@@ -106,8 +106,6 @@ class Reading:
         if source.stored is not None and not source.handed_over:
             source.handed_over = True
             self._driver.loop.used_whole(name, self._driver.now)
-            if not self._driver.loop.reads_on(name):
-                del self.sources[name]
             return True
         del self.sources[name]
         following = self._driver.world.scenario.sources[name].actions[source.action + 1 :]
