@@ -207,8 +207,8 @@ def test_a_drain_waits_for_a_stored_effect() -> None:
     assert [e.event.kind for e in of(fx.LogEvent, epoch.loop.close())] == [Kind.DATA]
     epoch.told.clear()
     epoch.loop.used_whole("source", 0.0)
-    assert [e.event.kind for e in of(fx.LogEvent, epoch.loop.close())] == [Kind.END]
     assert epoch.told == [("source", "cut short")], "its reader may be asking what follows, and may fail at that"
+    assert [e.event.kind for e in of(fx.LogEvent, epoch.loop.close())] == [Kind.END]
 
 
 def test_a_drain_ends_a_source_whose_stored_effect_is_used_whole() -> None:
