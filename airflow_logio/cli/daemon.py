@@ -18,6 +18,7 @@ from airflow_logio.cli.connection_file import ConnectionUrls, variable
 from airflow_logio.cli.preparation import reopen
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.protocol.states import RunState
+from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.launch.spark_arguments import SparkArguments, SparkTarget
@@ -122,7 +123,9 @@ def _context(
     store: LogStore, log: str | None, known: ConnectionUrls, run: Run, group: str, master: str | None, work_dir: Path
 ) -> LaunchContext:
     """As the group's own task launches it, with connections as this machine knows them. Raises `ConfigurationError`."""
-    recipe = store.launch_recipe(run.run_id, group)
+    recipe = store.launch_recipe(
+        run.run_id, members_of(run, group)[0]
+    )  # a replicated group is scaled as its first replica is
     if recipe is None:
         raise ConfigurationError(
             f"the log does not say how group {group!r} of run {run.spec.key} is launched: its task has not run yet"

@@ -13,9 +13,9 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import imported, reference, resolve
-from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
+from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of, work_left
 from airflow_logio.operators._task.written_assets import assets_of, extras
-from airflow_logio.protocol.states import CONCLUDED, RunState
+from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 
@@ -88,8 +88,7 @@ class LogioAssetsOperator(BaseOperator):
             return [(run, _OF_ONE_RUN[run.state]) for run in reversed(runs) if run.state in _OF_ONE_RUN]
         run = run_of(store, pipeline, context, self.run_uid)
         check_current(run)
-        left = [f"{one.group} ({one.state.value})" for one in store.groups(run.run_id) if one.state not in CONCLUDED]
-        if left:
+        if left := work_left(store, run):
             raise AirflowException(f"run {run.spec.key} is not finished: {', '.join(left)}")
         aside = len(store.quarantined(run.run_id))
         if aside and not self.with_quarantine:

@@ -12,10 +12,9 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.openlineage_answers import lineage_of
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
-from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of
+from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of, work_left
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.replicas import base_operator
-from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.runtime.supervision.tidying import clear_up
 from airflow_logio.store.quarantine_records import QuarantinedInputSet
 from airflow_logio.store.records import Run
@@ -59,14 +58,14 @@ class LogioFinishRunOperator(BaseOperator):
             check_current(run)
             finished = call("finishing the run", lambda: store.finish_run(run.run_id))
             groups = call("reading the groups", lambda: store.groups(run.run_id))
+            left = [] if finished else call("reading what is left", lambda: work_left(store, run))
             if finished:
                 clear_up(LogioHook(self.logio_conn_id).get_payloads(), store, run)
             aside = call("looking for quarantine", lambda: store.quarantined(run.run_id))
             say_status(self.log, store, run.uid, self.logio_conn_id)
         if not finished:
-            open_groups = [f"{g.group} ({g.state.value})" for g in groups if g.state not in CONCLUDED]
             raise AirflowFailException(
-                f"run {run.spec.key} is not finished: {', '.join(open_groups)}. Clear the tasks of these groups; "
+                f"run {run.spec.key} is not finished: {', '.join(left)}. Clear the tasks of these groups; "
                 "they resume where they stopped"
             )
         self._report_quarantine(run, aside)

@@ -124,6 +124,7 @@ class LogioPipelineGroup(TaskGroup):
                 launch_seconds=launch_seconds,
                 recovery_budget=recovery_budget,
             )
+            _check_only_start(start)
             if supervised or notifies:
                 start >> LogioSuperviseOperator(
                     task_id=SUPERVISE if supervised else NOTIFY,
@@ -176,6 +177,17 @@ def _tasks_of(pipeline: Pipeline, group: str, *, each: bool) -> list[tuple[str, 
             f"replicated groups are {list(pipeline.replicated)}"
         )
     return [(f"{group}_{number}", number) for number, _ in enumerate(pipeline.replicated[group].replicas, start=1)]
+
+
+def _check_only_start(start: LogioStartRunOperator) -> None:
+    """A DAG run has one run of a pipeline: the start of a second one would find the first, whatever its parameters."""
+    for other in start.dag.tasks:
+        if isinstance(other, LogioStartRunOperator) and other is not start and other.pipeline == start.pipeline:
+            raise PipelineDefinitionError(
+                f"tasks {other.task_id!r} and {start.task_id!r} of DAG {start.dag.dag_id!r} start a run of the same "
+                f"pipeline, {start.pipeline!r}, and a DAG run has one run of each pipeline: put them into two DAGs, "
+                "or define the pipeline twice, under two names"
+            )
 
 
 def _check_names(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -238,7 +239,8 @@ class LogioSparkOperator(BaseOperator):
         """The trigger saw something to do. Reads from the log what it is, since it may have been done meanwhile."""
         cause = event.get("cause")
         if event["state"] == "error":
-            raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
+            with self._place_is_given_up(context):
+                raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
         self.log.info("Group %s, incarnation %s: %s", event["group"], event["incarnation"], cause or event["state"])
         recovers = event["state"] == GroupState.DEAD.value
         return self._work(context, asked=False, recovers=recovers, relayed=event.get("relayed", {}))
@@ -273,8 +275,14 @@ class LogioSparkOperator(BaseOperator):
     def _work(
         self, context: Mapping[str, Any], *, asked: bool, recovers: bool, relayed: Mapping[str, Sequence[int]]
     ) -> dict[str, Any]:
-        try:
+        with self._place_is_given_up(context):
             return self._launch_and_watch(context, asked=asked, recovers=recovers, relayed=relayed)
+
+    @contextmanager
+    def _place_is_given_up(self, context: Mapping[str, Any]) -> Iterator[None]:
+        """By an attempt that fails, if no other one follows."""
+        try:
+            yield
         except Exception as error:
             if self.own_place and (isinstance(error, AirflowFailException) or is_last_try(context["ti"])):
                 self._give_up_place(context)
@@ -344,6 +352,8 @@ class LogioSparkOperator(BaseOperator):
         while True:
             sighting, launched = task.advance(recovers=recovers or task.is_left())
             relay.look(sighting)
+            if sighting.state is GroupState.RETIRED:  # it sleeps, and a run that was given up wakes no one
+                check_current(task.context.store.patience.call("finding the run", task.run_now))
             if sighting.statuses:
                 link(spark_ui.address(sighting.statuses))
             if launched or (recovers and sighting.is_dead):

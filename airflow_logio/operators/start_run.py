@@ -112,11 +112,17 @@ class LogioStartRunOperator(BaseOperator):
         self.budget = recovery_budget_of(recovery_budget)
 
     def execute(self, context: Mapping[str, Any]) -> str:
-        """Raises `ConfigurationError` for a wrong parameter and for tables in a database that is neither PostgreSQL nor
-        SQLite, `IncompatibleRun` for a changed pipeline.
+        """Raises `ConfigurationError` for a wrong parameter, for a mapped task, and for tables in a database that is neither
+        PostgreSQL nor SQLite, `IncompatibleRun` for a changed pipeline.
 
         Raises `OtherRunUnfinished`, which says what to do.
         """
+        map_index = getattr(context["ti"], "map_index", None)
+        if map_index is not None and map_index >= 0:
+            raise ConfigurationError(
+                f"task {self.task_id!r} is mapped, and a DAG run has one run of each pipeline: all its instances would share "
+                "the first one's. Trigger a DAG run for each set of parameters (map a TriggerDagRunOperator)"
+            )
         pipeline, ref = resolve(self.pipeline)
         code = collect(ref)
         dag_id, run_id = identity(context)

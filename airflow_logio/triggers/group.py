@@ -20,19 +20,19 @@ from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState
+from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState, RunState
 from airflow_logio.runtime.figures.spark_ui import SparkUi
 from airflow_logio.runtime.figures.whole_group import members_of, reports
 from airflow_logio.runtime.scaling.requests import launches_by_task
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
-from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed, on_its_way
+from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed, on_its_way, put_off
 from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
 from airflow_logio.runtime.supervision.own_place import give_up_place
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import KilledTask, Run, RunSight
+from airflow_logio.store.records import Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
@@ -154,6 +154,7 @@ class LogioGroupTrigger(LogTrigger):
                 self.log.info("Group %s keeps running: its task was cleared (state %s)", self.group, state)
                 return
             if present == halted:
+                await self._as_soon_as_the_log_answers(self._drop_note)
                 if self.own_place:  # of a replica that was not in use nothing is halted, and another may take its place
                     await self._as_soon_as_the_log_answers(self._give_up_place)
                 return
@@ -206,8 +207,10 @@ class LogioGroupTrigger(LogTrigger):
             self._tell_no_more()
             self._observers = self._begin(store, sight.run)
         observers = self._observers
-        if any(one.killed is not None for one in sight.groups if one.group in observers.watcher.members):
-            note_killed(store, sight.run, self.group, None)  # from here on Airflow tells this trigger
+        members = observers.watcher.members
+        noted = next((one.killed for one in sight.groups if one.killed is not None and one.group in members), None)
+        if noted is not None:
+            put_off(store, sight.run, self.group, noted)
         sighting = observers.watcher.judge(sight.groups, look.asked_at)
         self.incarnations |= sighting.incarnations
         if (warning := observers.supervision.warning(look.supervisors)) is not None:
@@ -216,7 +219,8 @@ class LogioGroupTrigger(LogTrigger):
         self._show_drivers(observers, sighting, look.output.get(sight.run.run_id, ()))
         one, state = sighting.decides, sighting.state
         needs_replica = self.own_place and bool(sighting.statuses) and self._needs_replica(sight)
-        wakes = state in WAKING or is_left_dead or needs_replica or (self.own_place and sighting.is_dead)
+        given_up = sight.run.state is RunState.SUPERSEDED  # of a group that sleeps nothing else says so
+        wakes = state in WAKING or is_left_dead or needs_replica or given_up or (self.own_place and sighting.is_dead)
         figures = look.figures.get(sight.run.run_id)
         if wakes:
             figures = store.figures([sight.run.run_id])[sight.run.run_id]
@@ -227,9 +231,9 @@ class LogioGroupTrigger(LogTrigger):
                 observers.running.look(sight.groups, figures)
         if not wakes or one is None or one.status is None:
             return None
-        if self.own_place and (task := self._task()) is not None:
+        if noted is not None:
             # Until a worker has it, which may take long, no process is told if a person ends it.
-            note_killed(store, sight.run, self.group, on_its_way(task))
+            note_killed(store, sight.run, self.group, on_its_way(noted))
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
 
@@ -248,15 +252,9 @@ class LogioGroupTrigger(LogTrigger):
         asked = [one for one in sight.requests if one.group == whole and one.state in OPEN_SCALING]
         return any(name in own for one in asked for name in launches_by_task(sight.run, sight.groups, one))
 
-    def _task(self) -> KilledTask | None:
-        """The task that this trigger watches for, as it is asked after."""
-        ti = getattr(self, "task_instance", None)
-        if ti is None:
-            return None
-        map_index = getattr(ti, "map_index", -1)
-        number = -1 if map_index is None else map_index
-        of_replica = replicated_group(self.group) != self.group
-        return KilledTask(ti.dag_id, ti.run_id, ti.task_id, number, of_replica=of_replica)
+    def _drop_note(self, store: LogStore) -> None:
+        """What the mark meant is done: a group that is resumed from elsewhere must not halt for it once more."""
+        note_killed(store, store.find_run(self.run_uid), self.group, None)
 
     def _present(self, store: LogStore) -> dict[str, int]:
         """Group or replica → incarnation."""

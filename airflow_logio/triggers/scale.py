@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
+from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.scaling.requests import is_due
 from airflow_logio.store.port import LogStore
@@ -62,7 +63,7 @@ class LogioScaleTrigger(LogTrigger):
             store.find_run(self.run_uid)  # its error says what to do
             return False
         request = next((one for one in sight.requests if one.request_id == self.request_id), None)
-        if request is None:
+        if request is None or request.state not in OPEN_SCALING:
             return True
         found = {one.group: one for one in sight.groups}
         return is_due(store, request, [found[name] for name in members_of(sight.run, self.group)])

@@ -29,7 +29,7 @@ from airflow_logio.runtime.supervision.group_watch import Observation
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.tend import launch_if_new, recover_if_dead
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records import GroupStatus, Run
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +84,9 @@ class GroupTask:
         if status is None:
             return False
         if status.state in WAITING and self._is_asked(name):
+            launched = self._restart(status)  # the wish stays if the log becomes unavailable meanwhile
             self._unasked.add(name)
-            return self._restart(status)
+            return launched
         if observation.is_dead and recovers:
             log.warning("Group %s is dead: %s\n%s", name, observation.cause, self._driver_log(status))
             return recover_if_dead(self.context, name, observation)
@@ -118,6 +119,10 @@ class GroupTask:
 
     def _is_asked(self, name: str) -> bool:
         return self.asked and name not in self._unasked
+
+    def run_now(self) -> Run:
+        """The run as the log has it now. Raises `LogUnavailable`."""
+        return self.context.store.find_run(self.context.run.uid)
 
     def is_left(self) -> bool:
         """Whether the group was dead at the last look, and no supervisor recovers it."""

@@ -21,7 +21,7 @@ from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run
-from airflow_logio.store.rules.endings import superseded
+from airflow_logio.store.rules.endings import GroupStates, superseded
 from airflow_logio.store.rules.patience import Patience
 
 TAIL_LINES = 40
@@ -66,6 +66,15 @@ def check_current(run: Run) -> None:
     """Raises AirflowFailException, which says what to do, if the run was given up for a fresh one."""
     if run.state is RunState.SUPERSEDED:
         raise AirflowFailException(superseded(run))
+
+
+def work_left(store: LogStore, run: Run) -> list[str]:
+    """What the run still has to do, in words; empty if it can finish. Raises `LogUnavailable`."""
+    states = {one.group: one.state for one in store.groups(run.run_id)}
+    open_slots = {
+        group: sum(not slot.done for slot in slots) for group, slots in store.slots_of_run(run.run_id).items()
+    }
+    return GroupStates(states, {group: count for group, count in open_slots.items() if count}).left()
 
 
 def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | None) -> Run:

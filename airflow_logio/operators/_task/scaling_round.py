@@ -13,7 +13,7 @@ from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDe
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.runtime.launch.launcher import launch_group
-from airflow_logio.runtime.scaling.requests import Stage, Step, next_step
+from airflow_logio.runtime.scaling.requests import Stage, Step, found_settled, next_step
 from airflow_logio.runtime.supervision.findings import DueScaling
 from airflow_logio.store.records import Run, ScalingRequest
 
@@ -33,6 +33,8 @@ class GroupScaling:
         would not help.
         """
         store = self.launching.store
+        if (settled := found_settled(store, request)) is not None:
+            return settled
         recipe = store.launch_recipe(run.run_id, run.spec.replicated[request.group].replicas[0])
         if recipe is None:
             # In a run of `logio run`, its own process carries the request out.

@@ -101,11 +101,20 @@ def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
     return next_step(context.store, context.run, request, partial(launch_group, context))
 
 
+def found_settled(store: LogStore, request: ScalingRequest) -> Step | None:
+    """How a request has ended: it may have been carried out, or superseded, since it was read. None if it is open."""
+    return settled_step(_as_it_is(store, request))
+
+
+def settled_step(request: ScalingRequest) -> Step | None:
+    return None if request.state in OPEN_SCALING else Step(Stage(request.state.value), request.note)
+
+
 def next_step(store: LogStore, run: Run, request: ScalingRequest, launch: Launch) -> Step:
     """As `carry_out`, for any launcher. Between any two of its transactions anything may happen, or nothing follow."""
-    request = _as_it_is(store, request)  # it may have been carried out, or superseded, since it was read
-    if request.state not in OPEN_SCALING:
-        return Step(Stage(request.state.value), request.note)
+    request = _as_it_is(store, request)
+    if (settled := settled_step(request)) is not None:
+        return settled
     slots = store.slots(run.run_id, request.group)
     run = store.find_run(run.uid)
     statuses = _replicas(store, run, request.group)

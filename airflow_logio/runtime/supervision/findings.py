@@ -11,13 +11,14 @@ no group is considered dead.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.replicas import SlotsSight, replicated_group
 from airflow_logio.protocol.states import ALIVE, ENDED, OPEN_SCALING, RunState
+from airflow_logio.runtime.figures.whole_group import members_of
 from airflow_logio.runtime.scaling.requests import in_question, is_due, look_after
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher, Observation
 from airflow_logio.runtime.supervision.killed_task import is_to_be_asked
@@ -235,10 +236,9 @@ class FailureFinder:
                 unavailable = unavailable or observation.unavailable
                 found = _failure(sight.run, observation)
                 going_on += status.state not in ENDED
-                if status.killed is not None and status.state not in ENDED and is_to_be_asked(status.killed):
-                    killed.append(_kill(sight.run, status.group, status.killed))
                 if found is not None:
                     failed.append(found)
+            killed += _unexplained(sight)
             requests = self._requests(sight, slots)
             going_on += len(requests)
             due += [_due(sight.run, one) for one in requests if self._is_due(sight.run, sight.groups, one)]
@@ -298,6 +298,18 @@ def _failure(run: Run, observation: Observation) -> FailedGroup | None:
     return FailedGroup(
         run.uid, named.pipeline, named.dag_run_id, dead.group, dead.incarnation, cause, detected_at=dead.since
     )
+
+
+def _unexplained(sight: RunSight) -> Iterator[UnexplainedKill]:
+    """The killed tasks that are to be asked after now, of groups that have not ended."""
+    for status in sight.groups:
+        if status.killed is None or not is_to_be_asked(status.killed):
+            continue
+        kill = _kill(sight.run, status.group, status.killed)
+        # The note is with the first replica, which may end before the others.
+        watched = members_of(sight.run, kill.group)
+        if any(one.state not in ENDED for one in sight.groups if one.group in watched):
+            yield kill
 
 
 def _kill(run: Run, group: str, task: KilledTask) -> UnexplainedKill:

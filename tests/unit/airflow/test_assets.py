@@ -134,7 +134,7 @@ def telling(run: Run | None, **more: Any) -> LogioAssetsOperator:
 
 def test_a_finished_run_has_one_event_for_each_of_its_tables(log: LogStore, run: Run, events: Events) -> None:
     drivers = drivers_of(log, run)
-    with pytest.raises(AirflowException, match=r"is not finished: .*totals \(running\)"):
+    with pytest.raises(AirflowException, match=r"is not finished: .*totals is running"):
         events.of(telling(run))
     write(drivers["totals"], "save_totals", 1, 3)
     finish(drivers)

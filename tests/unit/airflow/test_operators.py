@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_logio.errors import ConfigurationError, IncompatibleRun, UnknownRun
+from airflow_logio.errors import ConfigurationError, IncompatibleRun, LogUnavailable, UnknownRun
 from airflow_logio.operators import spark
+from airflow_logio.operators._task import group_task
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.runtime.launch.launcher import launch_group
 from airflow_logio.store.output_port import KEPT_INCARNATIONS
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run
@@ -88,6 +90,16 @@ def test_the_run_is_made_once(log: LogStore, run: Run, params: dict[str, str]) -
     assert (run.spec.pipeline_ref, run.spec.connections) == (REF, WAREHOUSE)
     assert run.spec.params == {"transactions": params["transactions"]}, "only what the pipeline declares"
     assert len(log.list_runs()) == 1
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_mapped_start_is_refused(index: int, log: LogStore, params: dict[str, str]) -> None:
+    """Its instances would all get the run of the first, and be green."""
+    given = context(params=params)
+    given["ti"].map_index = index
+    with pytest.raises(ConfigurationError, match=r"task 's' is mapped, and a DAG run has one run of each pipeline"):
+        LogioStartRunOperator(task_id="s", pipeline=REF, connections=WAREHOUSE).execute(given)
+    assert list(log.list_runs()) == []
 
 
 def test_a_run_keeps_what_it_was_made_with(
@@ -320,6 +332,26 @@ def test_a_clear_restarts_it_and_spends_no_budget(
     deferred(lambda: operator().execute(context(attempt=2, max_tries=4)))
     assert [claim.incarnation for claim in launcher.claims] == [1, 2]
     assert status(log, run).state is GroupState.RESTARTED
+
+
+def test_a_log_that_is_unavailable_meanwhile_does_not_use_up_the_wish(
+    operator: Callable[..., LogioSparkOperator],
+    log: LogStore,
+    launcher: FakeLauncher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    park(log, operator, launcher)
+    tried: list[Any] = []
+
+    def at_the_second_attempt(*arguments: Any, **named: Any) -> Any:
+        tried.append(arguments)
+        if len(tried) == 1:
+            raise LogUnavailable("failover")
+        return launch_group(*arguments, **named)
+
+    monkeypatch.setattr(group_task, "launch_group", at_the_second_attempt)
+    deferred(lambda: operator().execute(context(attempt=2, max_tries=4)))
+    assert [claim.incarnation for claim in launcher.claims] == [1, 2]
 
 
 def test_a_spent_budget_parks(

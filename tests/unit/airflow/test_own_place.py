@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, AirflowFailException
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException
 from airflow.serialization.serialized_objects import BaseSerialization
 
 from airflow_logio.cli import control
@@ -24,7 +24,7 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.runtime.launch.launcher import launch_group
 from airflow_logio.runtime.supervision.findings import FailureFinder
-from airflow_logio.runtime.supervision.killed_task import note_killed, resolve_kill
+from airflow_logio.runtime.supervision.killed_task import Meaning, note_killed, resolve_kill
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, KilledTask, Run
 from airflow_logio.triggers.group import LogioGroupTrigger
@@ -414,6 +414,30 @@ def test_what_its_task_cannot_launch_is_parked_by_the_supervisor_after_the_last_
         deferred(lambda: supervise.resume(context(), fired(waiting.trigger)))
         parked = status(log, run)
         assert parked.state is GroupState.PARKED and "no such file" in str(parked.error)
+
+
+@pytest.mark.parametrize("attempt", [3, 4])
+def test_a_trigger_that_cannot_watch_leaves_the_group_to_the_supervisor_after_the_last_attempt(
+    attempt: int, log: LogStore, run: Run, launcher: FakeLauncher
+) -> None:
+    deferred(lambda: task().execute(context(attempt=attempt)))
+    ready(log, launcher, "totals")
+    with pytest.raises(AirflowException, match="the triggerer cannot watch group 'totals': no such connection"):
+        task().resume(context(attempt=attempt), {"state": "error", "group": "totals", "cause": "no such connection"})
+    assert status(log, run).own_place is (attempt == 3)
+
+
+def test_a_failure_of_its_last_attempt_is_not_taken_for_a_persons(
+    log: LogStore, run: Run, launcher: FakeLauncher
+) -> None:
+    """A death wakes it, and it may fail before it has launched anything: what is recovered by others keeps running."""
+    last = context(attempt=4)
+    watching = deferred(lambda: task().execute(last))
+    ready(log, launcher, "totals")
+    fired(watching.trigger, lambda: kill(launcher, "totals"))
+    note = status(log, run).killed
+    assert note is not None and note.last_try
+    assert resolve_kill(log, run, "totals", note, lambda _: "failed", grace_seconds=0.1) is Meaning.UNKNOWN
 
 
 def test_a_mark_while_it_waits_for_a_worker_halts_the_group(log: LogStore, run: Run, launcher: FakeLauncher) -> None:

@@ -95,9 +95,20 @@ def test_replay_seconds_that_are_none_are_an_import_error_of_the_dag(seconds: fl
 def test_replay_seconds_reach_the_task_that_starts_the_run() -> None:
     with DAG("d", schedule=None) as dag:
         LogioPipelineGroup(sales, connections=WAREHOUSE, replay_seconds=30)
-        LogioPipelineGroup(sales, connections=WAREHOUSE, group_id="other")
+    with DAG("e", schedule=None) as other:
+        LogioPipelineGroup(sales, connections=WAREHOUSE)
     assert dag.get_task("sales.start_run").replay_seconds == 30
-    assert dag.get_task("other.start_run").replay_seconds is None
+    assert other.get_task("sales.start_run").replay_seconds is None
+
+
+def test_a_dag_has_one_task_group_for_each_pipeline() -> None:
+    """The second one would find the run of the first, and be green without having read its own input."""
+    with DAG("d", schedule=None):
+        LogioPipelineGroup(sales, connections=WAREHOUSE)
+        with pytest.raises(
+            PipelineDefinitionError, match=r"'sales.start_run' and 'us.start_run' of DAG 'd' start a run of"
+        ):
+            LogioPipelineGroup(REF, connections=WAREHOUSE, group_id="us", params={"transactions": "/us"})
 
 
 @pytest.mark.parametrize("name", ["lease_seconds", "launch_seconds"])
@@ -122,8 +133,9 @@ def test_lease_and_budget_reach_the_task_that_starts_the_run() -> None:
     budget = RecoveryBudget(recoveries=50, window_seconds=60)
     with DAG("d", schedule=None) as dag:
         LogioPipelineGroup(sales, connections=WAREHOUSE, lease_seconds=5, launch_seconds=60, recovery_budget=budget)
-        LogioPipelineGroup(sales, connections=WAREHOUSE, group_id="other")
-    given, usual = dag.get_task("sales.start_run"), dag.get_task("other.start_run")
+    with DAG("e", schedule=None) as other:
+        LogioPipelineGroup(sales, connections=WAREHOUSE)
+    given, usual = dag.get_task("sales.start_run"), other.get_task("sales.start_run")
     assert (given.lease, given.budget) == (Lease(5.0, 60.0), budget)
     assert (usual.lease, usual.budget) == (Lease(), RecoveryBudget())
 

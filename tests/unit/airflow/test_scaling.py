@@ -12,9 +12,14 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from typer.testing import CliRunner
 
+from airflow_logio.cli import preparation
+from airflow_logio.cli.app import commands
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators import scale as scale_module
+from airflow_logio.operators._task.run_lookup import work_left
+from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
@@ -25,9 +30,10 @@ from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.runtime.supervision import presence
 from airflow_logio.runtime.supervision.findings import DueScaling, FailureFinder
+from airflow_logio.runtime.supervision.killed_task import note_killed
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus, Run
+from airflow_logio.store.records import GroupRef, GroupStatus, KilledTask, Run
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger
@@ -316,6 +322,59 @@ def test_what_is_refused_fails_with_the_note(drivers: Drivers, log: LogStore, ru
         scaling(2).resume(context(), {"error": "no file"}, run.uid, 7)
 
 
+def test_what_another_process_has_settled_wakes_it(drivers: Drivers, log: LogStore, run: Run) -> None:
+    """In a run of `logio run` its own process does: no task has said there how to launch the group."""
+    waiting = deferred(lambda: scaling(2).execute(context()))
+    assert looks(waiting.trigger) is None
+    [request] = log.scalings(run.run_id)
+    assert log.settle_scaling(request.request_id, ScalingState.ACCEPTED)
+    assert log.settle_scaling(request.request_id, ScalingState.DONE, "2 replica(s) of hourly: 5 slot(s) moved")
+    assert found_by(waiting.trigger) == {}
+    result = scaling(2).resume(context(), {}, **(waiting.kwargs or {}))
+    assert result["result"] == "2 replica(s) of hourly: 5 slot(s) moved"
+    assert scaling(2, deferrable=False).execute(context(attempt=2))["replicas"] == 2
+
+
+def test_the_end_of_one_replica_does_not_hide_the_note_of_a_killed_task(
+    drivers: Drivers, log: LogStore, run: Run
+) -> None:
+    three(drivers)
+    note_killed(log, run, "hourly", KilledTask(DAG_ID, RUN_ID, "hourly"))
+    log.park(GroupRef(run.run_id, ONE, 1), "KeyError: 'department'")
+    assert [one.group for one in FailureFinder(log, run_uid=run.uid).look().killed] == ["hourly"]
+    for name in (TWO, THREE):
+        log.park(GroupRef(run.run_id, name, 1), "KeyError: 'department'")
+    assert FailureFinder(log, run_uid=run.uid).look().killed == ()
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_group_that_sleeps_in_a_run_that_was_given_up_ends(
+    deferrable: bool, drivers: Drivers, log: LogStore, run: Run
+) -> None:
+    watching = deferred(lambda: task(deferrable=True).execute(context()))
+    drivers.ready(ONE)
+    scaling(0, "down", deferrable=False).execute(context())
+    assert drivers.states() == ["retired"] * 3 and looks(watching.trigger) is None
+    for status in log.groups(run.run_id):
+        if status.state not in (GroupState.NEW, GroupState.RETIRED):
+            log.declare_dead(GroupRef(run.run_id, status.group, status.incarnation), "test")
+    assert log.supersede(run.run_id)
+    if deferrable:
+        assert found_by(watching.trigger)["state"] == "retired"
+    with pytest.raises(AirflowFailException, match="was given up for a fresh run: it does not resume"):
+        task(deferrable=deferrable, run_uid=run.uid).execute(context(attempt=2))
+
+
+def test_a_run_with_open_slots_is_not_finished(drivers: Drivers, log: LogStore, run: Run) -> None:
+    deferred(lambda: task().execute(context()))
+    drivers.ready(ONE)
+    scaling(0, "down", deferrable=False).execute(context())
+    left = work_left(log, run)
+    assert "16 slot(s) of hourly are not done" in left
+    with pytest.raises(AirflowFailException, match=r"is not finished: .*16 slot\(s\) of hourly are not done\. Clear"):
+        LogioFinishRunOperator(task_id="finish_run", pipeline=REF).execute(context())
+
+
 def test_what_cannot_be_launched_is_refused(log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     deferred(lambda: task().execute(context()))
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
@@ -386,6 +445,23 @@ def test_a_supervisor_recovers_replicas_and_carries_out_what_anybody_asks_for(
         deferred(lambda: supervisor().resume(context(), found))
     assert drivers.launched()[2:] == [(TWO, 2)]
     assert f"group {TWO} of" in caplog.text
+
+
+def test_so_does_a_daemon_without_airflow(
+    drivers: Drivers, log: LogStore, run: Run, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`logio tend`: the log says how replicas are launched, and nothing of the group as a whole."""
+    deferred(lambda: task().execute(context()))
+    drivers.ready(ONE)
+    log.request_scaling(run.run_id, "hourly", 2, by="somebody")
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    monkeypatch.setenv("LOGIO_CONN_WAREHOUSE_DB", f"{sqlite_url}.warehouse")
+    monkeypatch.setenv("LOGIO_CONN_SPARK_DEFAULT", "local[1]")
+    monkeypatch.setattr(preparation, "LocalProcessLauncher", lambda _: drivers.launcher)
+    arguments = ["tend", run.uid, "--once", "--work-dir", str(tmp_path)]
+    result = CliRunner().invoke(commands(), arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert drivers.launched() == [(ONE, 1), (TWO, 1)]
 
 
 def test_a_recovery_dag_does_so_as_well(drivers: Drivers, log: LogStore, run: Run) -> None:
