@@ -25,6 +25,7 @@ AUTOCOMMIT = "AUTOCOMMIT"
 """Isolation level of a connection each of whose statements is a transaction of its own."""
 SETTINGS = "logio_settings"
 """Execution option: a mapping of settings that hold, beside those of the engine, in the transactions of a connection."""
+_IDLE = "idle_in_transaction_session_timeout"
 SNAPSHOT = "logio_snapshot"
 """Execution option: the id of an exported snapshot, which the transactions of a connection (REPEATABLE READ) read."""
 COPY = "logio_copy"
@@ -52,7 +53,7 @@ def postgres_engine(url: URL, application: str, *, lock_timeout: float, **option
         **_asked_for(url),
         "synchronous_commit": "on",
         "timezone": "UTC",
-        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s",
+        _IDLE: f"{IDLE_IN_TRANSACTION_SECONDS}s",
         "lock_timeout": f"{int(lock_timeout * 1000)}ms",
     }
     arguments = {
@@ -75,9 +76,18 @@ def postgres_engine(url: URL, application: str, *, lock_timeout: float, **option
     return engine
 
 
+def idle_for(seconds: float) -> dict[str, Any]:
+    """Execution options of a connection whose client may work for so long between two statements of a transaction.
+
+    For transactions that read: they lock no rows. Those that write are ended by the server after
+    `IDLE_IN_TRANSACTION_SECONDS`, so that a client that has stopped holds up no one.
+    """
+    return {SETTINGS: {_IDLE: f"{seconds:g}s"}}
+
+
 def check_settings(connection: Connection, where: str) -> None:
     """Raise `ConfigurationError`, naming setting and remedy, unless this transaction has what it relies on."""
-    wanted = {"synchronous_commit": "on", "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s"}
+    wanted = {"synchronous_commit": "on", _IDLE: f"{IDLE_IN_TRANSACTION_SECONDS}s"}
     names = (*wanted, "lock_timeout")
     found = connection.execute(sa.select(*(sa.func.current_setting(name).label(name) for name in names))).one()
     for name, value in wanted.items():

@@ -117,7 +117,12 @@ class StandbyKeeper:
         given = config.standby.settings
         settings = replace(given, env_vars=standby_environment(given.env_vars))
         name = application_name(replace(claim, incarnation=claim.incarnation + 1))
-        pid = driver_process.start_standby(self._folder, config, settings, config.standby.conf, code, name)
+        try:
+            pid = driver_process.start_standby(self._folder, config, settings, config.standby.conf, code, name)
+        except Exception:  # the next attempt has another folder
+            self._clear_up()
+            driver_files.discard(self._folder)
+            raise
         self._started_at = time.monotonic()
         self._process = processes.identity_of(pid)
         log.info("a standby is started: pid %d, its output in %s", pid, self._folder)

@@ -14,13 +14,12 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.databases import cause_of
 from airflow_logio.errors import ExternalUnavailable
-from airflow_logio.postgres_sessions import SETTINGS, SNAPSHOT
+from airflow_logio.postgres_sessions import SNAPSHOT, idle_for
 from airflow_logio.runtime.systems.table_names import TableName
 from airflow_logio.runtime.systems.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 
-_IDLE = "idle_in_transaction_session_timeout"
 HELD_SECONDS, PING_SECONDS = 60, 10
 """A session that exports is ended by the server if it is silent so long (its process may have stopped); it says something
 so often."""
@@ -60,7 +59,7 @@ def exported_snapshot(warehouse: Warehouse) -> Iterator[tuple[Connection, str]]:
     Use `kept_open` when the connection is used no more. Errors of the block come out as they are. Raises as
     `Warehouse.snapshot`.
     """
-    options: dict[str, Any] = {SETTINGS: {_IDLE: f"{HELD_SECONDS}s"}}
+    options: dict[str, Any] = idle_for(HELD_SECONDS)
     with ExitStack() as opening:
         connection = opening.enter_context(warehouse.snapshot(postgresql_readonly=True, **options))
         snapshot = connection.execute(sa.select(sa.func.pg_export_snapshot())).scalar_one()
@@ -103,7 +102,7 @@ def imported_snapshot(warehouse: Warehouse, snapshot: str, where: str) -> Iterat
     Raises as `Warehouse.snapshot`, and `ExternalUnavailable`, which begins with `where`, if the snapshot has gone with its
     session: then all that is read by it is to be read again, by another one.
     """
-    options: dict[str, Any] = {SNAPSHOT: snapshot, SETTINGS: {_IDLE: f"{READING_SECONDS}s"}}
+    options: dict[str, Any] = {SNAPSHOT: snapshot, **idle_for(READING_SECONDS)}
     with warehouse.snapshot(postgresql_readonly=True, **options) as connection:
         try:
             connection.execute(sa.select(sa.literal(1)))

@@ -14,12 +14,18 @@ from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.sources.query_text import without_colons
 from airflow_logio.errors import ConfigurationError, OperatorFailed
+from airflow_logio.postgres_sessions import idle_for
 from airflow_logio.runtime.systems.rising_columns import FollowedColumn, rising_column
 from airflow_logio.runtime.systems.sql_types import read_type
 from airflow_logio.runtime.systems.table_reads import column_kind, described_table, pieces
 from airflow_logio.runtime.systems.warehouse import Warehouse
 
 _REFUSED_BY_SQLITE = ("no such ", 'near "', "incomplete input", "ambiguous column", "unrecognized token")
+
+
+PAUSE_SECONDS = 3600.0
+"""How long a query waits in its snapshot while its group is held up, or while what it has read is being stored. After that
+the rest is read in another snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class DeclaredConnection:
 
         Raises ExternalUnavailable, and ConfigurationError for a statement that the database refuses.
         """
-        with self.warehouse().snapshot() as connection:
+        with self.warehouse().snapshot(**idle_for(PAUSE_SECONDS)) as connection:
             types = {name: column_type(name, kind) if kind else None for name, kind in columns.items()}
             if table is not None and not (types and all(types.values())):
                 types = _described(connection, table, types)

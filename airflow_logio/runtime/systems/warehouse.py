@@ -53,6 +53,8 @@ CONDITIONAL = ("postgresql", "sqlite")
 half-way. (In MariaDB, a statement that makes a table commits what came before it.)"""
 
 
+_IN_USE = ("55006", "55P03")
+"""object_in_use, lock_not_available"""
 REFUSALS = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.InternalError)
 """What a database answers that refuses a row."""
 
@@ -193,7 +195,7 @@ class Warehouse:
 
     def _refused_row(self, attempt: TableTransaction, error: sa.exc.DBAPIError) -> str:
         """Which row it is that the database refuses, in words: found by trying, in a transaction that is rolled back."""
-        if not isinstance(error, REFUSALS):
+        if not (isinstance(error, REFUSALS) or is_refusal(error)):
             return ""
         try:
             with self.engine.connect() as connection:
@@ -207,14 +209,12 @@ class Warehouse:
         """Errors of the database as ours; `place` says where in what was written a refusal has its cause."""
         try:
             yield
-        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
-            if is_misconfigured(error):
-                raise ConfigurationError(f"connection {self.name!r}: {cause_of(error)}") from error
+        except sa.exc.TimeoutError as error:
             raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
         except sa.exc.DBAPIError as error:
-            code = getattr(error.orig, "pgcode", None) or ""
-            if error.connection_invalidated or code.startswith(RETRYABLE):
-                raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
+            if not is_refusal(error):
+                wrong = ConfigurationError if is_misconfigured(error) else ExternalUnavailable
+                raise wrong(f"connection {self.name!r}: {cause_of(error)}") from error
             where = place(error)
             raise WriteRefused(f"connection {self.name!r} refused a statement: {where}{cause_of(error)}") from error
         except (ValueError, OverflowError, pa.ArrowException) as error:  # text with NUL, a number too long
@@ -251,6 +251,20 @@ class TableTarget:
         if self.former_types:
             client.retype(marker, self.writer, self.former_types)
         client.apply(marker, self.writer, actions, is_fresh=self.is_fresh, stored=stored)
+
+
+def is_refusal(error: sa.exc.DBAPIError) -> bool:
+    """Whether the database does not take the statement or a value, now or later. Otherwise it is unavailable.
+
+    psycopg2 calls two kinds of refusals operational as well: limits of the server (SQLSTATE 54, "index row size exceeds")
+    and objects that do not allow it (55, a view), but for those that someone else uses just now.
+    """
+    code = getattr(error.orig, "pgcode", None) or ""
+    if error.connection_invalidated or code.startswith(RETRYABLE):
+        return False
+    if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
+        return code.startswith(("54", "55")) and code not in _IN_USE
+    return True
 
 
 def _what_is_kept(writer: TableWriter) -> str:

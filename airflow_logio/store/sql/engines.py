@@ -22,10 +22,13 @@ from airflow_logio.databases import (
     sqlite_engine,
 )
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable, NotPermitted
-from airflow_logio.postgres_sessions import SETTINGS, postgres_engine
+from airflow_logio.postgres_sessions import SETTINGS, idle_for, postgres_engine
 from airflow_logio.store.sql.beat_file import beat_file_engine
 
 LOCK_TIMEOUT_SECONDS = 3
+READING_SECONDS = 600.0
+"""How long a client may work between two statements of a snapshot, or behind the last one: it rebuilds a group of millions of
+events, or loads a body from a slow store."""
 NOT_DURABLE = {SETTINGS: {"synchronous_commit": "off"}}
 """Execution options of a connection whose transactions may be lost when the server stops."""
 MOST_CONNECTIONS = 10
@@ -79,12 +82,13 @@ def writing(engine: Engine, *, durable: bool = True) -> Iterator[Connection]:
 
 
 @contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
-    """One consistent snapshot, never committed."""
+def reading(engine: Engine, *, idle_seconds: float | None = READING_SECONDS) -> Iterator[Connection]:
+    """One consistent snapshot, never committed; None for `idle_seconds` leaves them as a transaction that writes has them."""
+    options = snapshot_options(engine) if idle_seconds is None else snapshot_options(engine) | idle_for(idle_seconds)
     with (
         translated(engine),
         engine.connect() as connection,
-        connection.execution_options(**snapshot_options(engine)).begin() as transaction,
+        connection.execution_options(**options).begin() as transaction,
     ):
         yield connection
         transaction.rollback()

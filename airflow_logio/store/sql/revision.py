@@ -68,7 +68,7 @@ def first_look(engine: Engine) -> Iterator[Connection]:
     known before anything is read, or made. Raises `ConfigurationError`, `LogUnavailable`."""
     is_postgres = engine.dialect.name == "postgresql"
     try:
-        with reading(engine) as connection:
+        with reading(engine, idle_seconds=None) as connection:
             if is_postgres:
                 check_settings(connection, describe(engine))
                 check_encoding(connection, describe(engine))

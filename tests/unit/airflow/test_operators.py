@@ -466,7 +466,7 @@ def test_the_run_finishes_when_all_groups_have(
 ) -> None:
     end = LogioFinishRunOperator(task_id="finish_run", pipeline=sales, run_uid=run.uid)
     for group in run.spec.groups:
-        with pytest.raises(AirflowFailException, match=rf"{group} \(new\)"):
+        with pytest.raises(AirflowFailException, match=f"{group} is new"):
             end.execute(context())
         deferred(lambda group=group: operator(group=group).execute(context()))  # type: ignore[misc]
         finish(log, register(log, launcher))

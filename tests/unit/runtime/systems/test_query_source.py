@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio import postgres_sessions
 from airflow_logio.dataflow import Pipeline, QuerySource, SourceBatch
 from airflow_logio.errors import (
     ConfigurationError,
@@ -155,6 +157,19 @@ def test_one_snapshot_however_long_it_takes(url: str) -> None:
     rest = list(reading)
     assert first.table.num_rows + sum(batch.table.num_rows for batch in rest) == ROWS_PER_PIECE + 500
     assert not any(-1 in batch for batch in ids(rest))
+    shop.close()
+
+
+@pytest.mark.postgres
+def test_a_query_outlasts_a_group_that_is_held_up(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server ends those that stand still in a transaction, but not soon those that read."""
+    monkeypatch.setattr(postgres_sessions, "IDLE_IN_TRANSACTION_SECONDS", 1)
+    shop = Shop(postgres_url, 0)
+    shop.add(*range(ROWS_PER_PIECE + 500))
+    reading = shop.begin(QuerySource("shop", table="sale", columns=("id",), records_per_event=1000))
+    first = next(reading)
+    time.sleep(1.5)
+    assert first.table.num_rows + sum(batch.table.num_rows for batch in reading) == ROWS_PER_PIECE + 500
     shop.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -93,6 +94,28 @@ def test_the_value_that_does_not_fit_is_named(writer: Writer, kind: str, values:
     said = writer.refusal({"v": kind}, fine, pa.table({"v": values}), fine)
     assert said.startswith(f"{PLACE}records for table 't', column 'v' ({kind}), write action 3, "), said
     assert says in said
+
+
+@pytest.mark.postgres
+def test_a_row_that_no_index_holds_is_named(postgres_url: str) -> None:
+    """psycopg2 calls that an operational error, as it does an outage."""
+    writer = Writer(postgres_url)
+    change(postgres_url, "CREATE TABLE t (a TEXT PRIMARY KEY)")
+    noise = "".join(hashlib.sha512(str(number).encode()).hexdigest() for number in range(100))
+    texts = pa.table({"a": ["short", noise]})
+    said = writer.refusal(None, texts, texts.slice(0, 0), texts.slice(0, 0))
+    assert "refused a statement: table 't', write action 2, row 1 (counted from 0): " in said
+    assert "index row" in said
+    writer.connections.close()
+
+
+@pytest.mark.postgres
+def test_a_view_that_takes_no_rows_is_a_refusal(postgres_url: str) -> None:
+    writer = Writer(postgres_url)
+    change(postgres_url, "CREATE VIEW t AS SELECT 1::bigint AS a UNION SELECT 2")
+    said = writer.refusal(None, numbers(3), numbers(), numbers())
+    assert "view" in said
+    writer.connections.close()
 
 
 def test_records_with_other_columns_are_named(writer: Writer) -> None:
