@@ -26,7 +26,8 @@ from airflow_logio.runtime.datasets.dataset_jobs import frame_of, frame_of_table
 from airflow_logio.runtime.datasets.driver_written import written_by_driver
 from airflow_logio.runtime.payloads import EpochPayloads
 from airflow_logio.runtime.payloads.dataset import Dataset
-from airflow_logio.runtime.systems.shared_snapshots import exported_snapshot, kept_open, stored_as
+from airflow_logio.runtime.systems.kept_open import kept_open
+from airflow_logio.runtime.systems.shared_snapshots import exported_snapshot, stored_as
 from airflow_logio.runtime.systems.table_names import table_name
 from airflow_logio.runtime.systems.table_reads import KEYS_PER_QUERY, Selection, column_kind, pieces, selection
 from airflow_logio.runtime.systems.warehouse import Warehouse

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from airflow_logio.runtime.systems.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 
-HELD_SECONDS, PING_SECONDS = 60, 10
+HELD_SECONDS = 60
 """A session that exports is ended by the server if it is silent so long (its process may have stopped); it says something
 so often."""
 READING_SECONDS = 3600
@@ -71,28 +70,6 @@ def exported_snapshot(warehouse: Warehouse) -> Iterator[tuple[Connection, str]]:
             opened.close()
         except ExternalUnavailable as error:  # it has nothing to commit
             log.info("a session that held a snapshot had ended: %s", error)
-
-
-@contextmanager
-def kept_open(connection: Connection) -> Iterator[None]:
-    """The transaction of the connection stays open for as long as this process runs, and some seconds more."""
-    ended = threading.Event()
-
-    def ping() -> None:
-        while not ended.wait(PING_SECONDS):
-            try:
-                connection.execute(sa.select(sa.literal(1)))
-            except sa.exc.SQLAlchemyError as error:  # whoever imports the snapshot notices
-                log.warning("the session that holds a snapshot has ended: %s", cause_of(error))
-                return
-
-    pinging = threading.Thread(target=ping, name="logio-snapshot", daemon=True)
-    pinging.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        pinging.join()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 
+import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -15,10 +16,14 @@ from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner
 from airflow_logio.runtime.systems import staged_rows, table_inserts, warehouse_rows
 from airflow_logio.runtime.systems.conversions import row_of
+from airflow_logio.runtime.systems.kept_open import kept_open
 from airflow_logio.runtime.systems.refused_rows import first_refused
 from airflow_logio.runtime.systems.stored_records import RecordsInFiles, no_part, parts
 from airflow_logio.runtime.systems.table_names import TableName
 
+MANY_RECORDS = 10_000
+ALIVE_SECONDS = 1.0
+"""How often a server hears of a client that converts many records: more often than it ends one that stands still."""
 NOTHING_STORED: Mapping[int, RecordsInFiles] = MappingProxyType({})
 
 
@@ -58,7 +63,7 @@ class TableTransaction:
                     self._insert_stored(connection, action)
             elif filled := [action for action in actions if action.records.num_rows]:
                 into = table_inserts.prepared(connection, self._writer, self._name, filled)
-                into.insert(connection, into.converted(filled))
+                into.insert(connection, _converted(connection, into, filled))
         crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
         warehouse_rows.advance_marker(connection, self._marker, before, pending[-1].number)
 
@@ -151,3 +156,13 @@ class TableTransaction:
         into = table_inserts.prepared(connection, self._writer, self._name, actions)
         row = first_refused(connection, into.converted(actions), into)
         return "" if row is None else row_of(row, actions)
+
+
+def _converted(connection: Connection, into: table_inserts.Insertion, actions: Sequence[WriteAction]) -> pa.Table:
+    """The records as the table takes them. To look at many takes longer than the server lets a session stand still that has
+    locked a marker; one that is alive may."""
+    many = sum(action.records.num_rows for action in actions) >= MANY_RECORDS
+    if many and connection.dialect.name == "postgresql":
+        with kept_open(connection, ALIVE_SECONDS):
+            return into.converted(actions)
+    return into.converted(actions)

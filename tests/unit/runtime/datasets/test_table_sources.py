@@ -23,7 +23,7 @@ from airflow_logio.runtime.datasets import row_readers, spark_effects, spark_fil
 from airflow_logio.runtime.driver import committer
 from airflow_logio.runtime.driver.sources import source_reader
 from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.systems.shared_snapshots import kept_open
+from airflow_logio.runtime.systems.kept_open import kept_open
 from tests.support.waiting import eventually
 from tests.support.warehouse import change, rows_of
 from tests.unit.runtime.datasets.test_chains import unchanged

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -12,11 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_logio import postgres_sessions
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
-from airflow_logio.errors import ConfigurationError, WriteRefused
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
 from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.runtime.systems import table_inserts, table_transaction
 from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.runtime.systems.execution import executor_of
@@ -106,6 +109,37 @@ def test_a_row_that_no_index_holds_is_named(postgres_url: str) -> None:
     said = writer.refusal(None, texts, texts.slice(0, 0), texts.slice(0, 0))
     assert "refused a statement: table 't', write action 2, row 1 (counted from 0): " in said
     assert "index row" in said
+    writer.connections.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("rows", [table_transaction.MANY_RECORDS, 1])
+def test_records_that_take_long_to_convert_are_written(
+    rows: int, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends a session that stands still with the marker locked. One that converts many records says that it lives;
+    few never take so long."""
+    monkeypatch.setattr(postgres_sessions, "IDLE_IN_TRANSACTION_SECONDS", 1)
+    monkeypatch.setattr(table_transaction, "ALIVE_SECONDS", 0.2)
+    converted = table_inserts.Insertion.converted
+
+    def slowly(self: table_inserts.Insertion, actions: Sequence[WriteAction]) -> pa.Table:
+        time.sleep(1.6)
+        return converted(self, actions)
+
+    monkeypatch.setattr(table_inserts.Insertion, "converted", slowly)
+    writer = Writer(postgres_url)
+    table = TableWriter("wh", "t", {"a": "bigint"}, on_new_run="append")
+    actions = [WriteAction("run", "save", "wh", 1, 1, pa.table({}), {"action": "begin"})]
+    actions.append(WriteAction("run", "save", "wh", 2, 1, numbers(*range(rows)), {"action": "insert"}))
+    marker = Marker("run", "save", "wh", 0, 1, 1.0)
+    warehouse = writer.connections.warehouse("wh")
+    if rows == 1:
+        with pytest.raises(ExternalUnavailable):
+            warehouse.apply(marker, table, actions)
+    else:
+        warehouse.apply(marker, table, actions)
+        assert rows_of(postgres_url, "SELECT count(*) FROM t") == [(rows,)]
     writer.connections.close()
 
 

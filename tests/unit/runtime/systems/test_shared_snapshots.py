@@ -10,13 +10,14 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.errors import ExternalUnavailable
+from airflow_logio.runtime.systems import kept_open as pings
 from airflow_logio.runtime.systems import shared_snapshots
+from airflow_logio.runtime.systems.kept_open import kept_open
 from airflow_logio.runtime.systems.shared_snapshots import (
     StoredAs,
     check_stored_as,
     exported_snapshot,
     imported_snapshot,
-    kept_open,
     stored_as,
 )
 from airflow_logio.runtime.systems.table_names import table_name
@@ -65,7 +66,7 @@ def test_a_session_that_is_silent_is_ended_and_one_that_runs_is_kept(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_snapshots, "HELD_SECONDS", 2)
-    monkeypatch.setattr(shared_snapshots, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(pings, "PING_SECONDS", 0.2)
     with exported_snapshot(warehouse) as (connection, snapshot):
         with kept_open(connection):
             time.sleep(3)
