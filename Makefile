@@ -1,6 +1,7 @@
 # Everything a contributor runs. `make help` lists it; a fresh clone needs Python 3.11 or later, and Java 17 or 21 for Spark.
 
 PYTHON ?= python3
+HOURS ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -36,8 +37,8 @@ test: $(STAMP) ## all tests that CI runs, in 30 minutes on two cores (ARGS="test
 test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in two minutes
 	@exec $(PYTEST) --fast $(ARGS)
 
-soak: $(STAMP) ## what needs hours: campaigns of the simulator, storms, every crash point on the other database
-	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
+soak: $(STAMP) ## what needs hours: campaigns, storms, all crash points, and sales with kills for HOURS=8 (1 by default)
+	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && LOGIO_SOAK_HOURS="$(HOURS)" exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
 
 check: $(STAMP) ## format, quotes, reference page, the page's built files (where there is Node), lint, types, imports
 	$(BIN)/ruff format --check .

@@ -7,11 +7,11 @@ import pytest
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = (one for every in terminalreporter.stats.values() for one in every if isinstance(one, pytest.TestReport))
-    counts = [
-        value
-        for report in reports
-        for name, value in report.user_properties
-        if name == "storms" and report.when == "call"
+    properties = [
+        (name, value) for report in reports if report.when == "call" for name, value in report.user_properties
     ]
+    counts = [value for name, value in properties if name == "storms"]
+    for said in (value for name, value in properties if name == "stability"):
+        terminalreporter.write_line(str(said))
     if counts:
         terminalreporter.write_line(f"{sum(map(int, map(str, counts)))} storms, in {len(counts)} processes")
