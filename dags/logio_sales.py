@@ -37,7 +37,8 @@ with DAG(
 ### The sales pipeline, exactly once
 
 Four operator groups, each with a driver of its own: `ingest` feeds `totals` and `hourly`, `hourly` feeds `publish`.
-The driver of `hourly` is a Spark application, the others are plain Python. They run side by side, connected by the log (connection `logio_default`), and write to the warehouse (`warehouse_db`).
+The driver of `hourly` is a Spark application, the others are plain Python. They run side by side, connected by the log
+(connection `logio_default`), and write to the warehouse (`warehouse_db`).
 
 What to look at:
 
