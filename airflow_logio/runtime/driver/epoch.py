@@ -35,12 +35,12 @@ from airflow_logio.runtime.driver.epoch_settings import EpochSettings, Failure
 from airflow_logio.runtime.driver.first_failure import may_be_tried_again
 from airflow_logio.runtime.driver.garbage import Collection
 from airflow_logio.runtime.driver.generation import Generation
+from airflow_logio.runtime.driver.intake import Intake
 from airflow_logio.runtime.driver.lanes import lanes_of
 from airflow_logio.runtime.driver.load import Doing
 from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.runtime.driver.made_again import replay_of
 from airflow_logio.runtime.driver.mailbox import Mailbox
-from airflow_logio.runtime.driver.observer import Observer
 from airflow_logio.runtime.driver.sources.source_reader import PLAN, SourceReader, SourceReaders, without_plan
 from airflow_logio.runtime.driver.spark_jobs.evaluation import Evaluation, has_chains
 from airflow_logio.runtime.driver.spark_jobs.function_jobs import FunctionJobs
@@ -185,7 +185,7 @@ class GroupEpoch:
             self._collection,
             {name: without_plan(first[name]) for name in first if name in self._members},
         )
-        self._observer = Observer(self._loop, self._members, self._generation, self._load)
+        self._intake = Intake(self._loop, self._members, self._generation, self._load)
 
     def _routes_of(self, dispatcher: str) -> Routes:
         return self._back_pressure.routes[dispatcher]
@@ -356,7 +356,7 @@ class GroupEpoch:
             self._drain_if_asked()  # what was read since the group was asked is not read further
             taken = 0
             while item is not None:
-                self._observer.observe(item)
+                self._intake.take(item)
                 taken += 1
                 if taken >= MAX_EVENTS_PER_STEP or self._loop.wants_to_commit():
                     break
@@ -395,7 +395,7 @@ class GroupEpoch:
     def _finish(self) -> bool:
         """Commit the end of the group; False if news came first."""
         if (news := self._mailbox.get(0, inputs=False)) is not None:
-            self._observer.observe(news)
+            self._intake.take(news)
             return False
         crash_here(CrashPoint.BEFORE_FINISH)
         self._loop.finish()

@@ -28,9 +28,9 @@ from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.protocol.write_queue import Applied
 from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.runtime.driver.epoch_settings import EpochSettings
+from airflow_logio.runtime.driver.intake import Intake
 from airflow_logio.runtime.driver.load import LoadMeter
 from airflow_logio.runtime.driver.mailbox import Mailbox
-from airflow_logio.runtime.driver.observer import Observer
 from airflow_logio.runtime.driver.sources.read_results import Exhausted, HandedOver, ReadBatch, Stored
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch.start_run import operator_shapes
@@ -304,13 +304,13 @@ BROKEN = Variants()
 
 def ignoring(patch: pytest.MonkeyPatch, *kinds: type) -> None:
     """The main thread does not tell the loop of these news."""
-    observe = Observer.observe
+    observe = Intake.take
 
-    def deaf(self: Observer, item: Any) -> None:
+    def deaf(self: Intake, item: Any) -> None:
         if not isinstance(item, kinds):
             observe(self, item)
 
-    patch.setattr(Observer, "observe", deaf)
+    patch.setattr(Intake, "take", deaf)
 
 
 @BROKEN.of(a_group_runs_to_its_end, "did not end")
@@ -328,14 +328,14 @@ def applied_writes_are_ignored(patch: pytest.MonkeyPatch) -> None:
 @BROKEN.of(a_group_runs_to_its_end, "not the events that were read")
 def every_batch_is_an_event(patch: pytest.MonkeyPatch) -> None:
     """A batch without records makes an event without records."""
-    observe = Observer._observe_source
+    observe = Intake._observe_source
 
-    def emit(self: Observer, item: Any, now: float) -> None:
+    def emit(self: Intake, item: Any, now: float) -> None:
         if isinstance(item, ReadBatch) and not item.table.num_rows:
             item = replace(item, table=pa.table({"value": [0]}))
         observe(self, item, now)
 
-    patch.setattr(Observer, "_observe_source", emit)
+    patch.setattr(Intake, "_observe_source", emit)
 
 
 @BROKEN.of(a_group_runs_to_its_end, "the load meter")
@@ -353,12 +353,12 @@ def ends_without_a_commit(patch: pytest.MonkeyPatch) -> None:
 @BROKEN.of(what_cannot_be_read_again_is_used_from_its_store, "did not end")
 def empty_effects_do_not_end(patch: pytest.MonkeyPatch) -> None:
     """Of an effect without records the loop hears that it is stored, and not that the read action ends with it."""
-    observe = Observer._observe_source
+    observe = Intake._observe_source
 
-    def without_end(self: Observer, item: Any, now: float) -> None:
+    def without_end(self: Intake, item: Any, now: float) -> None:
         observe(self, replace(item, end=None) if isinstance(item, Stored) else item, now)
 
-    patch.setattr(Observer, "_observe_source", without_end)
+    patch.setattr(Intake, "_observe_source", without_end)
 
 
 @BROKEN.of(a_drain_does_not_wait_for_what_follows, "waited for what follows")

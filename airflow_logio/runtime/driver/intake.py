@@ -27,7 +27,7 @@ from airflow_logio.runtime.driver.sources.read_results import (
 from airflow_logio.runtime.driver.spark_jobs.jobs import Generated
 
 
-class Observer:
+class Intake:
     """Used by the main thread of an epoch."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Observer:
         self._generation = generation
         self._load = load
 
-    def observe(self, item: Any) -> None:
+    def take(self, item: Any) -> None:
         """One item of the mailbox. Raises the error of a thread that has failed."""
         loop, now = self._loop, time.monotonic()
         match item:
