@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from contextlib import closing
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -76,13 +77,14 @@ def postgres_engine(url: URL, application: str, *, lock_timeout: float, **option
     return engine
 
 
-def idle_for(seconds: float) -> dict[str, Any]:
-    """Execution options of a connection whose client may work for so long between two statements of a transaction.
+def idle_for(seconds: float, others: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Execution options of a connection whose client may work for so long between two statements of a transaction; `others`
+    are its other settings.
 
     For transactions that read: they lock no rows. Those that write are ended by the server after
     `IDLE_IN_TRANSACTION_SECONDS`, so that a client that has stopped holds up no one.
     """
-    return {SETTINGS: {_IDLE: f"{seconds:g}s"}}
+    return {SETTINGS: {**others, _IDLE: f"{seconds:g}s"}}
 
 
 def check_settings(connection: Connection, where: str) -> None:
