@@ -335,7 +335,8 @@ class LogioSparkOperator(BaseOperator):
                 raise AirflowFailException(task.failure(sighting))
             run_uid = task.context.run.uid
             self._hand_over(store)
-        self._watch(run_uid, task.group, sighting.incarnations, relay.relayed, lineage, interval)
+        last_try = is_last_try(context["ti"])
+        self._watch(run_uid, task.group, last_try, sighting.incarnations, relay.relayed, lineage, interval)
 
     def _until_settled(
         self,
@@ -446,6 +447,7 @@ class LogioSparkOperator(BaseOperator):
         self,
         run_uid: str,
         group: str,
+        last_try: bool,
         incarnations: Mapping[str, int],
         relayed: Mapping[str, Sequence[int]],
         lineage: Mapping[str, Any] | None,
@@ -456,6 +458,7 @@ class LogioSparkOperator(BaseOperator):
             run_uid=run_uid,
             group=group,
             own_place=self.own_place,
+            last_try=last_try,
             incarnations=incarnations,
             relayed=relayed,
             lineage=lineage,

@@ -25,14 +25,14 @@ from airflow_logio.runtime.figures.spark_ui import SparkUi
 from airflow_logio.runtime.figures.whole_group import members_of, reports
 from airflow_logio.runtime.scaling.requests import launches_by_task
 from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
-from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed, on_its_way, put_off
+from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed, on_its_way
 from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
 from airflow_logio.runtime.supervision.own_place import give_up_place
 from airflow_logio.runtime.supervision.presence import SupervisionWatch
 from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run, RunSight
+from airflow_logio.store.records import KilledTask, Run, RunSight
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter
@@ -60,13 +60,14 @@ class LogioGroupTrigger(LogTrigger):
     :param group: name of the group in the pipeline, or of one replica of it.
     :param own_place: whether only the task launches drivers of the group: then a death wakes it, and a request to scale that
         needs a new replica.
+    :param last_try: whether Airflow would not try the task again by itself: then it may fail by itself for good.
     :param incarnations: group or replica → the incarnation that the task saw last.
     :param relayed: group or replica → what the task log has of its driver's output (`OutputRelay`).
     :param lineage: for whom RUNNING events are sent to OpenLineage, from `TaskIdentity.given`; None for no events.
     :param poll_interval: seconds between two looks at the log.
     """
 
-    arguments = ("run_uid", "group", "own_place", "incarnations", "relayed", "lineage")
+    arguments = ("run_uid", "group", "own_place", "last_try", "incarnations", "relayed", "lineage")
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class LogioGroupTrigger(LogTrigger):
         run_uid: str,
         group: str,
         own_place: bool = False,
+        last_try: bool = False,
         incarnations: Mapping[str, int] | None = None,
         relayed: Mapping[str, Sequence[int]] | None = None,
         lineage: Mapping[str, Any] | None = None,
@@ -85,6 +87,7 @@ class LogioGroupTrigger(LogTrigger):
         self.run_uid = run_uid
         self.group = group
         self.own_place = own_place
+        self.last_try = last_try
         self.incarnations = dict(incarnations or {})
         self.relayed = {name: list(last) for name, last in (relayed or {}).items()}
         self._observers: _Observers | None = None
@@ -154,7 +157,6 @@ class LogioGroupTrigger(LogTrigger):
                 self.log.info("Group %s keeps running: its task was cleared (state %s)", self.group, state)
                 return
             if present == halted:
-                await self._as_soon_as_the_log_answers(self._drop_note)
                 if self.own_place:  # of a replica that was not in use nothing is halted, and another may take its place
                     await self._as_soon_as_the_log_answers(self._give_up_place)
                 return
@@ -207,10 +209,8 @@ class LogioGroupTrigger(LogTrigger):
             self._tell_no_more()
             self._observers = self._begin(store, sight.run)
         observers = self._observers
-        members = observers.watcher.members
-        noted = next((one.killed for one in sight.groups if one.killed is not None and one.group in members), None)
-        if noted is not None:
-            put_off(store, sight.run, self.group, noted)
+        if any(one.killed is not None for one in sight.groups if one.group in observers.watcher.members):
+            note_killed(store, sight.run, self.group, None)  # from here on Airflow tells this trigger
         sighting = observers.watcher.judge(sight.groups, look.asked_at)
         self.incarnations |= sighting.incarnations
         if (warning := observers.supervision.warning(look.supervisors)) is not None:
@@ -231,9 +231,9 @@ class LogioGroupTrigger(LogTrigger):
                 observers.running.look(sight.groups, figures)
         if not wakes or one is None or one.status is None:
             return None
-        if noted is not None:
+        if self.own_place and (task := self._task()) is not None:
             # Until a worker has it, which may take long, no process is told if a person ends it.
-            note_killed(store, sight.run, self.group, on_its_way(noted))
+            note_killed(store, sight.run, self.group, on_its_way(task))
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
 
@@ -252,9 +252,15 @@ class LogioGroupTrigger(LogTrigger):
         asked = [one for one in sight.requests if one.group == whole and one.state in OPEN_SCALING]
         return any(name in own for one in asked for name in launches_by_task(sight.run, sight.groups, one))
 
-    def _drop_note(self, store: LogStore) -> None:
-        """What the mark meant is done: a group that is resumed from elsewhere must not halt for it once more."""
-        note_killed(store, store.find_run(self.run_uid), self.group, None)
+    def _task(self) -> KilledTask | None:
+        """The task that this trigger watches for, as it is asked after."""
+        ti = getattr(self, "task_instance", None)
+        if ti is None:
+            return None
+        map_index = getattr(ti, "map_index", -1)
+        number = -1 if map_index is None else map_index
+        of_replica = replicated_group(self.group) != self.group
+        return KilledTask(ti.dag_id, ti.run_id, ti.task_id, number, last_try=self.last_try, of_replica=of_replica)
 
     def _present(self, store: LogStore) -> dict[str, int]:
         """Group or replica → incarnation."""

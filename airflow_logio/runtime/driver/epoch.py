@@ -325,6 +325,8 @@ class GroupEpoch:
         self._generation.stop()
         self._jobs.begin()
         self._committer.stop()
+        # The commit under way may have been refused: another epoch follows, though the group was asked to halt.
+        for_good = for_good and not isinstance(self._refusal, EpochVoid)
         self._collection.stop()
         working = [writer.stop() for writer in self._writers.values()] + self._generation.threads()
         if self._evaluation is not None:

@@ -5,8 +5,7 @@ not answer in the seconds that the task has left. So the task first leaves a not
 this task or a supervisor, takes it away.
 
 A task that defers leaves such a note, too, before: Airflow tells no one of a mark that comes when the worker has sent its
-last heartbeat and no trigger runs yet, nor of one that comes while the triggerer is down. The trigger puts off the time at
-which a supervisor asks, again and again; so it asks when the trigger no longer runs.
+last heartbeat and no trigger runs yet. The trigger takes it away.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ ON_ITS_WAY = frozenset({"running", "deferred", "scheduled", "queued"})
 """States of a task instance between its worker and its trigger, or between its trigger and a worker."""
 ARRIVAL_SECONDS = 30.0
 """A trigger usually looks for the first time well within that time."""
-WATCHED_SECONDS = 120.0
-"""How long after its trigger has last put it off a task is asked after. It does so when half of that is left."""
 AGAIN_SECONDS = 300.0
 """How often a task is asked after whose trigger does not come (there is no triggerer)."""
 
@@ -68,12 +65,6 @@ def note_killed(store: LogStore, run: Run, group: str, task: KilledTask | None) 
 def on_its_way(task: KilledTask, seconds: float = ARRIVAL_SECONDS) -> KilledTask:
     """The note of a task that defers; `seconds` from now somebody asks what it has become."""
     return replace(task, ask_at=time.time() + seconds)
-
-
-def put_off(store: LogStore, run: Run, group: str, task: KilledTask) -> None:
-    """Its trigger runs, and is told if a person ends the task. Raises `LogUnavailable`."""
-    if task.ask_at is None or task.ask_at - time.time() < WATCHED_SECONDS / 2:
-        note_killed(store, run, group, on_its_way(task, WATCHED_SECONDS))
 
 
 def is_to_be_asked(task: KilledTask) -> bool:

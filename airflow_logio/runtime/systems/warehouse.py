@@ -209,7 +209,7 @@ class Warehouse:
         """Errors of the database as ours; `place` says where in what was written a refusal has its cause."""
         try:
             yield
-        except sa.exc.TimeoutError as error:
+        except (sa.exc.TimeoutError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
             raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
         except sa.exc.DBAPIError as error:
             if not is_refusal(error):

@@ -279,6 +279,7 @@ group_trigger = LogioGroupTrigger(
     run_uid="6f1c0f3e5a7b4d0e9c2d8a1b3e5f7a90",
     group="hourly",
     own_place=False,
+    last_try=False,
     incarnations={"hourly": 2},
     relayed={"hourly": [2, 4096]},
     lineage=None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
@@ -35,7 +34,6 @@ from airflow_logio.runtime.supervision.findings import FailureFinder
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, KilledTask, Run
-from airflow_logio.triggers import group as group_trigger
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from tests.support.waiting import eventually
@@ -266,61 +264,12 @@ def test_a_mark_during_the_deferral_halts_where_the_worker_is_told(
     assert (status(log, run).state, status(log, run).killed) == (GroupState.HALTED, None)
 
 
-def looked(log: LogStore, run: Run) -> None:
-    """A trigger looks at the group, and finds nothing to do."""
+@pytest.mark.usefixtures("deferred")
+def test_the_trigger_takes_the_note_away(log: LogStore, run: Run) -> None:
+    """From its first look on it is told."""
     trigger = LogioGroupTrigger(logio_conn_id="logio_default", run_uid=run.uid, group="totals")
     assert trigger._see(LogLook(time.monotonic(), log, {run.uid: log.sight([run.uid])[0]})) is None
-
-
-@pytest.mark.usefixtures("deferred")
-def test_the_trigger_puts_the_question_off_while_it_runs(
-    log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked(log, run)
-    noted = status(log, run).killed
-    assert noted is not None and noted.ask_at is not None and replace(noted, ask_at=None) == TASK
-    assert noted.ask_at > time.time() + killed_tasks.WATCHED_SECONDS / 2
-    looked(log, run)
-    assert status(log, run).killed == noted, "not at each look"
-    with monkeypatch.context() as later:
-        clock = noted.ask_at - 1
-        later.setattr(time, "time", lambda: clock)
-        looked(log, run)
-        assert FailureFinder(log, run_uid=run.uid).look().killed == ()
-    put_off = status(log, run).killed
-    assert put_off is not None and put_off.ask_at == clock + killed_tasks.WATCHED_SECONDS
-
-
-@pytest.mark.usefixtures("deferred")
-@pytest.mark.parametrize(("state", "then"), [("failed", GroupState.HALTED), ("deferred", GroupState.RUNNING)])
-def test_a_mark_while_the_triggerer_is_down_is_found_out(
-    state: str, then: GroupState, answers: Any, log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next triggerer never hears of this trigger: Airflow has deleted it with the mark."""
-    answers(state)
-    looked(log, run)
-    with monkeypatch.context() as later:
-        clock = time.time() + killed_tasks.WATCHED_SECONDS + 1
-        later.setattr(time, "time", lambda: clock)
-        supervise(run, log)
-    assert (status(log, run).state, is_on_its_way(log, run)) == (then, then is GroupState.RUNNING)
-
-
-@pytest.mark.usefixtures("deferred")
-def test_a_group_that_was_halted_for_a_mark_and_resumed_elsewhere_is_not_halted_again(
-    log: LogStore, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def failed(task_instance: Any) -> str:
-        return "failed"
-
-    monkeypatch.setattr(group_trigger, "aget_task_state", failed)
-    monkeypatch.setattr(group_trigger, "HALT_GRACE_SECONDS", 0.2)
-    looked(log, run)
-    trigger = LogioGroupTrigger(
-        logio_conn_id="logio_default", run_uid=run.uid, group="totals", incarnations={"totals": 1}
-    )
-    asyncio.run(trigger.on_kill())
-    assert (status(log, run).state, status(log, run).killed) == (GroupState.HALTED, None)
+    assert (status(log, run).state, status(log, run).killed) == (GroupState.RUNNING, None)
 
 
 # --- nobody has answered ------------------------------------------------------------------------------------------------

@@ -432,9 +432,10 @@ def test_a_failure_of_its_last_attempt_is_not_taken_for_a_persons(
 ) -> None:
     """A death wakes it, and it may fail before it has launched anything: what is recovered by others keeps running."""
     last = context(attempt=4)
-    watching = deferred(lambda: task().execute(last))
+    trigger = deferred(lambda: task().execute(last)).trigger
+    trigger._task_instance = SimpleNamespace(task_id="totals", dag_id=DAG_ID, run_id=RUN_ID, map_index=-1)
     ready(log, launcher, "totals")
-    fired(watching.trigger, lambda: kill(launcher, "totals"))
+    fired(trigger, lambda: kill(launcher, "totals"))
     note = status(log, run).killed
     assert note is not None and note.last_try
     assert resolve_kill(log, run, "totals", note, lambda _: "failed", grace_seconds=0.1) is Meaning.UNKNOWN

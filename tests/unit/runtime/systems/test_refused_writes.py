@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from airflow_logio import postgres_sessions
 from airflow_logio.dataflow.reads import TableRead
@@ -140,6 +141,15 @@ def test_records_that_take_long_to_convert_are_written(
     else:
         warehouse.apply(marker, table, actions)
         assert rows_of(postgres_url, "SELECT count(*) FROM t") == [(rows,)]
+    writer.connections.close()
+
+
+@pytest.mark.parametrize("error", [sa.exc.PendingRollbackError, sa.exc.ResourceClosedError, sa.exc.TimeoutError])
+def test_a_session_that_was_lost_between_two_statements_is_an_outage(error: type[Exception], tmp_path: Path) -> None:
+    """The ping of another thread has met it first."""
+    writer = Writer(f"sqlite:///{tmp_path}/wh.db")
+    with pytest.raises(ExternalUnavailable), writer.connections.warehouse("wh").translated():
+        raise error("Can't reconnect until invalid transaction is rolled back")
     writer.connections.close()
 
 

@@ -241,3 +241,23 @@ def test_what_the_log_refuses_is_not_hidden_by_an_earlier_failure() -> None:
     epoch._fail(OSError("and then this"))
     with pytest.raises(EpochVoid):
         epoch._raise_refusal()
+
+
+def test_a_halt_whose_last_commit_is_refused_leaves_no_read_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another epoch would follow, and read beside it: the process ends instead."""
+    monkeypatch.setattr(epochs, "REBUILD_PATIENCE_SECONDS", 0.3)
+    source = Blocked(60)
+    _, epoch = epoch_of(source)
+
+    def halt() -> None:
+        source.wait()
+        epoch._fail(EpochVoid("epoch 1 is void"))
+        epoch._settings.stop_requested.set()
+
+    monkeypatch.setattr(epoch._mailbox, "put", lambda _: None)  # the main thread has not taken it when it halts
+    halting = threading.Thread(target=halt)
+    halting.start()
+    with pytest.raises(OperatorFailed, match=r"has been waited for 0\.3 s after the group was asked to halt"):
+        epoch.run()
+    halting.join()
+    source.end()
