@@ -194,6 +194,7 @@ def test_it_launches_and_leaves_the_watching_to_the_trigger(
         "incarnations": {"totals": 1},
         "relayed": {},
         "own_place": False,
+        "last_try": False,
         "lineage": None,
         "poll_interval": 0.01,
     }
