@@ -84,10 +84,14 @@ def test_a_run_is_given_up_by_click(run: Running) -> None:
         expect(dialog).to_contain_text("Its drivers are halted first (")
         expect(dialog).to_contain_text("This cannot be taken back.")
         assert browser.faults() == []
+        # Who presses Enter the moment the button has the focus again is heard: the dialog opens anew.
+        give_up.evaluate("button => button.addEventListener('focus', () => button.click(), { once: true })")
         page.keyboard.press("Escape")
-        expect(give_up).to_be_focused()
+        expect(dialog).to_be_visible()
         assert run.store.find_run(run.run.uid).state is RunState.RUNNING
         assert run.status("totals").desired is GroupState.RUNNING
+        page.keyboard.press("Escape")
+        expect(give_up).to_be_focused()
         page.keyboard.press("Enter")
         done = dialog.get_by_role("button", name="Give it up")
         done.click()

@@ -41,7 +41,18 @@ export function Confirm({ title, children, action, run, close }: Props) {
     }
   };
   return (
-    <dialog ref={dialog} className="confirm" aria-labelledby="logio-confirm" onClose={close} onKeyDown={(event) => event.stopPropagation()}>
+    <dialog
+      ref={dialog}
+      className="confirm"
+      aria-labelledby="logio-confirm"
+      // The browser would give the focus back first and tell of it later: a press of Enter between the two would be lost.
+      onCancel={(event) => {
+        event.preventDefault();
+        close();
+      }}
+      onClose={close}
+      onKeyDown={(event) => event.stopPropagation()}
+    >
       <form onSubmit={submit}>
         <h2 id="logio-confirm">{title}</h2>
         {children}
@@ -52,7 +63,7 @@ export function Confirm({ title, children, action, run, close }: Props) {
         </div>
         <div role="alert">{refused !== null && <p className="problem">{refused}</p>}</div>
         <p className="choices">
-          <button type="button" className="choice" onClick={() => dialog.current?.close()}>
+          <button type="button" className="choice" onClick={close}>
             {state === "done" ? "Close" : "Cancel"}
           </button>
           {state !== "done" && (
