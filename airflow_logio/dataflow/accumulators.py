@@ -45,9 +45,9 @@ class Sums:
 
     def __call__(self, held: PartialSums | None, part: pa.Table) -> PartialSums:
         """`held` with the records of `part` added; changes and returns it."""
-        wrong = [name for name in (*self.by, *self.of) if part.column_names.count(name) != 1]
-        if wrong:
-            raise OperatorFailed(f"the sums need column {wrong[0]!r}, once; the records have {part.column_names}")
+        names = part.schema.names
+        if wrong := [name for name in (*self.by, *self.of) if names.count(name) != 1]:
+            raise OperatorFailed(f"the sums need column {wrong[0]!r}, once; the records have {names}")
         held = held or PartialSums()
         held.tables.append(part.select([*self.by, *self.of]))
         held.rows += part.num_rows

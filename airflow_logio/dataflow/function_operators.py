@@ -318,9 +318,9 @@ def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     """The table with `columns` only (all if empty), without copying; raises OperatorFailed if one is missing."""
     if not columns:
         return table
+    names = table.schema.names
     for name in columns:
-        if name not in table.column_names:
-            names = table.column_names
+        if name not in names:
             raise OperatorFailed(f"column {name!r} is needed; the records have {names}.{did_you_mean(name, names)}")
     return table.select(columns)
 

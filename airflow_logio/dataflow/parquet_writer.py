@@ -172,18 +172,17 @@ def _checked(schema: object) -> pa.Schema:
 
 
 def _as_declared(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    if sorted(table.column_names) != sorted(schema.names):
-        raise OperatorFailed(
-            f"the schema of the files has columns {schema.names}, but the records have {table.column_names}"
-        )
-    for name, declared in zip(schema.names, schema.types, strict=True):
+    names, wanted = table.schema.names, schema.names
+    if sorted(names) != sorted(wanted):
+        raise OperatorFailed(f"the schema of the files has columns {wanted}, but the records have {names}")
+    for name, declared in zip(wanted, schema.types, strict=True):
         found = table.schema.field(name).type
         if found != declared:
             raise OperatorFailed(
                 f"column {name!r} of the records is {found}, but {declared} in the schema of the files: cast it in an "
                 "operator before the writer, or declare what comes"
             )
-    return table if table.column_names == schema.names else table.select(schema.names)
+    return table if names == wanted else table.select(wanted)
 
 
 def _file(action: WriteAction) -> str:

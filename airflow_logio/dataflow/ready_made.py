@@ -286,11 +286,9 @@ def _renamed(where: str, given: Mapping[str, str] | Iterable[str], argument: str
 
 
 def _column(where: str, what: str, table: pa.Table, name: str) -> pa.ChunkedArray:
-    if table.column_names.count(name) != 1:
-        raise OperatorFailed(
-            f"{where}: column {name!r} is needed, once; {what} {table.column_names}."
-            f"{did_you_mean(name, table.column_names)}"
-        )
+    names = table.schema.names
+    if names.count(name) != 1:
+        raise OperatorFailed(f"{where}: column {name!r} is needed, once; {what} {names}.{did_you_mean(name, names)}")
     return table.column(name)
 
 

@@ -78,7 +78,7 @@ class TableWriter(ActionWriter):
         """The records with their columns in declared order, and the lineage column; raises OperatorFailed if they have
         others."""
         records = event.table if self.lineage_column is None else self._with_event_id(event)
-        names = records.column_names
+        names = records.schema.names
         if self.columns is None or names == list(self.columns):
             return records
         if set(names) != set(self.columns):
@@ -98,7 +98,7 @@ class TableWriter(ActionWriter):
         return ("needs_event_ids",) if self.lineage_column else ("needs_event_ids", "lineage_column")
 
     def _with_event_id(self, event: InputEvent) -> pa.Table:
-        if self.lineage_column in event.table.column_names:
+        if self.lineage_column in event.table.schema.names:
             raise OperatorFailed(
                 f"the records for table {self.table!r} have a column {self.lineage_column!r} themselves, which is the "
                 "lineage column of its writer; give lineage_column another name"

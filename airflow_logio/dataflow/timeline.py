@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,9 @@ from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.errors import OperatorFailed
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+Numbers = tuple[npt.NDArray[np.int64], bool]
+"""The window of each record, and whether they never decrease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +52,37 @@ class Grid:
         return start.isoformat(timespec="minutes" if self.seconds % 60 == 0 else "seconds")
 
 
-def window_numbers(event: InputEvent, on: str, seconds: int, origin: int = 0) -> tuple[npt.NDArray[np.int64], bool]:
-    """Number of the window of each record, and whether they never decrease. Window 0 starts at `origin`, seconds after
-    1970-01-01 UTC; if that is not 0, both are whole days.
+@dataclass(slots=True)
+class _Latest:
+    """The answer of the last call: a recovery asks about an event once for each of its Input Sets, one after the other.
+
+    It is read and replaced as one, so that threads do no harm, and does not keep the records.
+    """
+
+    answer: tuple[weakref.ref[pa.Table], tuple[str, int, int], Numbers] | None = None
+
+
+_latest = _Latest()
+
+
+def window_numbers(event: InputEvent, on: str, seconds: int, origin: int = 0) -> Numbers:
+    """Number of the window of each record, read-only. Window 0 starts at `origin`, seconds after 1970-01-01 UTC; if that is
+    not 0, both are whole days.
 
     `on` is a timestamp column of any unit (with a zone: taken in UTC) or a date column. Floor division, so that times
     before 1970 fall into the window that contains them. Raises OperatorFailed for another type, a missing column,
     nulls.
     """
+    asked, latest = (on, seconds, origin), _latest.answer
+    if latest is not None and latest[0]() is event.table and latest[1] == asked:
+        return latest[2]
+    found = _window_numbers(event, on, seconds, origin)
+    found[0].flags.writeable = False
+    _latest.answer = weakref.ref(event.table), asked, found
+    return found
+
+
+def _window_numbers(event: InputEvent, on: str, seconds: int, origin: int) -> Numbers:
     column = _column(event, on)
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ms"))
@@ -70,7 +97,7 @@ def window_numbers(event: InputEvent, on: str, seconds: int, origin: int = 0) ->
 
 
 def _column(event: InputEvent, on: str) -> Any:
-    check_named(on, event.table.column_names)
+    check_named(on, event.table.schema.names)
     column = event.table.column(on)
     if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
         raise no_time(on, column.type)

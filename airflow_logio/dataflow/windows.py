@@ -13,13 +13,12 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_logio.dataflow.durations import window_origin, window_seconds
 from airflow_logio.dataflow.names import check_column, check_count
 from airflow_logio.dataflow.operators import InputEvent
-from airflow_logio.dataflow.timeline import Grid, too_many_windows, window_numbers
+from airflow_logio.dataflow.timeline import Grid, Numbers, too_many_windows, window_numbers
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.record_rules import WHOLE, Part
 
@@ -278,7 +277,7 @@ class Tumbling(Window):
         origin = {"origin": window_origin(self.length)} if window_origin(self.length) else {}
         return {"window": "Tumbling", "seconds": window_seconds(self.length), "on": self.on, **origin}
 
-    def _numbers(self, event: InputEvent) -> tuple[npt.NDArray[np.int64], bool]:
+    def _numbers(self, event: InputEvent) -> Numbers:
         return window_numbers(event, self.on, window_seconds(self.length), window_origin(self.length))
 
     def _slices(self, event: InputEvent) -> list[tuple[int, pa.Table]]:

@@ -39,20 +39,18 @@ class JobQueue:
         self._extent = extent
         self._bounds = bounds or JobBounds()
         self._waiting: dict[str, dict[str, tuple[int, int]]] = {name: {} for name in operators}
+        self._together: dict[str, tuple[int, int]] = dict.fromkeys(self._waiting, (0, 0))
+        """Records and bytes of all that waits: it is asked for with every event."""
         self._oldest: dict[str, float] = {}
         self._begun: set[str] = set()
         """Operators that have had their first job."""
 
     def is_full(self) -> bool:
         """Enough is triggered for the next job and the one after it: take no more events into memory for now."""
-        for waiting in self._waiting.values():
-            if not waiting:
-                continue
-            records = sum(count for count, _ in waiting.values())
-            size = sum(size for _, size in waiting.values())
-            if records >= 2 * self._bounds.most_records or size >= self._bounds.waiting_bytes:
-                return True
-        return False
+        return any(
+            records >= 2 * self._bounds.most_records or size >= self._bounds.waiting_bytes
+            for records, size in self._together.values()
+        )
 
     def note(self, operator: str, now: float) -> None:
         """Take in what was triggered since the last look."""
@@ -60,7 +58,9 @@ class JobQueue:
         protocol = self._protocol.operators[operator]
         for inset_id in protocol.next_triggered():
             if inset_id not in waiting:
-                waiting[inset_id] = self._extent(protocol.triggered[inset_id].held)
+                records, size = waiting[inset_id] = self._extent(protocol.triggered[inset_id].held)
+                all_records, all_bytes = self._together[operator]
+                self._together[operator] = all_records + records, all_bytes + size
                 self._oldest.setdefault(operator, now)
 
     def is_due(self, operator: str, now: float) -> bool:
@@ -70,7 +70,7 @@ class JobQueue:
             return False
         if self._protocol.operators[operator].inputs_ended():
             return True
-        records = sum(count for count, _ in waiting.values())
+        records, _ = self._together[operator]
         target = self._bounds.target_records if operator in self._begun else self._bounds.first_records
         return records >= target or now - self._oldest[operator] >= self._bounds.linger_seconds
 
@@ -88,7 +88,9 @@ class JobQueue:
         held = [(inset_id, count) for inset_id, (count, _) in waiting.items()]
         chosen = batch_of(held, limit if most_records is None else min(limit, most_records))
         for inset_id in chosen:
-            del waiting[inset_id]
+            records, size = waiting.pop(inset_id)
+            all_records, all_bytes = self._together[operator]
+            self._together[operator] = all_records - records, all_bytes - size
         self._oldest.pop(operator, None)
         if waiting:
             self._oldest[operator] = now

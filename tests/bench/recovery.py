@@ -115,6 +115,8 @@ def _kill_and_watch(sales: SalesRun, database: str, group: str, condition: str, 
     assert identity is not None
     if idle:
         _stop_until_idle(sales, group, identity)
+    if idle and "standby" in condition:
+        _continue_until_heard(sales, group, identity)
     before = _output_sets(sales, group)
     killed_at = time.time()
     psutil.Process(identity.pid).send_signal(signal.SIGKILL)
@@ -179,6 +181,14 @@ def _stop_until_idle(sales: SalesRun, group: str, identity: DriverIdentity) -> N
             process.send_signal(signal.SIGCONT)
             time.sleep(0.05)
     raise WrongResult(f"the run never became idle around a stopped {group}")
+
+
+def _continue_until_heard(sales: SalesRun, group: str, identity: DriverIdentity) -> None:
+    """Until its next heartbeat: of a driver whose last one is old, others do not leave the recovery to the standby."""
+    store, run_id = sales.context.store, sales.context.run.run_id
+    beat = store.group(run_id, group).beat
+    psutil.Process(identity.pid).send_signal(signal.SIGCONT)
+    eventually(lambda: store.group(run_id, group).beat > beat, what=f"{group} beats again", timeout=30, every=0.005)
 
 
 def _is_idle(sales: SalesRun, group: str) -> bool:

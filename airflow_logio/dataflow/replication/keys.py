@@ -37,12 +37,11 @@ def by_slot(table: pa.Table, columns: Sequence[str], slots: int) -> list[tuple[i
 def slots_of(table: pa.Table, columns: Sequence[str], slots: int) -> npt.NDArray[np.int64]:
     """The slot of each record. Raises OperatorFailed."""
     mixed: _Hashes = np.zeros(table.num_rows, np.uint64)
+    names = table.schema.names
     for name in columns:
-        if table.column_names.count(name) != 1:
-            hint = did_you_mean(name, table.column_names)
-            raise OperatorFailed(
-                f"the events are parted by key column {name!r}; the records have {table.column_names}.{hint}"
-            )
+        if names.count(name) != 1:
+            hint = did_you_mean(name, names)
+            raise OperatorFailed(f"the events are parted by key column {name!r}; the records have {names}.{hint}")
         mixed = _mix(mixed * np.uint64(31) + _hashes(name, table.column(name)))
     return (mixed % np.uint64(slots)).astype(np.int64)
 

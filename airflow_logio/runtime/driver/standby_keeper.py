@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 5.0
-"""After a standby has ended, the next one is started; so much later, and twice that after each further one."""
+"""After a standby has ended, the next one is started; so much later, and twice that after each further one. So much after a
+recovery, too: it has work that waits, with which the start of another process would compete."""
 LONGEST_SECONDS = 300.0
 """No pause is longer. After one that has lived for longer, pauses are short again."""
 
@@ -67,6 +68,8 @@ class StandbyKeeper:
     def begin(self, run: Run) -> None:
         """Start one, if the group has one, when the driver is ready."""
         self._run = run
+        if self._config.claim.incarnation > 1:
+            self._next_at = time.monotonic() + AGAIN_SECONDS
         if self._config.standby is not None:
             self._thread.start()
 

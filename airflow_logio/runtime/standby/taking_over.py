@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
-
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.protocol.states import ALIVE, GroupState
+from airflow_logio.runtime.driver import first_use
 from airflow_logio.runtime.driver.log_rotation import LogRotation
 from airflow_logio.runtime.driver.spark_session import SparkSessions
 from airflow_logio.runtime.launch import bundle, driver_files, private_files, processes
@@ -29,6 +28,7 @@ from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_folders import READY
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
 from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher
+from airflow_logio.runtime.launch.process_end import wait_for_end
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.runtime.supervision.tend import recover_group
@@ -43,8 +43,6 @@ POLL_SECONDS = 1.0
 """Between two looks at the log, unless the driver's process ends before."""
 SILENT_SECONDS = 0.2
 """The same while the process has ended and the log says nothing."""
-GLANCE_SECONDS = 0.1
-"""Between two looks at the process: one that its parent does not wait for ends no wait of ours."""
 
 
 class ThisProcess(Launcher):
@@ -94,6 +92,7 @@ def stand_by(config: DriverConfig, sessions: SparkSessions) -> DriverConfig | No
     ref = PipelineRef(config.module, config.attr, Path(config.bundle_root))
     pipeline = bundle.load(ref)
     importlib.import_module("airflow_logio.runtime.driver.incarnation")  # needed when seconds count
+    first_use.use_once()
     store = Patience().call("opening the log", lambda: open_store(config.log_url))
     try:
         run = store.patience.call("reading the run", lambda: store.find_run(config.claim.run_uid))
@@ -182,13 +181,8 @@ def why_not_needed(status: GroupStatus, claim: Claim) -> str | None:
 
 def _wait_for_end(identity: DriverIdentity | None) -> None:
     """Return when the driver's process ends, which the log does not know yet; at the latest after `POLL_SECONDS`."""
-    running = [] if identity is None else processes.driver_processes(identity)
-    if identity is None or not running:  # it has ended, and the log did not answer; or nothing is known of it
+    if identity is None or not processes.driver_processes(identity):
+        # It has ended, and the log did not answer; or nothing is known of it.
         time.sleep(SILENT_SECONDS if identity is not None and processes.is_gone(identity) else POLL_SECONDS)
         return
-    deadline = time.monotonic() + POLL_SECONDS
-    while time.monotonic() < deadline and not processes.is_gone(identity):
-        try:
-            running[0].wait(timeout=GLANCE_SECONDS)
-        except (psutil.TimeoutExpired, psutil.NoSuchProcess):
-            continue
+    wait_for_end(identity, POLL_SECONDS)

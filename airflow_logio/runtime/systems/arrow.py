@@ -67,7 +67,7 @@ def decode(where: str, body: bytes, columns: Sequence[str] = ()) -> pa.Table:
                 return pa.table({})
         table = pa.ipc.open_stream(body, options=options).read_all()
         table.validate(full=True)  # a buffer that is too short would be read beyond its end; costs a tenth of decoding
-        names = table.column_names  # which are decoded now, from bytes that may be no text
+        names = table.schema.names  # which are decoded now, from bytes that may be no text
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise LogInconsistent(f"the body of {where} is not an Arrow stream: {error}") from error
     if not columns:

@@ -66,7 +66,7 @@ def row_of(row: int, actions: Sequence[WriteAction]) -> str:
 
 
 def _check_names(table: str, columns: Sequence[str], action: WriteAction) -> None:
-    found = action.records.column_names
+    found = action.records.schema.names
     if missing := [name for name in columns if name not in found]:
         problem = f"have no column {missing[0]!r}"
     elif unknown := [name for name in found if name not in columns]:

@@ -136,8 +136,8 @@ def _insert_values(
 def _insert_sqlite(connection: Connection, name: TableName, rows: pa.Table) -> None:
     """`executemany` without a type processor per value; timestamps as text, the way SQLAlchemy reads them back."""
     quote = connection.dialect.identifier_preparer.quote
-    names = ", ".join(quote(column) for column in rows.column_names)
-    marks = ", ".join("?" for _ in rows.column_names)
+    names = ", ".join(quote(column) for column in rows.schema.names)
+    marks = ", ".join("?" for _ in rows.schema.names)
     columns = [_sqlite_values(column) for column in rows.columns]
     connection.exec_driver_sql(
         f"INSERT INTO {name.quoted(connection)} ({names}) VALUES ({marks})", list(zip(*columns, strict=True))
@@ -162,9 +162,9 @@ def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
 def _insert_postgres(connection: Connection, name: TableName, types: Mapping[str, str], rows: pa.Table) -> None:
     """One INSERT of parallel arrays of `types`: one statement, parsed by the server, no round trip per page of rows."""
     quote = connection.dialect.identifier_preparer.quote
-    names = ", ".join(quote(column) for column in rows.column_names)
-    casts = ", ".join(f"%s::{types[column]}" for column in rows.column_names)
-    values = tuple(_postgres_array(rows.column(column), types[column]) for column in rows.column_names)
+    names = ", ".join(quote(column) for column in rows.schema.names)
+    casts = ", ".join(f"%s::{types[column]}" for column in rows.schema.names)
+    values = tuple(_postgres_array(rows.column(column), types[column]) for column in rows.schema.names)
     connection.exec_driver_sql(f"INSERT INTO {name.quoted(connection)} ({names}) SELECT * FROM unnest({casts})", values)
 
 

@@ -91,6 +91,23 @@ def test_tumbling_part_is_assign_again(drawn: InputEvent) -> None:
 
 
 @settings(deadline=None)
+@given(st.lists(events(), min_size=2, max_size=3), st.sampled_from(["1h", "1w"]))
+def test_tumbling_parts_are_found_in_whatever_order_they_are_asked_for(drawn: list[InputEvent], other: str) -> None:
+    """Of several events in turn, and by two windows: what was found for the last one is remembered, and for no other."""
+    windows = [Tumbling("15m", on="t"), Tumbling(other, on="t")]
+    asked = [
+        (window, event, inset, part)
+        for window in windows
+        for event in drawn
+        for inset, part in window.assign(event, window.initial_state()).items()
+    ]
+    for place, (window, event, inset, part) in enumerate(asked):
+        assert window.part(event, inset).equals(part)
+        far, elsewhere, name, expected = asked[-1 - place]
+        assert far.part(elsewhere, name).equals(expected)
+
+
+@settings(deadline=None)
 @given(st.lists(st.lists(near, min_size=1, max_size=8), max_size=8))
 def test_tumbling_closes_a_window_when_a_later_one_is_seen(batches: list[list[int]]) -> None:
     """With a sorted stream every window is triggered once, in order, and never again receives records."""

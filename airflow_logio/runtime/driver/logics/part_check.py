@@ -48,7 +48,7 @@ def _values(one: Any, other: Any) -> bool:
 
 
 def _tables(one: pa.Table, other: pa.Table) -> bool:
-    if one.num_rows != other.num_rows or one.column_names != other.column_names:
+    if one.num_rows != other.num_rows or one.schema.names != other.schema.names:
         return False
     if one.equals(other):
         return True

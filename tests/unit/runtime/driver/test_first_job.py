@@ -51,6 +51,28 @@ def test_the_first_job_is_small_and_the_next_takes_what_has_waited() -> None:
     assert [*jobs[0], *jobs[1]] == [f"{number}" for number in range(20)], "in the order triggered"
 
 
+def test_enough_waits_until_a_job_takes_it() -> None:
+    bounds = JobBounds(most_records=100, first_records=100, waiting_bytes=2**40)
+    operators = {name: Operator({f"{name}{number}": 50 for number in range(3)}) for name in ("one", "other")}
+    protocol: Any = SimpleNamespace(operators=operators)
+    queue = JobQueue(protocol, operators, extent, bounds)
+    for name in operators:
+        queue.note(name, 0.0)
+        queue.note(name, 0.0)
+    assert not queue.is_full(), "150 each, and what was noted twice counts once"
+    operators["one"].triggered["more"] = SimpleNamespace(held=[pa.table({"n": range(50)})])
+    queue.note("one", 0.0)
+    assert queue.is_full()
+    for inset_id in queue.take("one", 0.0):
+        del operators["one"].triggered[inset_id]
+    assert not queue.is_full() and queue.is_due("one", 0.0)
+    assert len(queue.take("one", 0.0)) == 2 and queue.due_at("one", 0.0) is None
+    in_bytes = JobQueue(protocol, ["other"], extent, JobBounds(waiting_bytes=3 * 50 * 8))
+    assert not in_bytes.is_full()
+    in_bytes.note("other", 0.0)
+    assert in_bytes.is_full()
+
+
 def test_a_job_over_datasets_is_bounded_in_input_sets_and_in_bytes() -> None:
     """After the first one; what nobody has counted since a recovery counts as small."""
 

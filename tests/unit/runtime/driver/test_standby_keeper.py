@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,3 +47,23 @@ def test_one_that_cannot_be_started_leaves_no_folder(tmp_path: Path, monkeypatch
             keeper._look()
     assert len(tried) == 3
     assert list((tmp_path / "g").iterdir()) == [own] and (own / "driver.log").exists()
+
+
+def test_the_driver_that_has_taken_over_gets_its_work_done_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start of the next standby would compete with it; the first driver of a group has nothing that waits."""
+    driver = start_driver(MemoryLogStore())
+    started: list[int] = []
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(StandbyKeeper, "_start", lambda keeper: started.append(keeper._config.claim.incarnation))
+    for incarnation, waits in ((1, False), (2, True)):
+        config: Any = SimpleNamespace(claim=replace(driver.claim, incarnation=incarnation), standby=None)
+        keeper = StandbyKeeper(config, driver.store, tmp_path, lambda: True, lambda: False)
+        keeper.begin(driver.run)
+        keeper._look()
+        assert (incarnation not in started) is waits
+        now[0] += standby_keeper.AGAIN_SECONDS
+        keeper._look()
+        assert incarnation in started

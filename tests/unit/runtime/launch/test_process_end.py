@@ -1,0 +1,75 @@
+"""Waiting for processes of others: their end is heard of at once, and no other process is taken for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_logio.runtime.launch import processes
+from airflow_logio.runtime.launch.process_end import wait_for_end
+from airflow_logio.store.records import DriverIdentity
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as started:
+        yield started
+        started.kill()
+
+
+def identity_of(process: subprocess.Popen[bytes]) -> DriverIdentity:
+    found = processes.identity_of(process.pid)
+    assert found is not None
+    return found
+
+
+def waited(identity: DriverIdentity, seconds: float) -> float:
+    """How long a wait takes."""
+    begun = time.monotonic()
+    wait_for_end(identity, seconds)
+    return time.monotonic() - begun
+
+
+@pytest.fixture(params=["told by the system", "looked at"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "looked at":
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    return str(request.param)
+
+
+def test_the_end_is_heard_of_while_the_parent_has_not_collected_the_process(
+    process: subprocess.Popen[bytes], way: str
+) -> None:
+    """As a supervisor that is busy leaves the driver that has just been killed."""
+    identity = identity_of(process)
+    threading.Timer(0.2, process.kill).start()
+    assert 0.1 < waited(identity, PATIENCE) < PATIENCE / 2, way
+    assert process.returncode is None and processes.is_gone(identity)
+    assert waited(identity, PATIENCE) < PATIENCE / 2, "it has ended before"
+
+
+def test_a_process_that_lives_is_waited_for_as_long_as_said(process: subprocess.Popen[bytes], way: str) -> None:
+    assert waited(identity_of(process), 0.3) >= 0.3, way
+
+
+def test_another_process_with_its_number_is_not_waited_for(process: subprocess.Popen[bytes], way: str) -> None:
+    other = identity_of(process)
+    gone = DriverIdentity(other.host, other.boot_id, other.pid, other.start_time - 1000)
+    assert waited(gone, PATIENCE) < PATIENCE / 2, way
+
+
+def test_a_process_that_is_long_gone_leaves_no_descriptor_open() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        identity = identity_of(ended)
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(3):
+        assert waited(identity, PATIENCE) < PATIENCE / 2
+    assert len(os.listdir("/dev/fd")) == before
