@@ -17,6 +17,7 @@ from tests.bench import (
     clicks,
     cluster,
     constants,
+    floods,
     growth,
     hops,
     in_airflow,
@@ -116,6 +117,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("peers", Postgres, lambda at, asked: peers.measure(at, asked.runs, asked.records)),
     ("replay", Postgres, lambda at, asked: replay.measure(at, asked.runs)),
     ("hops", Postgres, lambda at, asked: hops.measure(at, asked.runs)),
+    ("floods", Postgres, lambda at, asked: floods.measure(at, asked.runs)),
     ("page", Databases, lambda at, _: itertools.chain(page.measure(at), page_requests.measure(at), clicks.measure(at))),
     ("paper", Postgres, lambda at, to: evaluation.evaluate(at, to.factor, to.results, to.paper_runs, to.series)),
 )
