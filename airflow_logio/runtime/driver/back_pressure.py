@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
+import pyarrow as pa
+
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher, Routes
@@ -16,6 +18,7 @@ from airflow_logio.runtime.driver.backlog import Backlog, bounded
 from airflow_logio.runtime.driver.load import LoadMeter
 from airflow_logio.runtime.driver.slot_routes import SlotRoutes
 from airflow_logio.runtime.payloads.bodies import dataset_of
+from airflow_logio.runtime.systems.arrow import bytes_shown
 from airflow_logio.store.records import BacklogBound
 from airflow_logio.store.session_port import GroupSession
 
@@ -87,4 +90,4 @@ def waiting_bytes(event: Event) -> int:
         return len(event.body)
     if (dataset := dataset_of(event.payload)) is not None:
         return dataset.nbytes // FILES_COUNT
-    return int(getattr(event.payload, "nbytes", 0))
+    return bytes_shown(event.payload) if isinstance(event.payload, pa.Table) else 0

@@ -24,7 +24,7 @@ from airflow_logio.runtime.driver.dataset_rows import DatasetRows
 from airflow_logio.runtime.driver.made_again import contents
 from airflow_logio.runtime.payloads.bodies import Bodies, table_of
 from airflow_logio.runtime.payloads.dataset import Dataset
-from airflow_logio.runtime.systems.arrow import encode
+from airflow_logio.runtime.systems.arrow import bytes_shown, encode
 from airflow_logio.store.records import Collected
 from airflow_logio.store.session_port import GroupSession
 
@@ -175,7 +175,7 @@ def _bytes(body: bytes | None, payload: Any) -> int:
     """What goes into the log; of a dataset, as good as nothing."""
     if body:
         return len(body)
-    return payload.nbytes if isinstance(payload, pa.Table) else 0
+    return bytes_shown(payload) if isinstance(payload, pa.Table) else 0
 
 
 def serialize(effects: fx.Effects, bodies: Bodies, unlogged: Unlogged = not_kept) -> fx.Effects:
@@ -189,7 +189,9 @@ def serialize(effects: fx.Effects, bodies: Bodies, unlogged: Unlogged = not_kept
     for effect in effects:
         match effect:
             case fx.LogEvent(event, _) if event.made_of is not None:
-                made_of = replace(event.made_of, digest=contents(event.payload), size=table_of(event.payload).nbytes)
+                made_of = replace(
+                    event.made_of, digest=contents(event.payload), size=bytes_shown(table_of(event.payload))
+                )
                 unlogged(event.sender, made_of.digest, table_of(event.payload))
                 sent[event.sender] = sent.get(event.sender, 0) + made_of.size
                 result.append(replace(effect, event=replace(event, payload=None, body=None, made_of=made_of)))

@@ -24,6 +24,7 @@ from airflow_logio.runtime.driver.spark_jobs.evaluation import Evaluation
 from airflow_logio.runtime.driver.spark_jobs.frame_jobs import FrameJobs
 from airflow_logio.runtime.driver.spark_jobs.jobs import Generated, JobRunner, TableJobs
 from airflow_logio.runtime.payloads import EpochPayloads
+from airflow_logio.runtime.systems.arrow import bytes_shown
 
 FRAME_UNIT = 16 * 2**20
 """Bytes of files. An Input Set of mode ``dataframe`` counts as one such unit, or as many as it has."""
@@ -122,7 +123,8 @@ class Generation:
 def extent(held: Any) -> tuple[int, int]:
     """Records and bytes of an event state; an operator's own kind of state counts as one record."""
     tables = held if isinstance(held, list) else [held]
-    return sum(getattr(t, "num_rows", 1) for t in tables), sum(getattr(t, "nbytes", 0) for t in tables)
+    records = sum(getattr(t, "num_rows", 1) for t in tables)
+    return records, sum(bytes_shown(t) if isinstance(t, pa.Table) else getattr(t, "nbytes", 0) for t in tables)
 
 
 def frame_extent(held: Any) -> tuple[int, int]:

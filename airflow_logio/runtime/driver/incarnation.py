@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -187,6 +188,7 @@ class Driver:
                 direct=self._direct,
             )
             self._sweep(run, ref, below=ref.incarnation)
+            gc.freeze()  # what is loaded now stays: no search for cycles, all threads standing still, goes through it again
             finished = self._epochs(settings, ref)
             if finished:
                 self._sweep(run, ref, below=ref.incarnation + 1)

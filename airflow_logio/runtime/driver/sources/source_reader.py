@@ -46,6 +46,7 @@ from airflow_logio.runtime.driver.sources.source_clearing import SourceClearing,
 from airflow_logio.runtime.driver.spark_jobs.evaluation import LEAST_ATTEMPTS, Evaluation
 from airflow_logio.runtime.payloads.payload_store import EpochPayloads
 from airflow_logio.runtime.payloads.stored_effects import store_effect, stored_batches
+from airflow_logio.runtime.systems.arrow import bytes_shown
 from airflow_logio.runtime.systems.connections import Connections, replay
 
 log = logging.getLogger(__name__)
@@ -282,7 +283,7 @@ class SourceReader:
         """Hand over the batches, starting after the last one that was handed over: a replay resumes there."""
         for batch in batches:
             self._mailbox.put_input(
-                ReadBatch(self._name, batch.table, batch.next_offset, batch.about), batch.table.nbytes
+                ReadBatch(self._name, batch.table, batch.next_offset, batch.about), bytes_shown(batch.table)
             )
             self._offset = batch.next_offset
 

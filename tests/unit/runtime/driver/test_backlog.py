@@ -28,6 +28,7 @@ from airflow_logio.runtime.driver.back_pressure import waiting_bytes
 from airflow_logio.runtime.driver.backlog import Backlog, bounded
 from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.runtime.payloads.manifests import DataFile, Manifest
+from airflow_logio.runtime.systems.arrow import SMALL_BYTES, bytes_shown
 from airflow_logio.store.records import BacklogBound
 from airflow_logio.store.rules.payload_references import Reference
 
@@ -170,3 +171,12 @@ def test_files_of_an_event_count_as_well_though_less_than_what_is_in_the_log() -
     assert waiting_bytes(event(Evaluated(None))) == 0, "it was only part of a plan"
     assert waiting_bytes(event(pa.table({"id": pa.array([1, 2], pa.int64())}))) == 16
     assert waiting_bytes(event(None, b"abc")) == 3
+
+
+def test_a_slice_counts_with_its_own_share() -> None:
+    """Batches of a source are slices of what it reads at once: each counted with all of it, eight of them would be full."""
+    whole = pa.table({"id": pa.array(range(100_000), pa.int64())})
+    assert bytes_shown(whole) == whole.nbytes == 800_000
+    assert bytes_shown(whole.slice(50_000, 100)) == 800
+    few = pa.table({"id": pa.array(range(100), pa.int64())})
+    assert few.slice(90).nbytes <= bytes_shown(few.slice(90)) <= SMALL_BYTES, "near enough"
