@@ -56,7 +56,7 @@ class Grid:
 class _Latest:
     """The answer of the last call: a recovery asks about an event once for each of its Input Sets, one after the other.
 
-    It is read and replaced as one, so that threads do no harm, and does not keep the records.
+    It is read and replaced as one, so that threads do no harm. It keeps eight bytes for each record, and not the records.
     """
 
     answer: tuple[weakref.ref[pa.Table], tuple[str, int, int], Numbers] | None = None

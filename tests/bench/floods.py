@@ -41,7 +41,7 @@ FLOODS = (Flood("two", 2, 100, 60_000, "15000"), Flood("five", 5, 10_000, 10_000
 
 
 def measure(databases: Postgres, runs: int) -> Iterator[Figure]:
-    """They take turns. Raises `WrongResult` if a row is missing, or is there twice."""
+    """They take turns. Raises `WrongResult` if a row is missing."""
     rates: dict[Flood, list[float]] = {flood: [] for flood in FLOODS}
     for _ in range(runs):
         for flood, found in rates.items():

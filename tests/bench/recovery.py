@@ -20,6 +20,7 @@ import psutil
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.run_summary import Outcome
+from airflow_logio.runtime.launch.process_end import wait_for_end
 from airflow_logio.store.records import DriverIdentity, DriverRecord
 from tests.bench.databases import Databases
 from tests.bench.sales import SalesRun, sales_run
@@ -117,9 +118,10 @@ def _kill_and_watch(sales: SalesRun, database: str, group: str, condition: str, 
         _stop_until_idle(sales, group, identity)
     if idle and "standby" in condition:
         _continue_until_heard(sales, group, identity)
-    before = _output_sets(sales, group)
     killed_at = time.time()
     psutil.Process(identity.pid).send_signal(signal.SIGKILL)
+    wait_for_end(identity, 60)
+    before = _output_sets(sales, group)  # what it has committed to the last
     eventually(lambda: _output_sets(sales, group) > before, what="an Output Set", timeout=180, every=LOOK_SECONDS)
     output_at = time.time()
     driver = max((one for one in store.drivers(run_id) if one.group == group), key=lambda one: one.incarnation)

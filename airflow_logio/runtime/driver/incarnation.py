@@ -188,7 +188,7 @@ class Driver:
                 direct=self._direct,
             )
             self._sweep(run, ref, below=ref.incarnation)
-            gc.freeze()  # what is loaded now stays: no search for cycles, all threads standing still, goes through it again
+            gc.freeze()  # what is loaded stays; searches for cycles, during which all threads stand still, now leave it out
             finished = self._epochs(settings, ref)
             if finished:
                 self._sweep(run, ref, below=ref.incarnation + 1)

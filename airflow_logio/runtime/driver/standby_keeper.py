@@ -30,8 +30,10 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 5.0
-"""After a standby has ended, the next one is started; so much later, and twice that after each further one. So much after a
-recovery, too: it has work that waits, with which the start of another process would compete."""
+"""After a standby has ended, the next one is started; so much later, and twice that after each further one.
+
+So long after it is ready, a driver that is not the group's first one starts its own: work waits, with which the start of
+another process would compete."""
 LONGEST_SECONDS = 300.0
 """No pause is longer. After one that has lived for longer, pauses are short again."""
 
@@ -59,6 +61,7 @@ class StandbyKeeper:
         self._process: DriverIdentity | None = None
         self._folder = folder
         self._next_at = 0.0
+        self._waits_first = config.claim.incarnation > 1
         self._pause = AGAIN_SECONDS
         self._started_at = 0.0
         self._run: Run | None = None
@@ -68,8 +71,6 @@ class StandbyKeeper:
     def begin(self, run: Run) -> None:
         """Start one, if the group has one, when the driver is ready."""
         self._run = run
-        if self._config.claim.incarnation > 1:
-            self._next_at = time.monotonic() + AGAIN_SECONDS
         if self._config.standby is not None:
             self._thread.start()
 
@@ -105,8 +106,15 @@ class StandbyKeeper:
             if time.monotonic() - self._started_at > LONGEST_SECONDS:
                 self._pause = AGAIN_SECONDS
             self._wait(f"it has ended; its log is {self._folder / LOG_NAME}")
-        elif process is None and self._is_ready() and not self._ends() and time.monotonic() >= self._next_at:
+        elif process is None and self._is_ready() and not self._ends() and self._is_time():
             self._start()
+
+    def _is_time(self) -> bool:
+        """Whether the next one is due, now that the driver is ready."""
+        if self._waits_first:
+            self._waits_first = False
+            self._next_at = time.monotonic() + AGAIN_SECONDS
+        return time.monotonic() >= self._next_at
 
     def _start(self) -> None:
         config, claim = self._config, self._config.claim

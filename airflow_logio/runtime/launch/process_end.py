@@ -16,7 +16,7 @@ GLANCE_SECONDS = 0.1
 def wait_for_end(identity: DriverIdentity, seconds: float) -> None:
     """Return when the driver's process on this machine has ended, at the latest after so many seconds.
 
-    On Linux at once: also while its parent has not collected it, which no wait for a stranger's process tells.
+    On Linux at once, also while its parent has not collected it, which a wait for a process that is no child does not see.
     """
     deadline = time.monotonic() + seconds
     handle = _handle(identity.pid or identity.parent_pid)

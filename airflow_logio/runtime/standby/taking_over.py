@@ -181,8 +181,10 @@ def why_not_needed(status: GroupStatus, claim: Claim) -> str | None:
 
 def _wait_for_end(identity: DriverIdentity | None) -> None:
     """Return when the driver's process ends, which the log does not know yet; at the latest after `POLL_SECONDS`."""
-    if identity is None or not processes.driver_processes(identity):
-        # It has ended, and the log did not answer; or nothing is known of it.
-        time.sleep(SILENT_SECONDS if identity is not None and processes.is_gone(identity) else POLL_SECONDS)
-        return
-    wait_for_end(identity, POLL_SECONDS)
+    is_gone = None if identity is None else processes.is_gone(identity)
+    if identity is None or is_gone is None:  # nothing is known of it
+        time.sleep(POLL_SECONDS)
+    elif is_gone:  # and the log did not answer
+        time.sleep(SILENT_SECONDS)
+    else:
+        wait_for_end(identity, POLL_SECONDS)

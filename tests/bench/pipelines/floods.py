@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow import Pipeline, SourceBatch, SourceOperator, TableWriter, stateless
 
-DIGITS = 1_000
+BODIES = 1_000
 """So many different bodies: none is found in a cache because of the one before it."""
 
 
@@ -22,9 +22,9 @@ class Flood(SourceOperator):
         return {"events": params["events"], "bytes": params["bytes"]}
 
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
-        noise = os.urandom(action["bytes"] + DIGITS)
+        noise = os.urandom(action["bytes"] + BODIES)
         for number in range(offset, action["events"]):
-            first = number % DIGITS
+            first = number % BODIES
             body = noise[first : first + action["bytes"]]
             table = pa.table({"number": [number], "read_at": [time.time()], "body": pa.array([body], pa.binary())})
             yield SourceBatch(table, number + 1)

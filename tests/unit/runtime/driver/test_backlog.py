@@ -174,9 +174,17 @@ def test_files_of_an_event_count_as_well_though_less_than_what_is_in_the_log() -
 
 
 def test_a_slice_counts_with_its_own_share() -> None:
-    """Batches of a source are slices of what it reads at once: each counted with all of it, eight of them would be full."""
+    """Batches of a source are slices of what it reads at once: counted with all of it each, a few would fill the bound."""
     whole = pa.table({"id": pa.array(range(100_000), pa.int64())})
     assert bytes_shown(whole) == whole.nbytes == 800_000
     assert bytes_shown(whole.slice(50_000, 100)) == 800
     few = pa.table({"id": pa.array(range(100), pa.int64())})
     assert few.slice(90).nbytes <= bytes_shown(few.slice(90)) <= SMALL_BYTES, "near enough"
+
+
+def test_what_a_table_shows_many_times_counts_many_times() -> None:
+    """It is written so many times: compressed, and held against the bound, by what it is in the log."""
+    one = pa.table({"text": ["x" * 2000]})
+    assert bytes_shown(pa.concat_tables([one] * 1000)) > 2_000_000
+    column = pa.array(range(400), pa.int64())
+    assert bytes_shown(pa.table({f"c{number}": column for number in range(100)})) == 320_000

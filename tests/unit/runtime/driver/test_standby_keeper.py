@@ -60,8 +60,13 @@ def test_the_driver_that_has_taken_over_gets_its_work_done_first(
     monkeypatch.setattr(StandbyKeeper, "_start", lambda keeper: started.append(keeper._config.claim.incarnation))
     for incarnation, waits in ((1, False), (2, True)):
         config: Any = SimpleNamespace(claim=replace(driver.claim, incarnation=incarnation), standby=None)
-        keeper = StandbyKeeper(config, driver.store, tmp_path, lambda: True, lambda: False)
+        ready = [False]
+        keeper = StandbyKeeper(config, driver.store, tmp_path, lambda ready=ready: ready[0], lambda: False)  # type: ignore[misc]
         keeper.begin(driver.run)
+        keeper._look()
+        now[0] += 2 * standby_keeper.AGAIN_SECONDS  # until it is ready
+        assert incarnation not in started
+        ready[0] = True
         keeper._look()
         assert (incarnation not in started) is waits
         now[0] += standby_keeper.AGAIN_SECONDS
