@@ -36,15 +36,18 @@ KEPT = ("HOME", "JAVA_HOME", "LANG", "LC_ALL", "LOGNAME", "SPARK_HOME", "TMPDIR"
 class Standalone:
     """`start` returns at once. `stop` leaves no process behind, not even of an earlier instance with the same home."""
 
-    def __init__(self, places: Places, settings: Mapping[str, str] | None = None) -> None:
-        """`settings` are more environment variables for all of its processes."""
+    def __init__(
+        self, places: Places, settings: Mapping[str, str] | None = None, *, wanted_port: int = USUAL_PORT
+    ) -> None:
+        """`settings` are more environment variables for all of its processes. If `wanted_port` is taken, or 0, it gets any
+        free one."""
         self._places = places
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._again: list[subprocess.Popen[bytes]] = []
         """Components that were started anew."""
         self._environment: dict[str, str] = {}
-        self.port = free_port(USUAL_PORT)
+        self.port = free_port(wanted_port)
 
     @property
     def url(self) -> str:

@@ -133,7 +133,7 @@ def with_a_policy_of_its_own(controller: Path) -> None:
 def standalone(places: Places) -> Iterator[Standalone]:
     (places.folder / "lineage").mkdir()
     transport = {"type": "file", "log_file_path": str(places.folder / "lineage" / "event")}
-    started = Standalone(places, {"AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport)})
+    started = Standalone(places, {"AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport)}, wanted_port=0)
     started.start()
     try:
         yield started
