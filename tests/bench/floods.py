@@ -17,10 +17,8 @@ import psycopg2
 
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
-from airflow_logio.store import open_store
+from tests.bench.bench_run import bench_run
 from tests.bench.databases import Postgres
 from tests.bench.figure import Figure
 from tests.bench.throughput import WrongResult
@@ -58,24 +56,9 @@ def _rate(databases: Postgres, flood: Flood) -> float:
         folder = Path(name)
         log_url, warehouse_url = databases.fresh(folder)
         ref = bundle.parse_ref(f"{PIPELINES}:{flood.pipeline}")
-        pipeline = bundle.load(ref)
-        store = open_store(log_url, application="logio bench")
-        try:
-            spec = run_spec(
-                pipeline,
-                ref,
-                dag_id="bench",
-                dag_run_id=f"flood of {flood.pipeline}",
-                params={"events": flood.events, "bytes": flood.size},
-                connections={"warehouse": "warehouse"},
-                hold_sources=True,
-            )
-            launcher = LocalProcessLauncher(folder / "drivers")
-            run = store.start_run(spec)
-            context = LaunchContext(store, log_url, run, pipeline, ref, {"warehouse": warehouse_url}, launcher)
+        params = {"events": flood.events, "bytes": flood.size}
+        with bench_run(ref, log_url, folder, params, {"warehouse": warehouse_url}) as context:
             outcome = LocalRun(context).run().outcome
-        finally:
-            store.dispose()
         return flood.events / _seconds(warehouse_url, flood.events, outcome)
 
 

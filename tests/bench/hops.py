@@ -21,10 +21,8 @@ import psycopg2.extensions
 
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
-from airflow_logio.store import open_store
+from tests.bench.bench_run import bench_run
 from tests.bench.cpu import metered
 from tests.bench.databases import Postgres
 from tests.bench.figure import Figure
@@ -84,31 +82,16 @@ def _run(databases: Postgres) -> tuple[list[float], float]:
         folder = Path(name)
         log_url, warehouse_url = databases.fresh(folder)
         ref = bundle.parse_ref(f"{PIPELINE}:hops")
-        pipeline = bundle.load(ref)
-        store = open_store(log_url, application="logio bench")
-        try:
-            spec = run_spec(
-                pipeline,
-                ref,
-                dag_id="bench",
-                dag_run_id="hops",
-                params={"events": EVENTS, "per_second": PER_SECOND},
-                connections={"warehouse": "warehouse"},
-                hold_sources=True,
-            )
-            launcher = LocalProcessLauncher(folder / "drivers")
-            run = store.start_run(spec)
-            context = LaunchContext(store, log_url, run, pipeline, ref, {"warehouse": warehouse_url}, launcher)
+        params = {"events": EVENTS, "per_second": PER_SECOND}
+        with bench_run(ref, log_url, folder, params, {"warehouse": warehouse_url}) as context:
             ended = threading.Event()
             with ThreadPoolExecutor(1) as pool:
-                cost = pool.submit(_cpu_of_a_commit, log_url, run.run_id, ended)
+                cost = pool.submit(_cpu_of_a_commit, log_url, context.run.run_id, ended)
                 try:
                     outcome = LocalRun(context).run().outcome
                 finally:
                     ended.set()
             return _read(warehouse_url, outcome), cost.result()
-        finally:
-            store.dispose()
 
 
 def _cpu_of_a_commit(log_url: str, run_id: int, ended: threading.Event) -> float:

@@ -13,10 +13,8 @@ import psycopg2
 
 from airflow_logio.runtime.figures.run_summary import Outcome
 from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.runtime.supervision.local_run import LocalRun
-from airflow_logio.store import open_store
+from tests.bench.bench_run import bench_run
 from tests.bench.databases import Postgres
 from tests.bench.figure import Figure
 from tests.bench.pipelines.replay_chain import EVENTS_PER_SET, ITEMS
@@ -84,25 +82,9 @@ def _timed(databases: Postgres, kind: str, events: int, records: int) -> Took:
         folder = Path(name)
         log_url, warehouse_url = databases.fresh(folder)
         ref = bundle.parse_ref(f"{PIPELINE}:{kind}")
-        pipeline = bundle.load(ref)
-        store = open_store(log_url, application="logio bench")
-        before = _written(log_url)
-        try:
-            spec = run_spec(
-                pipeline,
-                ref,
-                dag_id="bench",
-                dag_run_id=kind,
-                params={"events": events, "records": records},
-                connections={"warehouse": "warehouse"},
-                hold_sources=True,
-            )
-            run = store.start_run(spec)
-            launcher = LocalProcessLauncher(folder / "drivers")
-            context = LaunchContext(store, log_url, run, pipeline, ref, {"warehouse": warehouse_url}, launcher)
+        before, params = _written(log_url), {"events": events, "records": records}
+        with bench_run(ref, log_url, folder, params, {"warehouse": warehouse_url}) as context:
             summary = LocalRun(context).run()
-        finally:
-            store.dispose()
         _check(warehouse_url, summary.outcome, events, records)
         written = _written(log_url) - before
         received = sum(row.events for row in summary.ports if row.direction == "in" and row.port.operator in RECEIVERS)

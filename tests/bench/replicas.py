@@ -17,11 +17,10 @@ import psutil
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
 from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.scaling.requests import Stage, carry_out
 from airflow_logio.runtime.supervision.local_run import LocalRun
-from airflow_logio.store import open_store
+from tests.bench.bench_run import bench_run
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
 from tests.bench.throughput import WrongResult
@@ -175,23 +174,8 @@ def _run(databases: Databases, name: str, events: int) -> Iterator[Measured]:
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as folder:
         log_url, _ = databases.fresh(Path(folder))
         ref = bundle.parse_ref(f"{PIPELINES}:{name}")
-        pipeline = bundle.load(ref)
-        store = open_store(log_url, application="logio bench")
-        try:
-            spec = run_spec(
-                pipeline,
-                ref,
-                dag_id="bench",
-                dag_run_id=name,
-                params={"events": events},
-                connections={},
-                hold_sources=True,
-            )
-            launcher = LocalProcessLauncher(Path(folder) / "drivers")
-            context = LaunchContext(store, log_url, store.start_run(spec), pipeline, ref, {}, launcher)
+        with bench_run(ref, log_url, Path(folder), {"events": events}, {}) as context:
             yield Measured(context, LocalRun(context))
-        finally:
-            store.dispose()
 
 
 @contextmanager

@@ -11,10 +11,9 @@ from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
 from airflow_logio.runtime.figures.snapshot import Snapshot
 from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.runtime.launch.launcher import LaunchContext
 from airflow_logio.runtime.supervision.local_run import LocalRun
-from airflow_logio.store import open_store
+from tests.bench.bench_run import bench_run
 from tests.bench.throughput import WrongResult
 from tests.support.standbys import standby_of
 
@@ -33,22 +32,8 @@ def run_logged(folder: Path, marks: Path, log_url: str, warehouse: str, limit: f
 
     Raises `WrongResult` unless it finishes.
     """
-    pipeline, ref = paper_pipeline()
-    store = open_store(log_url, application="logio bench")
-    try:
-        spec = run_spec(
-            pipeline,
-            ref,
-            dag_id="bench",
-            dag_run_id="paper",
-            params={},
-            connections={"warehouse": "warehouse"},
-            hold_sources=True,
-        )
-        launcher = LocalProcessLauncher(folder / "drivers")
-        context = LaunchContext(
-            store, log_url, store.start_run(spec), pipeline, ref, {"warehouse": warehouse}, launcher
-        )
+    _, ref = paper_pipeline()
+    with bench_run(ref, log_url, folder, {}, {"warehouse": warehouse}) as context:
         local = LocalRun(context)
 
         def look(_: Snapshot) -> None:
@@ -61,8 +46,6 @@ def run_logged(folder: Path, marks: Path, log_url: str, warehouse: str, limit: f
             summary = local.run(look)
         finally:
             too_long.cancel()
-    finally:
-        store.dispose()
     if summary.outcome is not Outcome.FINISHED:
         errors = {group.group: group.error for group in summary.groups if group.error}
         raise WrongResult(f"the run is {summary.outcome} (it may last {limit:.0f} s): {errors}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from airflow_logio.runtime.launch import processes
+from airflow_logio.runtime.launch import process_end, processes
 from airflow_logio.runtime.launch.process_end import wait_for_end
 from airflow_logio.store.records import DriverIdentity
 
@@ -73,21 +73,25 @@ def test_a_process_that_is_long_gone_is_not_waited_for(way: str) -> None:
     assert waited(identity, PATIENCE) < PATIENCE / 2, way
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system has no descriptors of processes")
 def test_no_wait_leaves_a_descriptor_open(process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe stands for the descriptor of a process, which not every system has: it is never readable."""
     opened: list[int] = []
-    of_system = os.pidfd_open
+    others: list[int] = []
 
-    def noted(pid: int) -> int:
-        opened.append(of_system(pid))
-        return opened[-1]
+    def handle(_: int) -> int:
+        reading, writing = os.pipe()
+        opened.append(reading)
+        others.append(writing)
+        return reading
 
-    monkeypatch.setattr(os, "pidfd_open", noted)
+    monkeypatch.setattr(process_end, "_handle", handle)
     identity = identity_of(process)
     waited(identity, 0.01)
     waited(DriverIdentity(identity.host, identity.boot_id, identity.pid, identity.start_time - 1000), PATIENCE)
     process.kill()
-    waited(identity, PATIENCE)
+    waited(identity, 0.01)
+    for descriptor in others:
+        os.close(descriptor)
     assert len(opened) == 3
     for descriptor in opened:
         with pytest.raises(OSError, match="Bad file descriptor"):
