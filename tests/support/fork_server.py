@@ -1,69 +1,35 @@
-"""A process that has imported what a driver imports, and forks one driver for every request: a start in milliseconds.
+"""The server that forks drivers of tests: the product's (`runtime.application.fork_server`), which also tells exit codes.
 
-What it forks is a process like any other: with its own pid, start time and session, with exactly the environment, working
-directory, command line and output file that it is to have, and it dies alone. Nothing is shared that two drivers could
-meet in: the server has one thread, no connection and no file but its socket. It reaps nothing of its own accord, so that a
-dead driver is a zombie until it is asked about, as with `subprocess`.
+It reaps nothing of its own accord, so that a dead driver is a zombie until it is asked about, as with `subprocess`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import importlib
 import json
 import os
-import runpy
 import socket
 import sys
-import time
-import traceback
-from pathlib import Path
 from typing import Any
 
 import psutil
 
-MANY = 4_096
-"""More files than the server has open."""
-ROOM = 2_000
-"""Bytes for the command line of what is forked: it is written over that of the server."""
+from airflow_logio.runtime.application import fork_server
 
-MODULES = (
-    "alembic.config",
-    "psycopg2.extras",
-    "pyarrow.acero",
-    "pyarrow.dataset",
-    "pyarrow.parquet",
-    "sqlalchemy.dialects.postgresql.psycopg2",
-    "sqlalchemy.dialects.sqlite.pysqlite",
-    "airflow_logio.runtime.driver.incarnation",
-    "airflow_logio.runtime.driver.process",
-    "airflow_logio.store.sql.store",  # 40 modules, which a driver imports when it opens its log
-    "tests.support.impatient",
-    "tests.support.slow_driver",
-    "tests.support.waiting_driver",
-)
-"""What a driver imports, wherever it does."""
+MODULES = ("tests.support.impatient", "tests.support.slow_driver", "tests.support.waiting_driver")
+"""What a driver of tests imports besides."""
 
 
-def main() -> None:
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    _warm()
-    gc.collect()
-    gc.freeze()
+def main(channel: socket.socket) -> None:
+    error = fork_server.warm(MODULES)
+    assert error is None, error
+    threads = psutil.Process().num_threads()
+    assert threads == 1, f"a process of {threads} threads must not fork"
     with channel, channel.makefile("rw") as lines:
         for line in lines:
             request = json.loads(line)
             answer = _fork(request) if "argv" in request else _ask(request["pid"])
             lines.write(f"{json.dumps(answer)}\n")
             lines.flush()
-
-
-def _warm() -> None:
-    for module in MODULES:
-        importlib.import_module(module)
-    threads = psutil.Process().num_threads()
-    assert threads == 1, f"a process of {threads} threads must not fork"
 
 
 _ended: dict[int, int] = {}
@@ -81,47 +47,11 @@ def _ask(pid: int) -> int | None:
 
 
 def _fork(request: dict[str, Any]) -> int:
-    pid = os.fork()
-    if pid:
-        _ended.pop(pid, None)  # of an earlier process with that number
-        return pid
-    try:
-        _become(**request)
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-
-
-def _become(argv: list[str], environment: dict[str, str], folder: str, output: str) -> None:
-    os.setsid()
-    os.chdir(folder)
-    os.closerange(3, MANY)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    os.closerange(3, max(nothing, log) + 1)
-    os.environ.clear()
-    os.environ.update(environment)
-    time.tzset()
-    sys.argv = argv
-    sys.path[0] = str(Path(argv[0]).parent)
-    _show([sys.executable, *argv])
-    _arm()
-
-
-def _show(command: list[str]) -> None:
-    """Let the process say of itself what it would if it had been started with that command (on Linux)."""
-    if not Path("/proc/self/stat").exists():
-        return
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    begin, end = int(fields[45]), int(fields[46])  # 48 and 49 of proc(5): arg_start, arg_end
-    shown = b"".join(os.fsencode(argument) + b"\0" for argument in command)
-    assert len(shown) <= end - begin, "more room is needed"
-    ctypes.memmove(begin, shown.ljust(end - begin, b"\0"), end - begin)
+    answer = fork_server.fork(**request, begun=_arm)
+    assert answer["error"] is None, answer["error"]
+    pid: int = answer["pid"]
+    _ended.pop(pid, None)  # of an earlier process with that number
+    return pid
 
 
 def _arm() -> None:
@@ -137,4 +67,4 @@ def _arm() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(socket.socket(fileno=int(sys.argv[1])))

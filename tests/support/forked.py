@@ -38,7 +38,7 @@ class ForkServer:
             "JE_ARROW_MALLOC_CONF": "background_thread:false",
         }
         with theirs:
-            command = [sys.executable, fork_server.__file__, str(theirs.fileno()), "-" * fork_server.ROOM]
+            command = [sys.executable, fork_server.__file__, str(theirs.fileno())]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[theirs.fileno()], start_new_session=True
             )

@@ -16,6 +16,7 @@ from airflow_logio.runtime.launch import driver_files, private_files, shared_ser
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
+from airflow_logio.runtime.launch.fork_server import ForkServer
 from airflow_logio.runtime.launch.private_files import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.shared_server import ServerRecipe
@@ -24,6 +25,8 @@ from airflow_logio.runtime.launch.spark_submit import SparkSettings
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 """With these pyspark starts a JVM for a program that was not started by one."""
 DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
+OF_EACH = (spark_submit.JAVA_OPTIONS, SUBMIT_ARGUMENTS)
+"""Variables that name a driver's own folder. Nothing reads them before a JVM is started."""
 OF_PYTHON = frozenset(("spark.submit.pyFiles", "spark.pyspark.python", "spark.pyspark.driver.python"))
 """Properties of Spark that say which Python a driver is, and what it imports."""
 MODULES = "py_files"
@@ -34,25 +37,53 @@ _LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
 """A shell that ends at once: what it started is then nobody's child. Who ends a driver ends the driver's children, too."""
 
 
+_children: list[subprocess.Popen[bytes]] = []
+"""Started here, and not yet seen to have ended."""
+
+
 def start_driver(
-    folder: Path, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle, name: str
-) -> subprocess.Popen[bytes]:
-    """Start spark-submit in an empty `folder`, which gets code, configuration and log.
+    folder: Path,
+    config: DriverConfig,
+    settings: SparkSettings,
+    conf: Mapping[str, str],
+    code: CodeBundle,
+    name: str,
+    forks: ForkServer | None = None,
+) -> int:
+    """Start a driver in an empty `folder`, which gets code, configuration and log; returns the pid of the driver, or of the
+    spark-submit that becomes its JVM. `forks` starts it, if it can.
 
     Raises `ConfigurationError`, and OSError if the files cannot be written.
     """
+    reap()
     config, bundle = _with_code(folder, config, code)
-    with _started(folder), (folder / LOG_NAME).open("ab") as output:  # at its end, wherever that is after a rotation
+    with _started(folder):
         settings = with_keytab(settings, folder / KEYTAB_NAME)
-        return subprocess.Popen(
-            _command(folder, config, settings, conf, bundle, name),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=_environment(folder, config, settings, conf, bundle, name),
-            cwd=folder,
-            start_new_session=True,
-        )
+        environment = _environment(folder, config, settings, conf, bundle, name)
+        command = _command(folder, config, settings, conf, bundle, name)
+        if forks is not None:
+            pid = forks.start(command, environment, folder, LOG_NAME, own=OF_EACH)
+            if pid is not None:
+                return pid
+            if not (folder / CONFIG_NAME).exists():  # a driver took it, and was ended
+                _command(folder, config, settings, conf, bundle, name)
+        with (folder / LOG_NAME).open("ab") as output:  # at its end, wherever that is after a rotation
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+    _children.append(process)
+    return process.pid
+
+
+def reap() -> None:
+    """A launcher that keeps running collects its ended processes; nothing waits for the others."""
+    _children[:] = [child for child in _children if child.poll() is None]
 
 
 def start_standby(

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from airflow_logio.runtime.launch.driver_folders import incarnation_of, is_of_standby
-from airflow_logio.runtime.launch.processes import APPLICATION
+from airflow_logio.runtime.launch.processes import APPLICATION, have_ended
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def end_under(*folders: Path, timeout: float = 10.0) -> int:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(left, timeout=timeout)
+    have_ended(left, timeout)
     return len(left)
 
 

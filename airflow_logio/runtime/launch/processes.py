@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from getpass import getuser
 from pathlib import Path
 
@@ -153,12 +154,26 @@ def end(identity: DriverIdentity, timeout: float = 10.0) -> bool:
     if denied:
         log.warning("%d process(es) of driver %d belong to another user, and are only fenced", denied, identity.pid)
         return False
+    return have_ended(left, timeout)
+
+
+def have_ended(killed: Sequence[psutil.Process], timeout: float) -> bool:
+    """Wait for the ends of processes; False if one has survived until then."""
     deadline = time.monotonic() + timeout
-    while psutil.wait_procs(left, timeout=_POLL_SECONDS)[1] and driver_processes(identity):
+    while left := psutil.wait_procs(killed, timeout=_POLL_SECONDS)[1]:
         # What its parent has not waited for is dead, and stays in the table of processes: only a child of ours goes here.
+        if not any(map(_is_alive, left)):
+            return True
         if time.monotonic() > deadline:
             return False
     return True
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

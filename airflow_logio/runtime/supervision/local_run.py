@@ -15,11 +15,14 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 
 from airflow_logio.errors import Fenced, LogUnavailable, ProtocolViolation
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
+from airflow_logio.runtime.launch.fork_server import ForkServer
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.payloads import payload_root
@@ -54,6 +57,11 @@ class LocalRun:
         snapshot_every: float = 0.5,
         halt_grace: float = 15.0,
     ) -> None:
+        launcher = context.launcher
+        work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
+        self._forks = ForkServer()
+        if isinstance(launcher, LocalProcessLauncher):
+            context = replace(context, launcher=replace(launcher, forks=self._forks))
         self._context = context
         self._groups = tuple(groups or context.pipeline.applications)
         self._poll = poll
@@ -63,8 +71,6 @@ class LocalRun:
         self._watchers = {
             name: GroupWatcher(context.store, self._run_id, name, context.run.spec.lease) for name in self._groups
         }
-        launcher = context.launcher
-        work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
         self._ender = DriverEnder(context.store, context.run, self._groups, work_dir, halt_grace)
         self._met: set[str] = set()
         """Groups that need no launch for having been halted before this run: they were seen otherwise, or launched. One that
@@ -87,6 +93,10 @@ class LocalRun:
 
         Groups that were halted before are launched again. Raises what a launch raises (`ConfigurationError`).
         """
+        with closing(self._forks):
+            return self._run(on_snapshot)
+
+    def _run(self, on_snapshot: OnSnapshot) -> RunSummary:
         began = time.monotonic()
         store, run = self._context.store, self._context.run
         try:

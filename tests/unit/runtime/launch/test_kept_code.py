@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch import launcher as launching
+from airflow_logio.runtime.launch import bundle, driver_process
 from airflow_logio.runtime.launch.bundle import PipelineRef
 from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect
 from airflow_logio.runtime.launch.driver_config import DriverConfig
@@ -223,7 +222,7 @@ def test_launches_remove_what_drivers_have_left(stall: Stall, tmp_path: Path, mo
         said = (folder / LOG_NAME).read_text()
         assert f"--keytab {folder}/{KEYTAB_NAME} --principal etl@R" in said and said.endswith("\n600\n")
         assert stall.store.declare_dead(GroupRef(claim.run_id, "g", number), "it has ended")
-    launching._reap()
+    driver_process.reap()
     left = sorted(int(folder.name) for folder in (work / run.uid / "g").iterdir())
     assert left == list(incarnations)[-KEPT_INCARNATIONS - 1 :]
 
