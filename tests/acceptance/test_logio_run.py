@@ -10,12 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.demo.data import parquet_file
 from airflow_logio.demo.sales_check import check
+from airflow_logio.runtime.launch.forked_drivers import PROGRAM
 from airflow_logio.runtime.launch.leftovers import processes_under
 from tests.support.bundle import outside
 from tests.support.grocery import write_slice
@@ -69,10 +71,12 @@ def test_ctrl_c_leaves_no_driver_and_the_run_goes_on_later(folder: Path) -> None
     drivers = folder / ".logio" / "drivers"
     eventually(lambda: len(list(drivers.glob("*/*/1/driver.log"))) == 4, what="four drivers", timeout=60)
     eventually(lambda: processes_under(drivers), what="driver processes", timeout=60)
+    (server,) = (one for one in psutil.Process(run.pid).children() if str(PROGRAM) in one.cmdline())
+    eventually(server.children, what="drivers of Python alone, which are forked", timeout=60)
     run.send_signal(signal.SIGINT)
     printed, _ = run.communicate(timeout=60)
     assert run.returncode == 130, printed
-    assert processes_under(folder) == []
+    assert processes_under(folder) == [] and not server.is_running()
     again = started(folder, *arguments)
     printed, _ = again.communicate(timeout=240)
     assert again.returncode == 0, printed

@@ -1,7 +1,7 @@
 """A process that has imported what drivers import, and forks one for every request: a start in milliseconds (ADR-126).
 
 Called as ``fork_server.py DESCRIPTOR``, one end of a socket. It first says that it is ready, or why it cannot be; then each
-request is answered once the driver works in its folder. It ends when the other end is closed. What it forks outlives it.
+request is answered when the driver works in its folder. It ends when the other end is closed. What it forks outlives it.
 
 A driver that is forked is a process like any other, with a pid, a session, an environment, a folder and a command line of
 its own. Two of them can meet in nothing: this process has no connection, and no file but its socket.
@@ -24,12 +24,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+import setproctitle
+
+from airflow_logio.runtime.launch import processes
+
 MODULES = (
     "airflow_logio.runtime.driver.process",
     "airflow_logio.runtime.driver.incarnation",
     "airflow_logio.runtime.driver.first_use",
     "airflow_logio.store.sql.store",
-    "alembic.config",
     "psycopg2.extras",
     "pyarrow.acero",
     "pyarrow.dataset",
@@ -41,18 +45,19 @@ MODULES = (
 NumPy's BLAS begin are prepared for a fork by these libraries."""
 _LOCALE = "LC_CTYPE"
 """Python sets it for the processes that it starts, where there is no locale (PEP 538)."""
+_BEGUN = "begun"
 _LONGEST_ERROR = 4_000
 
 
 def main(channel: socket.socket) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a driver has ended, and none is left as a zombie
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # how a driver ends is told by no one, and none is left as a zombie
     with channel, channel.makefile("rw") as lines:
-        answer = {"error": warm()}
+        answer: dict[str, Any] = {"error": warm()}
         while True:
             lines.write(f"{json.dumps(answer)}\n")
             lines.flush()
             if not (line := lines.readline()):
-                return
+                os._exit(0)
             answer = fork(**json.loads(line))
 
 
@@ -71,23 +76,30 @@ def warm(more: Iterable[str] = ()) -> str | None:
 def fork(
     argv: list[str], environment: dict[str, str], folder: str, output: str, begun: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Fork the program ``argv[0]``; returns its pid, or the error for which it could not begin.
+    """Fork the program ``argv[0]``; returns its pid and start time, or the error for which it did not begin.
 
     `output` is the file to whose end it writes. `begun` is called in the new process before the program.
     """
-    heard, told = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that are the libraries': see MODULES
-        pid = os.fork()
-    if not pid:
-        _run(argv, environment, folder, output, told, begun)
-    os.close(told)
-    with os.fdopen(heard, "rb") as errors:
-        error = errors.read().decode(errors="replace")
-    return {"pid": pid, "error": error or None}
+    server, (heard, told) = os.getpid(), os.pipe()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads that are the libraries': see MODULES
+            pid = os.fork()
+        if not pid:
+            _run(server, argv, environment, folder, output, told, begun)
+        started = processes.start_time_of(pid)
+    except (OSError, psutil.Error) as error:
+        os.close(heard)
+        return {"error": str(error)}
+    finally:
+        os.close(told)
+    with os.fdopen(heard, "rb") as lines:
+        said = lines.read().decode(errors="replace")
+    return {"pid": pid, "start_time": started, "error": None if said == _BEGUN else said or "it ended at once"}
 
 
 def _run(
+    server: int,
     argv: list[str],
     environment: dict[str, str],
     folder: str,
@@ -96,23 +108,25 @@ def _run(
     begun: Callable[[], None],
 ) -> NoReturn:
     try:
-        _become(argv, environment, folder, output, keep=told)
-        begun()
-    except BaseException as error:
-        os.write(told, f"{type(error).__name__}: {error}".encode()[:_LONGEST_ERROR])
-        os._exit(1)
-    os.close(told)
-    try:
+        try:
+            _become(argv, environment, folder, output, keep=told)
+            begun()
+            if os.getppid() != server:
+                raise LookupError("the process that forked it has ended, and its owner looks for what it has left")
+            os.write(told, _BEGUN.encode())
+        except BaseException as error:
+            os.write(told, f"{type(error).__name__}: {error}".encode()[:_LONGEST_ERROR])
+            raise
+        os.close(told)
         runpy.run_path(argv[0], run_name="__main__")
     except BaseException:
         traceback.print_exc()
-    sys.stderr.flush()
-    os._exit(1)  # a driver ends its process itself
+    finally:  # a driver ends its process itself
+        os._exit(1)
 
 
 def _become(argv: list[str], environment: dict[str, str], folder: str, output: str, *, keep: int) -> None:
     """What the system and an interpreter do for a program that is started."""
-    _show(" ".join([sys.executable, *argv]))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     os.chdir(folder)
@@ -124,6 +138,7 @@ def _become(argv: list[str], environment: dict[str, str], folder: str, output: s
         os.dup2(opened, target)
         os.close(opened)
     os.dup2(1, 2)
+    _show([sys.executable, *argv])
     of_interpreter = {_LOCALE: os.environ[_LOCALE]} if _LOCALE in os.environ else {}
     os.environ.clear()
     os.environ.update(of_interpreter | environment)
@@ -141,11 +156,12 @@ def _close(descriptor: int) -> None:
         return
 
 
-def _show(command: str) -> None:
-    """Drivers are known by their command line (`leftovers`)."""
-    import setproctitle  # not for those who import this module: it remembers where their command line is
-
-    setproctitle.setproctitle(command)
+def _show(command: list[str]) -> None:
+    """Drivers are known by their command line (`leftovers`). Raises `LookupError` if it could not be set."""
+    setproctitle.setproctitle(" ".join(command))
+    setproctitle.setthreadtitle(Path(command[0]).name)  # which it has set, too
+    if Path(command[1]).name.encode() not in Path("/proc/self/cmdline").read_bytes():
+        raise LookupError("its command line cannot be set")
 
 
 if __name__ == "__main__":

@@ -3,24 +3,38 @@ group needs no Spark, or is a client of a Spark Connect server, the driver is Py
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.runtime.engines.connect_engine import ConnectTarget
-from airflow_logio.runtime.launch import driver_files, private_files, shared_server, spark_connect, spark_submit
+from airflow_logio.runtime.launch import (
+    driver_files,
+    private_files,
+    processes,
+    shared_server,
+    spark_connect,
+    spark_submit,
+)
+from airflow_logio.runtime.launch.bundle import needs_spark
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
-from airflow_logio.runtime.launch.fork_server import ForkServer
+from airflow_logio.runtime.launch.forked_drivers import ForkServer
 from airflow_logio.runtime.launch.private_files import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.runtime.launch.processes import APPLICATION
 from airflow_logio.runtime.launch.shared_server import ServerRecipe
 from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.store.records import DriverIdentity
+
+log = logging.getLogger(__name__)
 
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 """With these pyspark starts a JVM for a program that was not started by one."""
@@ -49,9 +63,9 @@ def start_driver(
     code: CodeBundle,
     name: str,
     forks: ForkServer | None = None,
-) -> int:
-    """Start a driver in an empty `folder`, which gets code, configuration and log; returns the pid of the driver, or of the
-    spark-submit that becomes its JVM. `forks` starts it, if it can.
+) -> DriverIdentity | None:
+    """Start a driver in an empty `folder`, which gets code, configuration and log; returns who it is, or the spark-submit
+    that becomes its JVM, or None if it has ended already. `forks` starts it, if it can.
 
     Raises `ConfigurationError`, and OSError if the files cannot be written.
     """
@@ -62,9 +76,9 @@ def start_driver(
         environment = _environment(folder, config, settings, conf, bundle, name)
         command = _command(folder, config, settings, conf, bundle, name)
         if forks is not None:
-            pid = forks.start(command, environment, folder, LOG_NAME, own=OF_EACH)
-            if pid is not None:
-                return pid
+            forked = forks.start(command, environment, folder, LOG_NAME, own=OF_EACH)
+            if forked is not None:
+                return forked
             if not (folder / CONFIG_NAME).exists():  # a driver took it, and was ended
                 _command(folder, config, settings, conf, bundle, name)
         with (folder / LOG_NAME).open("ab") as output:  # at its end, wherever that is after a rotation
@@ -78,7 +92,25 @@ def start_driver(
                 start_new_session=True,
             )
     _children.append(process)
-    return process.pid
+    return processes.identity_of(process.pid)
+
+
+def fork_server(settings: SparkSettings, pipeline: Pipeline, groups: Iterable[str]) -> ForkServer | None:
+    """One for the first drivers of these groups and all later ones, if some of them can be forked on this machine."""
+    environment = spark_submit.environment(settings)
+    is_possible = sys.platform == "linux" and environment[DRIVER_PYTHON] == sys.executable
+    if not (is_possible and any(is_forked(settings, pipeline, group) for group in groups)):
+        return None
+    try:
+        return ForkServer(environment)
+    except OSError as error:
+        log.warning("drivers are started one by one, because they cannot be forked: %s", error)
+        return None
+
+
+def is_forked(settings: SparkSettings, pipeline: Pipeline, group: str) -> bool:
+    """Whether drivers of the group are Python alone, where nothing but its operators decides."""
+    return spark_connect.is_client(settings) or not needs_spark(pipeline, group)
 
 
 def reap() -> None:

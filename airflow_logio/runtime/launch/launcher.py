@@ -23,7 +23,7 @@ from airflow_logio.runtime.launch.bundle import PipelineRef, has_frames, needs_s
 from airflow_logio.runtime.launch.code_bundle import CodeBundle
 from airflow_logio.runtime.launch.driver_config import DriverConfig, StandbyRecipe
 from airflow_logio.runtime.launch.driver_log import LOG_NAME
-from airflow_logio.runtime.launch.fork_server import ForkServer
+from airflow_logio.runtime.launch.forked_drivers import ForkServer
 from airflow_logio.runtime.launch.kept_code import code_for, own_pipeline
 from airflow_logio.runtime.launch.output_parts import add_rest
 from airflow_logio.runtime.launch.redaction import Redaction
@@ -81,8 +81,9 @@ class LocalProcessLauncher(Launcher):
         private_files.discard_under(folder.parent)
         driver_files.discard_earlier(folder.parent, claim.incarnation)
         log.info("group %s, incarnation %d: starting, output in %s", claim.group, claim.incarnation, folder / LOG_NAME)
-        pid = driver_process.start_driver(folder, config, settings, conf, code, application_name(claim), self.forks)
-        return Launched(processes.identity_of(pid), str(folder / LOG_NAME))
+        name = application_name(claim)
+        started = driver_process.start_driver(folder, config, settings, conf, code, name, self.forks)
+        return Launched(started, str(folder / LOG_NAME))
 
     def tidy_up(self, store: LogStore) -> int:
         return driver_files.discard_runs(

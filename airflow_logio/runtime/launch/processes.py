@@ -50,7 +50,8 @@ def start_time_of(pid: int) -> float:
     Raises `psutil.NoSuchProcess`.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # Bytes: what the process is called is cut within a letter, if need be.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return float(int(fields[19]) / os.sysconf("SC_CLK_TCK"))
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():

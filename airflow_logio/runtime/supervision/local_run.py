@@ -15,14 +15,14 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
 
 from airflow_logio.errors import Fenced, LogUnavailable, ProtocolViolation
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
 from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.runtime.figures.snapshot import Observer, Snapshot
-from airflow_logio.runtime.launch.fork_server import ForkServer
+from airflow_logio.runtime.launch.driver_process import fork_server, is_forked
+from airflow_logio.runtime.launch.forked_drivers import ForkServer
 from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.runtime.launch.processes import this_host
 from airflow_logio.runtime.payloads import payload_root
@@ -59,9 +59,7 @@ class LocalRun:
     ) -> None:
         launcher = context.launcher
         work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
-        self._forks = ForkServer()
-        if isinstance(launcher, LocalProcessLauncher):
-            context = replace(context, launcher=replace(launcher, forks=self._forks))
+        self._forks: ForkServer | None = None
         self._context = context
         self._groups = tuple(groups or context.pipeline.applications)
         self._poll = poll
@@ -93,13 +91,10 @@ class LocalRun:
 
         Groups that were halted before are launched again. Raises what a launch raises (`ConfigurationError`).
         """
-        with closing(self._forks):
-            return self._run(on_snapshot)
-
-    def _run(self, on_snapshot: OnSnapshot) -> RunSummary:
         began = time.monotonic()
         store, run = self._context.store, self._context.run
         try:
+            self._begin_to_fork()
             outcome = self._supervise(on_snapshot)
         except BaseException:
             self._forget()
@@ -116,6 +111,12 @@ class LocalRun:
         return store.patience.call(
             "summing up", lambda: summarize(store, run, self._context.pipeline, outcome, seconds, self._peak)
         )
+
+    def _begin_to_fork(self) -> None:
+        context, launcher = self._context, self._context.launcher
+        if isinstance(launcher, LocalProcessLauncher):
+            self._forks = fork_server(context.settings, context.pipeline, self._groups)
+            self._context = replace(context, launcher=replace(launcher, forks=self._forks))
 
     def _why_again(self, status: GroupStatus) -> str | None:
         """Why a halted group is launched, or None if it stays halted."""
@@ -166,6 +167,8 @@ class LocalRun:
 
     def _forget(self) -> None:
         """From here on nothing is launched: who retries a group now must supervise it."""
+        if self._forks is not None:
+            self._forks.close()
         try:
             if self._note_as is not None:
                 self._context.store.forget_supervisor(self._note_as)
@@ -208,8 +211,10 @@ class LocalRun:
             return None
 
     def _launch_if_needed(self, name: str, observation: Observation) -> GroupState | None:
-        tend(self._context, name, observation)
         status = observation.status
+        if status is not None and status.state is GroupState.NEW and self._is_forked_soon(name):
+            return None
+        tend(self._context, name, observation)
         if status is None:
             self._say_unavailable(observation.unavailable)
             return None
@@ -224,6 +229,11 @@ class LocalRun:
             self._finished[name] = status.incarnation
         self._ender.remember(status)
         return status.state
+
+    def _is_forked_soon(self, name: str) -> bool:
+        """Its first driver waits for what is imported now, instead of importing it beside that. Those with a JVM begin."""
+        warming = self._forks is not None and self._forks.is_warming()
+        return warming and is_forked(self._context.settings, self._context.pipeline, name)
 
     def _say_unavailable(self, why: str | None) -> None:
         """Seldom: every look at every group meets it."""

@@ -34,8 +34,8 @@ def test_a_dead_process_that_its_parent_has_not_waited_for_holds_nobody_up() -> 
             parent.kill()
 
 
-def test_an_unknown_driver_that_its_parent_has_not_waited_for_holds_nobody_up(tmp_path: Path) -> None:
-    """As one that was forked by a process which is stopped."""
+def test_an_unknown_driver_that_its_parent_has_not_waited_for_delays_nothing(tmp_path: Path) -> None:
+    """As in a container without an init process, or where the parent is stopped."""
     driver = tmp_path / processes.APPLICATION.name
     driver.write_text(PARENT)
     parents = PARENT.replace('"sleep", "600"]', f"{sys.executable!r}, {str(driver)!r}], cwd={str(tmp_path)!r}")
