@@ -16,7 +16,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
-from tests.support import tiers
+from tests.support import compiled_once, tiers
 from tests.support.logs import assert_counted
 from tests.support.object_store import ObjectStore, object_store
 from tests.support.postgres import RUNNING, PostgresServer
@@ -25,6 +25,8 @@ SQL = [pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgr
 STORES = [pytest.param("memory"), *SQL]
 QUICK = Patience(total_seconds=30, first_wait_seconds=0.01, longest_wait_seconds=0.1)
 """As patient as a test can be: a minute's outage is seconds here."""
+
+compiled_once.install()
 
 
 @pytest.fixture(scope="session")
