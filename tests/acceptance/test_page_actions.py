@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from getpass import getuser
 from pathlib import Path
 
@@ -36,12 +38,32 @@ def run(
         yield started
 
 
+@contextmanager
+def supervised(run: Running) -> Iterator[None]:
+    """The test is its supervisor, and says so again and again: nothing is launched for a run that no one has looked at for
+    ten seconds, and a page may need longer."""
+    over = threading.Event()
+
+    def note() -> None:
+        while not over.is_set():
+            run.store.note_supervisor("the test", run_uid=run.run.uid)
+            over.wait(1.0)
+
+    noting = threading.Thread(target=note)
+    noting.start()
+    try:
+        yield
+    finally:
+        over.set()
+        noting.join()
+
+
 def test_a_parked_group_is_retried_by_click(run: Running) -> None:
     ref = GroupRef(run.run.run_id, "totals", run.status("totals").incarnation)
     assert run.store.park(ref, "ExternalUnavailable: the warehouse is away")
-    run.store.note_supervisor("the test", run_uid=run.run.uid)
     noted: list[str] = []
-    with page_of(run.context.log_url, run.run.uid[:8], noted=noted) as address, browsed() as browser:
+    shown = page_of(run.context.log_url, run.run.uid[:8], noted=noted)
+    with supervised(run), shown as address, browsed() as browser:
         page = browser.page
         page.goto(address)
         history = page.get_by_label("History", exact=True)

@@ -1,8 +1,8 @@
 """SQL that is compiled once in a process, however many engines its tests make.
 
-Each test has a database of its own, and with it an engine, whose cache of compiled statements is empty: compiling took half of
-the time that tests of the log on a database spend in Python. What is compiled depends on the statement and on the dialect, so
-engines whose dialects are alike share it here. A driver, or a task of Airflow, has one engine, and compiles as ever.
+Each test has a database of its own, and with it an engine, whose cache of compiled statements is empty: compiling took
+almost half of the time that tests of the log on a database spend in Python. What is compiled depends on the statement and on
+the dialect, so engines whose dialects are alike share it here. A driver, or a task of Airflow, compiles as ever.
 """
 
 from __future__ import annotations
