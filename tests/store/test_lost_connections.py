@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from psycopg2.extras import HstoreAdapter
 
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.records import Claim
@@ -24,7 +25,7 @@ from tests.support.faults import (
     lose_connection,
     slow_commit,
 )
-from tests.support.logs import IN, OUT, SOMEBODY, Driver, fetched, sent, spec, start_driver
+from tests.support.logs import IN, OUT, SOMEBODY, Driver, fetched, open_sql_store, sent, spec, start_driver
 
 
 @pytest.fixture
@@ -255,3 +256,15 @@ def test_a_store_that_is_closed_leaves_no_connection(open_another: OpenStore) ->
         assert any(map(is_open, made))
         store.dispose()
         assert not any(map(is_open, made))
+
+
+def test_a_new_connection_does_not_ask_for_types_that_the_log_does_not_have(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLAlchemy looks for hstore otherwise, in three round trips of each connection."""
+    asked: list[object] = []
+    monkeypatch.setattr(HstoreAdapter, "get_oids", asked.append)
+    store = open_sql_store(postgres_url)
+    start_driver(store).session.commit([sent(1)])
+    store.dispose()
+    assert asked == []

@@ -12,8 +12,9 @@ from typing import Any
 from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.util import LRUCache
 
-MANY = 4_000
-"""Statements: tests of tables have tables of their own."""
+MANY = 1_000
+"""Statements. Tests of tables have tables of their own, whose statements no other test needs, and which a search for garbage
+would look at."""
 PLAIN = (str, int, float, bool, tuple, frozenset, type(None))
 
 _compiled: LRUCache[Any, Any] = LRUCache(MANY)

@@ -59,6 +59,7 @@ def log_engine(url: str, *, application: str = "logio", connections: int | None 
         max_overflow=most - min(kept, most),
         pool_pre_ping=False,
         executemany_mode="values_plus_batch",
+        use_native_hstore=False,  # the log has none, and each connection would begin with the question
     )
 
 
