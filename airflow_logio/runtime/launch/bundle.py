@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -121,12 +122,21 @@ def _forget_other_versions(root: Path) -> None:
     imported of it stays with them."""
     others = _ROOTS - {root.resolve()}
     _ROOTS.add(root.resolve())
-    for name, module in list(sys.modules.items()) if others else ():
-        top, place = name.partition(".")[0], getattr(module, "__file__", None)
-        if top in STAYING or place is None or _above(Path(place), name) not in others:
-            continue
-        if (root / top).is_dir() or (root / f"{top}.py").is_file():
+    # First what is in memory: to look where each of 5,000 modules lies took a second.
+    here = _top_level_names(root) - set(STAYING) if others else set()
+    for name, module in list(sys.modules.items()) if here else ():
+        place = getattr(module, "__file__", None) if name.partition(".")[0] in here else None
+        if place is not None and _above(Path(place), name) in others:
             del sys.modules[name]
+
+
+def _top_level_names(root: Path) -> set[str]:
+    """What can be imported from a folder: its own folders, which may be namespace packages, and its modules."""
+    try:
+        with os.scandir(root) as entries:
+            return {Path(entry.name).stem if entry.name.endswith(".py") else entry.name for entry in entries}
+    except OSError:  # no folder
+        return set()
 
 
 def _look_first_in(root: Path) -> None:

@@ -82,3 +82,19 @@ def test_a_supervisor_meets_a_folder_that_was_edited(tmp_path: Path) -> None:
     (ref.bundle_root / "shop_versions" / "names.py").write_text("NAME = 'second'")
     second = started("run-2")
     assert [name_of(run) for run in (second, first, second, first)] == ["second", "first", "second", "first"]
+
+
+def test_of_all_that_is_imported_only_what_a_folder_has_too_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of Airflow has 5,000 modules: to look where each of them lies took a second."""
+    looked_at: list[str] = []
+    above = bundle._above
+    monkeypatch.setattr(bundle, "_above", lambda file, module: (looked_at.append(module), above(file, module))[1])
+    found = []
+    for version in ("one", "two"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "looked_at_alone.py").write_text(f"VERSION = {version!r}")
+        found.append(bundle.import_module(bundle.PipelineRef("looked_at_alone", "x", tmp_path / version)))
+    assert [module.VERSION for module in found] == ["one", "two"]
+    assert set(looked_at) == {"looked_at_alone"}
