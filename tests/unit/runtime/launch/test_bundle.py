@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.runtime.launch import bundle
 from airflow_logio.runtime.launch.bundle import PipelineRef, load
 from airflow_logio.runtime.launch.code_bundle import collect
 from airflow_logio.runtime.launch.kept_code import load_kept
@@ -90,11 +91,16 @@ def test_of_all_that_is_imported_only_what_a_folder_has_too_is_looked_at(
     """A process of Airflow has 5,000 modules: to look where each of them lies took a second."""
     looked_at: list[str] = []
     above = bundle._above
-    monkeypatch.setattr(bundle, "_above", lambda file, module: (looked_at.append(module), above(file, module))[1])
+
+    def seen(file: Path, module: str) -> Path:
+        looked_at.append(module)
+        return above(file, module)
+
+    monkeypatch.setattr(bundle, "_above", seen)
     found = []
     for version in ("one", "two"):
         (tmp_path / version).mkdir()
         (tmp_path / version / "looked_at_alone.py").write_text(f"VERSION = {version!r}")
-        found.append(bundle.import_module(bundle.PipelineRef("looked_at_alone", "x", tmp_path / version)))
+        found.append(bundle.import_module(PipelineRef("looked_at_alone", "x", tmp_path / version)))
     assert [module.VERSION for module in found] == ["one", "two"]
     assert set(looked_at) == {"looked_at_alone"}
