@@ -134,7 +134,8 @@ def _top_level_names(root: Path) -> set[str]:
     """What can be imported from a folder: its own folders, which may be namespace packages, and its modules."""
     try:
         with os.scandir(root) as entries:
-            return {Path(entry.name).stem if entry.name.endswith(".py") else entry.name for entry in entries}
+            found = [entry for entry in entries if entry.is_dir() or entry.name.endswith(".py")]
+            return {entry.name.removesuffix(".py") for entry in found}
     except OSError:  # no folder
         return set()
 

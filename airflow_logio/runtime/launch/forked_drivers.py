@@ -39,7 +39,7 @@ class ForkServer:
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Begin; it is ready after a second or two. `environment` is what the variables of all drivers have in common."""
         self._environment = dict(environment)
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(ANSWER_SECONDS)
         self._lines = self._socket.makefile("rw")
