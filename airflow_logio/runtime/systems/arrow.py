@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from struct import Struct
+from struct import error as StructError
 
 import pyarrow as pa
 
@@ -11,8 +14,25 @@ from airflow_logio.errors import LogInconsistent
 COMPRESS_FROM_BYTES = 4096
 """Below this a compressed stream is not smaller; compression is paid for per column buffer."""
 
-_END = b"\xff\xff\xff\xff\0\0\0\0"
+_CONTINUES = b"\xff\xff\xff\xff"
+"""What every message of a stream begins with; the length of its header follows, in four bytes."""
+
+_END = _CONTINUES + bytes(4)
 """What every whole stream ends with."""
+
+_PREFIX_BYTES = 8
+"""Of a message, before its header."""
+
+_HEADER, _COMPRESSION = 2, 3
+"""Places of fields in the tables `Message` and `RecordBatch` of Arrow's format, from 0."""
+
+_U16, _I32, _U32 = Struct("<H"), Struct("<i"), Struct("<I")
+
+SCHEMAS_KEPT = 128
+"""Schemas that a process remembers, by the bytes that a stream begins with; a port sends the same ones again and again."""
+
+LARGEST_SCHEMA_KEPT = 1 << 16
+"""In bytes: what is remembered stays small."""
 
 COLUMNS_FROM_BYTES = 1 << 14
 """Below this it costs more to open a stream twice, for its names and then for some columns, than to read all of it."""
@@ -51,16 +71,19 @@ def bytes_shown(table: pa.Table) -> int:
     Arrow finds that out buffer by buffer, and lets other threads run meanwhile, which take their time: several times for
     each small event. What a small table holds is near enough, if it shows each buffer once.
     """
-    held = int(table.get_total_buffer_size())
-    if held <= SMALL_BYTES and table.num_columns <= FEW_COLUMNS and all(one.num_chunks <= 1 for one in table.columns):
-        return held
+    batches = table.to_batches() if table.num_columns <= FEW_COLUMNS else []
+    if len(batches) == 1 and (held := int(batches[0].get_total_buffer_size())) <= SMALL_BYTES:
+        return held  # asked of the batch: a table that is new takes ten times as long
     return int(table.nbytes)
 
 
 def encode(table: pa.Table) -> bytes:
     """An Arrow IPC stream of `table`, without schema metadata that readers do not need."""
-    table = table.replace_schema_metadata(None)
+    if table.schema.metadata is not None:
+        table = table.replace_schema_metadata(None)
     size = bytes_shown(table)
+    if size < COMPRESS_FROM_BYTES and (small := _in_one_batch(table)) is not None:
+        return small
     large = _COMPRESSED_BY_MANY if size >= THREADS_FROM_BYTES else _COMPRESSED
     options = large if size >= COMPRESS_FROM_BYTES else _PLAIN
     sink = pa.BufferOutputStream()
@@ -79,13 +102,12 @@ def decode(where: str, body: bytes, columns: Sequence[str] = ()) -> pa.Table:
     if not body.endswith(_END):  # Arrow takes a stream that breaks off between two messages for a shorter one
         raise LogInconsistent(f"the body of {where} is not a whole Arrow stream: it breaks off ({len(body):,} bytes)")
     try:
-        options = _READ_BY_MANY if len(body) >= THREADS_FROM_BYTES else _READ
-        if columns and len(body) >= COLUMNS_FROM_BYTES:
-            options = _of_columns(body, columns, options)
-            if options is None:
-                return pa.table({})
-        table = pa.ipc.open_stream(body, options=options).read_all()
-        table.validate(full=True)  # a buffer that is too short would be read beyond its end; costs a tenth of decoding
+        wanted = columns if len(body) >= COLUMNS_FROM_BYTES else ()
+        table = None if wanted else _of_one_batch(body)
+        if table is None:
+            table = _of_stream(body, wanted)
+        if table is None:
+            return pa.table({})
         names = table.schema.names  # which are decoded now, from bytes that may be no text
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise LogInconsistent(f"the body of {where} is not an Arrow stream: {error}") from error
@@ -93,6 +115,85 @@ def decode(where: str, body: bytes, columns: Sequence[str] = ()) -> pa.Table:
         return table
     kept = [place for place, name in enumerate(names) if name in columns]
     return table.select(kept) if kept else pa.table({})
+
+
+def _of_stream(body: bytes, columns: Sequence[str]) -> pa.Table | None:
+    """The table of a stream, or these columns of it; None if it has none of them."""
+    options = _READ_BY_MANY if len(body) >= THREADS_FROM_BYTES else _READ
+    if columns and (options := _of_columns(body, columns, options)) is None:
+        return None
+    table = pa.ipc.open_stream(body, options=options).read_all()
+    table.validate(full=True)  # a buffer that is too short would be read beyond its end; costs a tenth of decoding
+    return table
+
+
+def _in_one_batch(table: pa.Table) -> bytes | None:
+    """The stream of `table`, put together by hand; None if it needs more messages than its schema and one batch.
+
+    A writer of streams costs three times as much as what it writes of a small table.
+    """
+    batches = table.to_batches()
+    begin: bytes = table.schema.serialize().to_pybytes()
+    if len(batches) != 1 or len(begin) > LARGEST_SCHEMA_KEPT or _plain_schema(begin) is None:
+        return None
+    batch: bytes = batches[0].serialize().to_pybytes()
+    return begin + batch + _END
+
+
+def _of_one_batch(body: bytes) -> pa.Table | None:
+    """The table of a stream that is a known schema and one batch; None for every other stream, a damaged one as well.
+
+    A reader of streams costs more than what it reads of a small body, most of it for the same schema each time.
+    """
+    begin = _PREFIX_BYTES + int.from_bytes(body[4:_PREFIX_BYTES], "little")
+    if begin > LARGEST_SCHEMA_KEPT or len(body) - begin >= COMPRESS_FROM_BYTES or not body.startswith(_CONTINUES):
+        return None
+    if _is_compressed(body, begin + _PREFIX_BYTES) or (schema := _plain_schema(body[:begin])) is None:
+        return None  # what is compressed would be handed to other threads, which costs more than a stream
+    message = pa.ipc.read_message(pa.py_buffer(body).slice(begin))
+    length = _PREFIX_BYTES + message.metadata.size + message.body.size
+    if message.type != "record batch" or begin + length + len(_END) != len(body):
+        return None
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate(full=True)  # as in `_of_stream`, and much faster than of a table that is new
+    return pa.Table.from_batches([batch])
+
+
+def _is_compressed(body: bytes, place: int) -> bool:
+    """Whether the header at `place`, which no one has checked yet, is of a batch with compressed buffers; also if there is
+    none, or a damaged one. Arrow does not tell."""
+    try:
+        message = place + _U32.unpack_from(body, place)[0]
+        batch = message + _field(body, message, _HEADER)
+        return _field(body, batch + _U32.unpack_from(body, batch)[0], _COMPRESSION) > 0
+    except StructError:
+        return True
+
+
+def _field(body: bytes, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table is, counted from the table; 0 if the table does not have it."""
+    directory = table - _I32.unpack_from(body, table)[0]
+    slot = 4 + 2 * number  # behind the sizes of directory and table
+    return 0 if slot >= _U16.unpack_from(body, directory)[0] else int(_U16.unpack_from(body, directory + slot)[0])
+
+
+@lru_cache(maxsize=SCHEMAS_KEPT)
+def _plain_schema(begin: bytes) -> pa.Schema | None:
+    """The schema that a stream begins with; None if it is damaged, or if a batch may need more than itself.
+
+    Dictionaries are messages of their own, in whatever depth of nesting. Left to Arrow's streams, too: types by others, and
+    what this Arrow would write otherwise, say in another order of bytes.
+    """
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(begin))
+        is_plain = all(_is_plain(field.type) for field in schema)
+    except (pa.ArrowException, OSError, EOFError):
+        return None
+    return schema if is_plain and schema.serialize().equals(pa.py_buffer(begin)) else None
+
+
+def _is_plain(of: pa.DataType) -> bool:
+    return not (pa.types.is_nested(of) or pa.types.is_dictionary(of) or isinstance(of, pa.BaseExtensionType))
 
 
 def _of_columns(body: bytes, columns: Sequence[str], options: pa.ipc.IpcReadOptions) -> pa.ipc.IpcReadOptions | None:
