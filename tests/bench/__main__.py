@@ -19,6 +19,7 @@ from tests.bench import (
     constants,
     floods,
     growth,
+    half_load,
     hops,
     in_airflow,
     lineage,
@@ -115,6 +116,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("undone", Databases, lambda at, asked: undone.measure(at, asked.runs)),
     ("lineage", Postgres, lambda at, asked: lineage.measure(at, asked.runs)),
     ("peers", Postgres, lambda at, asked: peers.measure(at, asked.runs, asked.records)),
+    ("half_load", Postgres, lambda at, asked: half_load.measure(at, asked.runs)),
     ("replay", Postgres, lambda at, asked: replay.measure(at, asked.runs)),
     ("hops", Postgres, lambda at, asked: hops.measure(at, asked.runs)),
     ("floods", Postgres, lambda at, asked: floods.measure(at, asked.runs)),
@@ -123,7 +125,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
 )
 """Part → where it is measured, and how."""
 PARTS = ("simulation", *(part for part, *_ in OF_A_DATABASE))
-ASKED_FOR = ("paper", "partitions", "peers")
+ASKED_FOR = ("paper", "partitions", "peers", "half_load")
 """Parts that take long, so that they are measured only if they are named."""
 
 

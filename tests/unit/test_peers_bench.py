@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_logio.runtime.launch import bundle
 from tests.bench.peers import evaluation, flink_run
@@ -37,6 +39,20 @@ def test_a_latency_is_from_the_read_of_a_minute_s_last_record_to_its_rows() -> N
     marks = [(0, 1.0), (60_000, 2.0), (120_000, 3.0), (180_000, 4.0), (210_000, 5.0)]
     assert latencies(210_000, marks, {0: 3.5, 1: 5.5, 2: 5.25}) == [0.5, 0.5, 0.25]
     assert WINDOW_RECORDS == 100_000
+
+
+def test_a_source_with_a_pace_notes_when_records_were_due(tmp_path: Path) -> None:
+    """Also if it is late: a group that keeps its source waiting would look quick otherwise."""
+    work, reads, pace = prepared(tmp_path, RECORDS), tmp_path / "reads", 1e6
+    source = bundle.load(bundle.parse_ref(f"{PIPELINES}:four_10000")).operators["read"]
+    params = {"records": str(work.parquet), "reads": str(reads), "pace": pace}
+    events = source.read(params, source.action(params), 0)  # type: ignore[attr-defined]
+    next(events)
+    threading.Event().wait(0.2)  # what uses the events is slow
+    assert [event.next_offset for event in events][-1] == RECORDS
+    began, *marks = [(int(count), float(at)) for count, at in map(str.split, reads.read_text().splitlines())]
+    assert began[0] == 0 and [count for count, _ in marks] == list(range(10_000, RECORDS + 1, 10_000))
+    assert [at - began[1] for _, at in marks] == pytest.approx([count / pace for count, _ in marks], abs=1e-6)
 
 
 def test_only_structured_streaming_is_given_fewer_records() -> None:

@@ -14,10 +14,13 @@ from tests.bench.throughput import WrongResult
 PIPELINES = Path(__file__).parents[1] / "pipelines" / "peers.py"
 
 
-def run_logged(attr: str, work: Work, folder: Path, reads: Path, log_url: str, warehouse: str) -> None:
-    """`attr`: of the pipeline, in `PIPELINES`. The source begins when all drivers are up. Raises `WrongResult`."""
+def run_logged(
+    attr: str, work: Work, folder: Path, reads: Path, log_url: str, warehouse: str, *, pace: float = 0.0
+) -> None:
+    """`attr`: of the pipeline, in `PIPELINES`. The source begins when all drivers are up, and reads `pace` records a second,
+    or as many as it can. Raises `WrongResult`."""
     ref = bundle.parse_ref(f"{PIPELINES}:{attr}")
-    params = {"records": str(work.parquet), "reads": str(reads)}
+    params = {"records": str(work.parquet), "reads": str(reads), "pace": pace}
     with bench_run(ref, log_url, folder, params, {"warehouse": warehouse}) as context:
         summary = LocalRun(context).run()
     if summary.outcome is not Outcome.FINISHED:

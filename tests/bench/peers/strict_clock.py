@@ -26,9 +26,14 @@ class Taken:
 
     records: int
     seconds: float
-    latency: float
-    """Seconds from the read of the last record of a minute to the commit of the last of its rows: the median of all minutes.
-    At full speed, so that what is queued between the two is in it."""
+    latencies: tuple[float, ...]
+    """Of each minute, seconds from the read of its last record to the commit of the last of its rows. At full speed what is
+    queued between the two is in it."""
+
+    @property
+    def latency(self) -> float:
+        """The median of all minutes."""
+        return median(self.latencies)
 
     @property
     def speed(self) -> float:
@@ -57,7 +62,7 @@ def taken(side: str, work: Work, reads: Path, warehouse: str) -> Taken:
         number = round((minute - begin).total_seconds()) // 60
         commits[number] = max(committed, commits.get(number, 0.0))
     seconds = max(commits.values()) - marks[0][1]
-    return Taken(work.records, seconds, median(latencies(work.records, marks, commits)))
+    return Taken(work.records, seconds, tuple(latencies(work.records, marks, commits)))
 
 
 def latencies(records: int, marks: list[tuple[int, float]], commits: dict[int, float]) -> list[float]:

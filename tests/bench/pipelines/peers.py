@@ -22,13 +22,19 @@ from airflow_logio.dataflow import (
 
 
 class Noted(ParquetSource):
-    """Notes how many records it has read by when, for the strict clock of the bench."""
+    """Notes how many records it has read by when, for the strict clock of the bench.
+
+    With a pace, the time is that at which the last record was due: if the group keeps the source waiting, that is latency.
+    """
 
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        pace, began = params["pace"], time.time()
         with open(params["reads"], "a", buffering=1) as reads:
-            reads.write(f"{offset} {time.time()}\n")
+            reads.write(f"{offset} {began}\n")
             for event in super().read(params, action, offset):
-                reads.write(f"{event.next_offset} {time.time()}\n")
+                due = began + (event.next_offset - offset) / pace if pace else time.time()
+                time.sleep(max(0.0, due - time.time()))
+                reads.write(f"{event.next_offset} {due}\n")
                 yield event
 
 
@@ -58,7 +64,9 @@ def summed(records: pa.Table, window_start: datetime) -> pa.Table:
 
 
 def _pipeline(size: int, *, fused: bool) -> Pipeline:
-    made = Pipeline("peers", params={"records": str, "reads": str}, connections=["warehouse"], fuse=fused)
+    made = Pipeline(
+        "peers", params={"records": str, "reads": str, "pace": float}, connections=["warehouse"], fuse=fused
+    )
     read = made.source("read", Noted("{records}", ordered_by="at", records_per_event=size))
     clean = made.operator("clean", cleansed, read)
     tax = made.operator("tax", taxed, clean)
