@@ -1,6 +1,6 @@
 """``python -m tests.bench``: throughput and recovery of the sales pipeline, also under Airflow, replicas, the simulator, and
 DataFrames against PySpark scripts and on a cluster, commits against hand-written SQL, the paper's evaluation, an
-aggregation beside Structured Streaming and Flink; all checked."""
+aggregation beside Structured Streaming and Flink, its latency at half load; all checked."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from airflow_logio.runtime.launch import bundle
 from tests.bench.peers import evaluation, flink_run
 from tests.bench.peers.logged_run import PIPELINES
-from tests.bench.peers.strict_clock import latencies
+from tests.bench.peers.strict_clock import Taken, latencies
 from tests.bench.peers.work import BATCHES, COLUMNS, KEY, TABLE, WINDOW_RECORDS, Work, prepared
 
 RECORDS = 250_000
@@ -41,6 +41,11 @@ def test_a_latency_is_from_the_read_of_a_minute_s_last_record_to_its_rows() -> N
     assert WINDOW_RECORDS == 100_000
 
 
+def test_a_steady_speed_leaves_out_how_a_run_begins_and_ends() -> None:
+    commits = {minute: minute / 10 for minute in range(100)} | {0: -5.0, 9: -1.0, 91: 60.0, 99: 90.0}
+    assert Taken(10_000_000, 90.0, (), commits).steady == pytest.approx(10 * WINDOW_RECORDS)
+
+
 def test_a_source_with_a_pace_notes_when_records_were_due(tmp_path: Path) -> None:
     """Also if it is late: a group that keeps its source waiting would look quick otherwise."""
     work, reads, pace = prepared(tmp_path, RECORDS), tmp_path / "reads", 1e6
@@ -48,7 +53,7 @@ def test_a_source_with_a_pace_notes_when_records_were_due(tmp_path: Path) -> Non
     params = {"records": str(work.parquet), "reads": str(reads), "pace": pace}
     events = source.read(params, source.action(params), 0)  # type: ignore[attr-defined]
     next(events)
-    threading.Event().wait(0.2)  # what uses the events is slow
+    time.sleep(0.2)  # what uses the events is slow
     assert [event.next_offset for event in events][-1] == RECORDS
     began, *marks = [(int(count), float(at)) for count, at in map(str.split, reads.read_text().splitlines())]
     assert began[0] == 0 and [count for count, _ in marks] == list(range(10_000, RECORDS + 1, 10_000))

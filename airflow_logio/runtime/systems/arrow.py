@@ -21,10 +21,13 @@ _END = _CONTINUES + bytes(4)
 """What every whole stream ends with."""
 
 _PREFIX_BYTES = 8
-"""Of a message, before its header."""
+"""Bytes of a message before its header: the marker and a length."""
 
 _HEADER, _COMPRESSION = 2, 3
 """Places of fields in the tables `Message` and `RecordBatch` of Arrow's format, from 0."""
+
+EXTENSION_NAME = b"ARROW:extension:name"
+"""Key in the metadata of a field, by Arrow's format."""
 
 _U16, _I32, _U32 = Struct("<H"), Struct("<i"), Struct("<I")
 
@@ -73,7 +76,7 @@ def bytes_shown(table: pa.Table) -> int:
     """
     batches = table.to_batches() if table.num_columns <= FEW_COLUMNS else []
     if len(batches) == 1 and (held := int(batches[0].get_total_buffer_size())) <= SMALL_BYTES:
-        return held  # asked of the batch: a table that is new takes ten times as long
+        return held  # a batch answers at once; a new table makes an object of each of its columns first
     return int(table.nbytes)
 
 
@@ -130,24 +133,29 @@ def _of_stream(body: bytes, columns: Sequence[str]) -> pa.Table | None:
 def _in_one_batch(table: pa.Table) -> bytes | None:
     """The stream of `table`, put together by hand; None if it needs more messages than its schema and one batch.
 
-    A writer of streams costs three times as much as what it writes of a small table.
+    A writer of streams costs more than twice as much as what it writes of a small table.
     """
     batches = table.to_batches()
+    if len(batches) != 1:
+        return None
     begin: bytes = table.schema.serialize().to_pybytes()
-    if len(batches) != 1 or len(begin) > LARGEST_SCHEMA_KEPT or _plain_schema(begin) is None:
+    if len(begin) > LARGEST_SCHEMA_KEPT or _plain_schema(begin) is None:
         return None
     batch: bytes = batches[0].serialize().to_pybytes()
     return begin + batch + _END
 
 
 def _of_one_batch(body: bytes) -> pa.Table | None:
-    """The table of a stream that is a known schema and one batch; None for every other stream, a damaged one as well.
+    """The table of a stream that is a plain schema and one small batch; None for every other stream. Damaged bytes give None,
+    or an error of Arrow's.
 
     A reader of streams costs more than what it reads of a small body, most of it for the same schema each time.
     """
     begin = _PREFIX_BYTES + int.from_bytes(body[4:_PREFIX_BYTES], "little")
-    if begin > LARGEST_SCHEMA_KEPT or len(body) - begin >= COMPRESS_FROM_BYTES or not body.startswith(_CONTINUES):
+    if begin > LARGEST_SCHEMA_KEPT or len(body) - begin >= COMPRESS_FROM_BYTES:
         return None
+    if not (body.startswith(_CONTINUES) and body.startswith(_CONTINUES, begin)) or body.startswith(_END, begin):
+        return None  # damaged, of a format without markers, or without a batch
     if _is_compressed(body, begin + _PREFIX_BYTES) or (schema := _plain_schema(body[:begin])) is None:
         return None  # what is compressed would be handed to other threads, which costs more than a stream
     message = pa.ipc.read_message(pa.py_buffer(body).slice(begin))
@@ -155,13 +163,13 @@ def _of_one_batch(body: bytes) -> pa.Table | None:
     if message.type != "record batch" or begin + length + len(_END) != len(body):
         return None
     batch = pa.ipc.read_record_batch(message, schema)
-    batch.validate(full=True)  # as in `_of_stream`, and much faster than of a table that is new
+    batch.validate(full=True)  # as in `_of_stream`; a new table would make an object of each column first
     return pa.Table.from_batches([batch])
 
 
 def _is_compressed(body: bytes, place: int) -> bool:
-    """Whether the header at `place`, which no one has checked yet, is of a batch with compressed buffers; also if there is
-    none, or a damaged one. Arrow does not tell."""
+    """True if the batch whose header is at `place` has compressed buffers, or if its header cannot be read. Arrow does not
+    tell. Nothing has checked these bytes yet: a wrong answer costs time only."""
     try:
         message = place + _U32.unpack_from(body, place)[0]
         batch = message + _field(body, message, _HEADER)
@@ -181,19 +189,23 @@ def _field(body: bytes, table: int, number: int) -> int:
 def _plain_schema(begin: bytes) -> pa.Schema | None:
     """The schema that a stream begins with; None if it is damaged, or if a batch may need more than itself.
 
-    Dictionaries are messages of their own, in whatever depth of nesting. Left to Arrow's streams, too: types by others, and
-    what this Arrow would write otherwise, say in another order of bytes.
+    Dictionaries are messages of their own. Left to Arrow's streams, too: everything nested, extension types, and schemas that
+    this Arrow would not write byte for byte the same, say in another order of bytes.
     """
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(begin))
-        is_plain = all(_is_plain(field.type) for field in schema)
+        # This changes another order of bytes to its own, so that the bytes below differ; `read_schema` would not.
+        schema = pa.ipc.open_stream(pa.py_buffer(begin + _END)).schema
+        is_plain = all(map(_is_plain, schema))
     except (pa.ArrowException, OSError, EOFError):
         return None
     return schema if is_plain and schema.serialize().equals(pa.py_buffer(begin)) else None
 
 
-def _is_plain(of: pa.DataType) -> bool:
-    return not (pa.types.is_nested(of) or pa.types.is_dictionary(of) or isinstance(of, pa.BaseExtensionType))
+def _is_plain(field: pa.Field) -> bool:
+    """An extension type that is not registered looks like its storage, and is told by the field's metadata."""
+    is_extension = isinstance(field.type, pa.BaseExtensionType) or EXTENSION_NAME in (field.metadata or {})
+    is_one_array = field.type.num_fields == 0 and not pa.types.is_run_end_encoded(field.type)
+    return is_one_array and not is_extension and not pa.types.is_dictionary(field.type)
 
 
 def _of_columns(body: bytes, columns: Sequence[str], options: pa.ipc.IpcReadOptions) -> pa.ipc.IpcReadOptions | None:

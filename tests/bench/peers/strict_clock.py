@@ -9,6 +9,7 @@ flush, which is left out on all sides.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -27,13 +28,21 @@ class Taken:
     records: int
     seconds: float
     latencies: tuple[float, ...]
-    """Of each minute, seconds from the read of its last record to the commit of the last of its rows. At full speed what is
-    queued between the two is in it."""
+    """Of each minute, seconds from the noted time of its last record to the commit of the last of its rows. At full speed
+    what is queued between the two is in it."""
+    commits: Mapping[int, float]
+    """Minute → when the last of its rows was there."""
 
     @property
     def latency(self) -> float:
         """The median of all minutes."""
         return median(self.latencies)
+
+    @property
+    def steady(self) -> float:
+        """Records per second between the commits of a tenth and of nine tenths of the minutes: without start and end."""
+        first, last = len(self.commits) // 10, len(self.commits) * 9 // 10
+        return (last - first) * WINDOW_RECORDS / (self.commits[last] - self.commits[first])
 
     @property
     def speed(self) -> float:
@@ -56,13 +65,15 @@ def taken(side: str, work: Work, reads: Path, warehouse: str) -> Taken:
         wrong = len(set(rows) ^ set(work.rows))
         raise WrongResult(f"{side}: {len(rows)} rows, not {len(work.rows)} as expected; {wrong} differ")
     marks = [(int(count), float(at)) for count, at in map(str.split, reads.read_text().splitlines())]
+    if sorted({count for count, _ in marks}) != [count for count, _ in marks] or marks[0][0] != 0:
+        raise WrongResult(f"{side}: it has read records twice, so that no one knows when they were read first")
     commits: dict[int, float] = {}
     begin = BEGIN.item()
     for minute, _, _, _, committed in found:
         number = round((minute - begin).total_seconds()) // 60
         commits[number] = max(committed, commits.get(number, 0.0))
     seconds = max(commits.values()) - marks[0][1]
-    return Taken(work.records, seconds, tuple(latencies(work.records, marks, commits)))
+    return Taken(work.records, seconds, tuple(latencies(work.records, marks, commits)), commits)
 
 
 def latencies(records: int, marks: list[tuple[int, float]], commits: dict[int, float]) -> list[float]:

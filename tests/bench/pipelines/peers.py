@@ -24,7 +24,8 @@ from airflow_logio.dataflow import (
 class Noted(ParquetSource):
     """Notes how many records it has read by when, for the strict clock of the bench.
 
-    With a pace, the time is that at which the last record was due: if the group keeps the source waiting, that is latency.
+    With a pace, the noted time is that at which the last record was due: if the group keeps the source waiting, that is
+    latency.
     """
 
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
