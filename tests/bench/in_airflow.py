@@ -1,6 +1,7 @@
 """kill -9 of a driver under a real Airflow: seconds until it is detected, and until its group commits its next Output Set.
 
-Two forms: task `supervise` of the run's own DAG run, and the recovery DAG. Four conditions:
+Three forms: task `supervise` of the run's own DAG run, the recovery DAG, and standbys, which claim by themselves while
+`supervise` looks on. Four conditions, of which the last form has only *loaded*:
 
 - *idle*: every other driver has finished or waits (the one to be killed is stopped until they do);
 - *loaded*: all of them are at work on a source that is slower than they are and lasts longer than the measurement, so that
@@ -45,11 +46,11 @@ from airflow_logio.store.records import GroupStatus, Run
 from tests.bench.databases import Postgres
 from tests.bench.kills import Kill, Recovered
 from tests.bench.throughput import WrongResult
+from tests.support.standbys import standby_of
 from tests.support.waiting import eventually
 
 DAGS = Path(__file__).parents[2] / "dags"
 PIPELINE = Path(__file__).parent / "dags" / "bench_pipeline.py"
-FORMS = {"supervise": "supervise", "recovery DAG": "dag"}
 GROUPS = ("totals", "hourly")
 BEHIND = {"totals": {"totals"}, "hourly": {"hourly", "publish"}}
 LOOK_SECONDS = 0.05
@@ -71,19 +72,37 @@ _DAG = """
 from airflow.sdk import DAG, Param
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.protocol.liveness import RecoveryBudget
-from bench_pipeline import paced
+from bench_pipeline import {pipeline}
 
 PARAMS = {{name: Param("", type="string") for name in ("transactions", "pace")}}
 for dag_id, lease_seconds in (("{dag_id}", 600), ("{leased_id}", {lease_seconds})):
     with DAG(dag_id, schedule=None, max_active_runs=1, params=PARAMS):
         LogioPipelineGroup(
-            paced,
+            {pipeline},
             connections={{"warehouse": "warehouse_db"}},
             recovery={recovery!r},
             lease_seconds=lease_seconds,
             recovery_budget=RecoveryBudget(recoveries=100),
         )
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Who recovers."""
+
+    recovery: str
+    """Argument of `LogioPipelineGroup`."""
+    pipeline: str
+    """In `PIPELINE`."""
+    has_standbys: bool = False
+
+
+FORMS = {
+    "supervise": Form("supervise", "paced"),
+    "recovery DAG": Form("dag", "paced"),
+    "standby": Form("supervise", "paced_with_standbys", has_standbys=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,26 +117,32 @@ class _Counts:
 
 def measure(databases: Postgres, form: str, kills: int, pace: float) -> list[Recovered]:
     """`pace`: events per second of the loaded source. Raises `WrongResult` if a run is not exact afterwards."""
-    with tempfile.TemporaryDirectory(prefix="logio-bench-") as name, _instance(Path(name), databases, form) as bench:
+    with (
+        tempfile.TemporaryDirectory(prefix="logio-bench-") as name,
+        _instance(Path(name), databases, FORMS[form]) as bench,
+    ):
         found: dict[tuple[str, str], list[Kill]] = {}
-        for number in range(kills):
-            bench.idle_run(f"idle-{number}", found)
-        bench.loaded_run("loaded", kills, pace, found)
-        bench.leased_run("leased", min(kills, FEW), pace, found)
+        if bench.form.has_standbys:
+            bench.loaded_run("loaded", kills, 0, pace, found)
+        else:
+            for number in range(kills):
+                bench.idle_run(f"idle-{number}", found)
+            bench.loaded_run("loaded", kills, min(kills, FEW), pace, found)
+            bench.leased_run("leased", min(kills, FEW), pace, found)
         return [
             Recovered(form, group, condition, tuple(kills_of)) for (group, condition), kills_of in sorted(found.items())
         ]
 
 
 @contextmanager
-def _instance(folder: Path, databases: Postgres, form: str) -> Iterator[_Bench]:
+def _instance(folder: Path, databases: Postgres, form: Form) -> Iterator[_Bench]:
     log_url, warehouse_url = databases.fresh(folder)
     dags = folder / "dags"
     dags.mkdir()
     shutil.copytree(DAGS / "pipelines", dags / "pipelines")
     shutil.copy(PIPELINE, dags)
     names = {"dag_id": DAG_ID, "leased_id": LEASED_ID, "lease_seconds": LEASE_SECONDS}
-    (dags / "bench_sales.py").write_text(_DAG.format(recovery=FORMS[form], **names))
+    (dags / "bench_sales.py").write_text(_DAG.format(recovery=form.recovery, pipeline=form.pipeline, **names))
     shutil.copy(DAGS / "logio_recovery.py", dags)
     places = Places(folder, dags, log_url, warehouse_url)
     standalone = Standalone(places)
@@ -128,10 +153,10 @@ def _instance(folder: Path, databases: Postgres, form: str) -> Iterator[_Bench]:
         eventually(lambda: _is_ready(standalone, airflow), what="Airflow is ready", timeout=240, every=0.5)
         for dag_id in (DAG_ID, LEASED_ID):
             airflow.unpause(dag_id)
-        if FORMS[form] == "dag":
+        if form.recovery == "dag":
             airflow.unpause("logio_recovery")
             eventually(lambda: list(store.supervisors()), what="the recovery DAG looks", timeout=120, every=0.5)
-        yield _Bench(folder, airflow, store, warehouse_url)
+        yield _Bench(form, folder, airflow, store, warehouse_url)
     finally:
         store.dispose()
         standalone.stop()
@@ -150,6 +175,7 @@ def _is_ready(standalone: Standalone, airflow: Airflow) -> bool:
 
 @dataclass(slots=True)
 class _Bench:
+    form: Form
     folder: Path
     airflow: Airflow
     store: LogStore
@@ -174,10 +200,11 @@ class _Bench:
             )
         self._end(run, transactions)
 
-    def loaded_run(self, name: str, kills: int, pace: float, found: dict[tuple[str, str], list[Kill]]) -> None:
-        """So many kills of each group, in turn, with everybody at work; then some in the middle of a recovery."""
+    def loaded_run(
+        self, name: str, kills: int, second: int, pace: float, found: dict[tuple[str, str], list[Kill]]
+    ) -> None:
+        """So many kills of each group, in turn, with all of them at work; then some in the middle of a recovery."""
         self._set_pace(pace)
-        second = min(kills, FEW)
         run, transactions = self._start(name, self._longer(pace * KILL_SECONDS * (len(GROUPS) * kills + second + 2)))
         for _ in range(kills):
             for group in GROUPS:
@@ -280,10 +307,13 @@ class _Bench:
         return Kill(detected, recovery.seconds_of_steps, seconds, others, os.getloadavg()[0])
 
     def _settled(self, run: Run, group: str) -> psutil.Process:
-        """The group's driver, when everybody is up, keeps the pace of the source, and is watched."""
+        """The group's driver, when all drivers are up, keep the pace of the source, and are watched."""
         for name in self._statuses(run):
             self._wait_until_begun(run, name, 300)
-        self._wait_until_watched(run)
+        if self.form.has_standbys:
+            eventually(lambda: self._has_standby(run, group), what=f"{group} has a standby", timeout=120, every=0.2)
+        else:
+            self._wait_until_watched(run)
         eventually(lambda: self._has_caught_up(run), what="all keep the pace", timeout=300, every=0.5)
         return psutil.Process(self._pid(run, group))
 
@@ -360,6 +390,10 @@ class _Bench:
             for row in self.store.progress(run.run_id)
             if row.direction == "out" and row.port.operator == group
         )
+
+    def _has_standby(self, run: Run, group: str) -> bool:
+        standby = standby_of(self.store, run.run_id, group)
+        return standby is not None and standby.is_ready
 
     def _are_idle(self, run: Run) -> bool:
         statuses = self._statuses(run)

@@ -40,26 +40,31 @@ def _writer(name: str) -> WriterOperator:
     return found
 
 
-paced = Pipeline("sales", params={"transactions": str, "pace": str}, connections=["warehouse"])
+def _sales(standby: int) -> Pipeline:
+    """With a standby for each group that is killed, or with none."""
+    made = Pipeline("sales", params={"transactions": str, "pace": str}, connections=["warehouse"])
+    ingest = made.source(
+        "ingest",
+        PacedParquet(
+            "{transactions}",
+            ordered_by="transaction_timestamp",
+            records_per_event=1_000,
+            columns=("store_id", "product_id", "quantity", "sales_value", "transaction_timestamp"),
+            transform=cents,
+        ),
+    )
+    totals = made.operator("totals", product_totals, ingest, window=EveryEvents(100))
+    save_totals = made.writer("save_totals", _writer("save_totals"), totals)
+    hourly = made.operator("hourly", hourly_sales, ingest, window=Tumbling("1h", on="transaction_timestamp"))
+    publish = made.writer("publish", _writer("publish"), hourly)
+    done = made.sink("done", Count(), publish)
 
-ingest = paced.source(
-    "ingest",
-    PacedParquet(
-        "{transactions}",
-        ordered_by="transaction_timestamp",
-        records_per_event=1_000,
-        columns=("store_id", "product_id", "quantity", "sales_value", "transaction_timestamp"),
-        transform=cents,
-    ),
-)
-totals = paced.operator("totals", product_totals, ingest, window=EveryEvents(100))
-save_totals = paced.writer("save_totals", _writer("save_totals"), totals)
-hourly = paced.operator("hourly", hourly_sales, ingest, window=Tumbling("1h", on="transaction_timestamp"))
-publish = paced.writer("publish", _writer("publish"), hourly)
-done = paced.sink("done", Count(), publish)
+    made.group("ingest", ingest)
+    made.group("totals", totals, save_totals, standby=standby)
+    made.group("hourly", hourly, standby=standby)
+    made.group("publish", publish, done)
+    made.lineage("ingest.out", "hourly.out")
+    return made
 
-paced.group("ingest", ingest)
-paced.group("totals", totals, save_totals)
-paced.group("hourly", hourly)
-paced.group("publish", publish, done)
-paced.lineage("ingest.out", "hourly.out")
+
+paced, paced_with_standbys = _sales(0), _sales(1)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.runtime.systems import arrow
+from airflow_logio.runtime.systems import plain_streams
 from airflow_logio.runtime.systems.arrow import decode, encode
 
 WHERE = "event 7 of a.out"
@@ -69,7 +69,7 @@ BY_ARROW = {
         {"r": pa.RunEndEncodedArray.from_arrays([2], pa.array(["x"]).dictionary_encode())}
     ),
     "an unknown type with a name": pa.table(
-        [pa.array([1])], schema=pa.schema([pa.field("u", pa.int64(), metadata={arrow.EXTENSION_NAME: b"of.others"})])
+        [pa.array([1])], schema=pa.schema([pa.field("u", pa.int64(), metadata={b"ARROW:extension:name": b"of.others"})])
     ),
     "a type with a name": pa.table({"u": pa.array([bytes(16)], pa.uuid())}),
     "large": pa.table({"a": list(range(1000))}),
@@ -80,7 +80,7 @@ BY_ARROW = {
 @pytest.mark.parametrize("table", BY_HAND.values(), ids=BY_HAND)
 def test_a_small_body_is_made_and_read_without_a_stream(table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _by_arrow(table)
-    assert arrow._plain_schema(table.schema.serialize().to_pybytes()) == table.schema
+    assert plain_streams._plain_schema(table.schema.serialize().to_pybytes()) == table.schema
     with monkeypatch.context() as patch:
         patch.setattr(pa.ipc, "new_stream", _refuse)
         patch.setattr(pa.ipc, "open_stream", _refuse)
@@ -94,7 +94,7 @@ def test_a_small_body_is_made_and_read_without_a_stream(table: pa.Table, monkeyp
 @pytest.mark.parametrize("table", BY_ARROW.values(), ids=BY_ARROW)
 def test_every_other_table_has_a_stream(table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     body = encode(table)
-    arrow._plain_schema(body[: _schema_bytes(body)])  # itself opens a stream, once
+    plain_streams._plain_schema(body[: _schema_bytes(body)])  # itself opens a stream, once
     with monkeypatch.context() as patch, pytest.raises(_Opened):
         patch.setattr(pa.ipc, "open_stream", _refuse)
         decode(WHERE, body)
@@ -190,10 +190,12 @@ def test_lengths_that_do_not_fit_the_columns_are_refused() -> None:
 
 def test_few_schemas_are_remembered_and_no_large_one() -> None:
     wide = pa.table({f"column{number}": [number] for number in range(2_000)})
-    before = arrow._plain_schema.cache_info()
+    before = plain_streams._plain_schema.cache_info()
     assert decode(WHERE, encode(wide)).equals(wide)
-    assert arrow._plain_schema.cache_info().misses == before.misses
-    for number in range(arrow.SCHEMAS_KEPT + 10):
+    assert plain_streams._plain_schema.cache_info().misses == before.misses
+    for number in range(plain_streams.SCHEMAS_KEPT + 10):
         decode(WHERE, encode(pa.table({f"other{number}": [1]})))
-    after = arrow._plain_schema.cache_info()
-    assert after.currsize == arrow.SCHEMAS_KEPT and after.misses == before.misses + arrow.SCHEMAS_KEPT + 10
+    after = plain_streams._plain_schema.cache_info()
+    assert (
+        after.currsize == plain_streams.SCHEMAS_KEPT and after.misses == before.misses + plain_streams.SCHEMAS_KEPT + 10
+    )
