@@ -12,8 +12,10 @@ import pytest
 from airflow_logio.runtime.launch import bundle
 from tests.bench.peers import evaluation, flink_run
 from tests.bench.peers.logged_run import PIPELINES
-from tests.bench.peers.strict_clock import Taken, latencies
+from tests.bench.peers.strict_clock import Taken, latencies, marks_of
 from tests.bench.peers.work import BATCHES, COLUMNS, KEY, TABLE, WINDOW_RECORDS, Work, prepared
+from tests.bench.throughput import WrongResult
+from tests.support.waiting import eventually
 
 RECORDS = 250_000
 
@@ -46,6 +48,14 @@ def test_a_steady_speed_leaves_out_how_a_run_begins_and_ends() -> None:
     assert Taken(10_000_000, 90.0, (), commits).steady == pytest.approx(10 * WINDOW_RECORDS)
 
 
+@pytest.mark.parametrize("counts", [(0, 10, 0, 10), (0, 10, 10), (10, 20)], ids=["again", "twice", "from the middle"])
+def test_a_source_that_began_again_makes_no_figure(counts: tuple[int, ...], tmp_path: Path) -> None:
+    reads = tmp_path / "reads"
+    reads.write_text("".join(f"{count} {number}.0\n" for number, count in enumerate(counts)))
+    with pytest.raises(WrongResult, match="ours: it has read records twice"):
+        marks_of("ours", reads)
+
+
 def test_a_source_with_a_pace_notes_when_records_were_due(tmp_path: Path) -> None:
     """Also if it is late: a group that keeps its source waiting would look quick otherwise."""
     work, reads, pace = prepared(tmp_path, RECORDS), tmp_path / "reads", 1e6
@@ -53,9 +63,10 @@ def test_a_source_with_a_pace_notes_when_records_were_due(tmp_path: Path) -> Non
     params = {"records": str(work.parquet), "reads": str(reads), "pace": pace}
     events = source.read(params, source.action(params), 0)  # type: ignore[attr-defined]
     next(events)
-    time.sleep(0.2)  # what uses the events is slow
+    due = time.time() + RECORDS / pace
+    eventually(lambda: time.time() > due, what="all other events are due: what uses them is slow")
     assert [event.next_offset for event in events][-1] == RECORDS
-    began, *marks = [(int(count), float(at)) for count, at in map(str.split, reads.read_text().splitlines())]
+    began, *marks = marks_of("ours", reads)
     assert began[0] == 0 and [count for count, _ in marks] == list(range(10_000, RECORDS + 1, 10_000))
     assert [at - began[1] for _, at in marks] == pytest.approx([count / pace for count, _ in marks], abs=1e-6)
 

@@ -64,9 +64,7 @@ def taken(side: str, work: Work, reads: Path, warehouse: str) -> Taken:
     if (rows := [row[:4] for row in found]) != list(work.rows):
         wrong = len(set(rows) ^ set(work.rows))
         raise WrongResult(f"{side}: {len(rows)} rows, not {len(work.rows)} as expected; {wrong} differ")
-    marks = [(int(count), float(at)) for count, at in map(str.split, reads.read_text().splitlines())]
-    if sorted({count for count, _ in marks}) != [count for count, _ in marks] or marks[0][0] != 0:
-        raise WrongResult(f"{side}: it has read records twice, so that no one knows when they were read first")
+    marks = marks_of(side, reads)
     commits: dict[int, float] = {}
     begin = BEGIN.item()
     for minute, _, _, _, committed in found:
@@ -74,6 +72,15 @@ def taken(side: str, work: Work, reads: Path, warehouse: str) -> Taken:
         commits[number] = max(committed, commits.get(number, 0.0))
     seconds = max(commits.values()) - marks[0][1]
     return Taken(work.records, seconds, tuple(latencies(work.records, marks, commits)), commits)
+
+
+def marks_of(side: str, reads: Path) -> list[tuple[int, float]]:
+    """How many records were read by when. Raises `WrongResult` if some were read twice."""
+    marks = [(int(count), float(at)) for count, at in map(str.split, reads.read_text().splitlines())]
+    counts = [count for count, _ in marks]
+    if counts != sorted(set(counts)) or counts[0] != 0:
+        raise WrongResult(f"{side}: it has read records twice, so that no one knows when they were read first")
+    return marks
 
 
 def latencies(records: int, marks: list[tuple[int, float]], commits: dict[int, float]) -> list[float]:
