@@ -29,7 +29,7 @@ java: ## find Java 17 or 21, or install it with apt-get where that is possible
 	@.ci/java
 
 demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE=1 exits then; DAG=logio_sales_scaled
-	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m airflow_logio.demo
+	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m demo
 
 test: $(STAMP) ## all tests that CI runs, in 30 minutes on two cores (ARGS="tests/unit -k name" for some)
 	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(PYTEST) $(ARGS)

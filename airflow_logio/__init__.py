@@ -1,8 +1,8 @@
 """LOG.io for Apache Airflow and Spark: exactly-once recovery, event lineage, scaling replicas.
 
 What pipeline authors need is here: ``from airflow_logio import Pipeline, ParquetSource, TableWriter, Tumbling, generate``.
-What a DAG needs is in `airflow_logio.operators`, `sensors`, `hooks`; the paper's own calls are in `airflow_logio.api`, the
-simulator for your tests in `airflow_logio.testing`, errors in `airflow_logio.errors`.
+What a DAG needs is in `airflow_logio.operators`, `sensors`, `hooks`; the simulator for your tests in `airflow_logio.testing`,
+errors in `airflow_logio.errors`, the paper's own calls in `airflow_logio.contrib.paper_api`.
 
 Each name is imported when it is first used: a Spark node needs no Airflow, and provider discovery must stay cheap.
 """

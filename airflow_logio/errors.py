@@ -152,7 +152,7 @@ class ProtocolViolation(Park):
 
 
 class ApiMisuse(ProtocolViolation):
-    """A hand-written operator calls the LOG.io API (`airflow_logio.api`) against its rules; nothing was changed."""
+    """A hand-written operator broke the rules of the LOG.io API (`airflow_logio.contrib.paper_api`); nothing was changed."""
 
 
 class SourceChanged(Park):

@@ -26,10 +26,10 @@ from airflow_logio.operators.fresh_run import LogioFreshRunOperator
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.scaling_controller import LogioScalingController
 from airflow_logio.protocol.states import RunState
-from airflow_logio.runtime.scaling.controller import LOOK_SECONDS
-from airflow_logio.runtime.scaling.policies import DS2, Policy
-from airflow_logio.runtime.supervision.give_up import run_to_give_up
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
+from airflow_logio.supervision.controller import LOOK_SECONDS
+from airflow_logio.supervision.give_up import run_to_give_up
+from airflow_logio.supervision.policies import DS2, Policy
 
 TAGS = ("logio",)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 # [START dag]
 from airflow_logio.ready_dags import build_controller_dag
-from airflow_logio.runtime.scaling.policies import DS2
+from airflow_logio.supervision.policies import DS2
 
 dag = build_controller_dag(policy=DS2())
 # [END dag]

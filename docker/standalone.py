@@ -16,9 +16,9 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from airflow_logio.demo.airflow_connections import log_connection, spark_connection, warehouse_connection
-from airflow_logio.demo.data import load_products, warehouse_engine
 from airflow_logio.errors import ConfigurationError
+from demo.airflow_connections import log_connection, spark_connection, warehouse_connection
+from demo.data import load_products, warehouse_engine
 
 PASSWORD = Path("/run/secrets/postgres_password")
 MASTER = "spark://spark-master:7077"

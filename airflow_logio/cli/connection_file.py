@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.payloads import payload_root
-from airflow_logio.runtime.systems.sqlite_files import absolute, sqlite_url
+from airflow_logio.systems.payloads import payload_root
+from airflow_logio.systems.sqlite_files import absolute, sqlite_url
 
 LOG_CONNECTION = "logio_default"
 SHORT_NAMES = {LOG_CONNECTION: "LOGIO_URL", "warehouse": "WAREHOUSE_URL"}

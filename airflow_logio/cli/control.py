@@ -22,18 +22,18 @@ from airflow_logio.cli.spark_options import (
     options_for,
 )
 from airflow_logio.errors import Fenced, ProtocolViolation
+from airflow_logio.launch.launcher import LaunchContext, launch_group
+from airflow_logio.launch.processes import this_host, this_person
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
-from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
-from airflow_logio.runtime.launch.processes import this_host, this_person
-from airflow_logio.runtime.supervision.own_place import give_up_place
-from airflow_logio.runtime.supervision.presence import last_look, missing
-from airflow_logio.runtime.supervision.retrial import STARTABLE, nothing_to_retry
-from airflow_logio.runtime.supervision.retried_destinations import check_destinations
-from airflow_logio.runtime.supervision.stop_run import States, StopMode, StopRun, await_stop, not_ended
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.quarantine_records import Retried
 from airflow_logio.store.records import Run
+from airflow_logio.supervision.own_place import give_up_place
+from airflow_logio.supervision.presence import last_look, missing
+from airflow_logio.supervision.retrial import STARTABLE, nothing_to_retry
+from airflow_logio.supervision.retried_destinations import check_destinations
+from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, not_ended
 
 
 class Code(StrEnum):

@@ -17,16 +17,16 @@ from airflow_logio.cli.common import LogOption, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls, variable
 from airflow_logio.cli.preparation import reopen
 from airflow_logio.errors import ConfigurationError, LogUnavailable
+from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.launch.processes import this_host
+from airflow_logio.launch.spark_arguments import SparkArguments, SparkTarget
+from airflow_logio.launch.spark_connect import TOKEN_VARIABLE, is_address, split_token
+from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.states import RunState
-from airflow_logio.runtime.figures.whole_group import members_of
-from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.launch.processes import this_host
-from airflow_logio.runtime.launch.spark_arguments import SparkArguments, SparkTarget
-from airflow_logio.runtime.launch.spark_connect import TOKEN_VARIABLE, is_address, split_token
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.supervision.run_tender import Round, RunTender, tend_once
+from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run, Supervision
+from airflow_logio.supervision.run_tender import Round, RunTender, tend_once
 
 AGAIN_SECONDS = 5.0
 

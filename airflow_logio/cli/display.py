@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
-from airflow_logio.runtime.figures.snapshot import GroupView, Snapshot
+from airflow_logio.status.group_condition import condition_of, silent_seconds
+from airflow_logio.status.snapshot import GroupView, Snapshot
 from airflow_logio.store.records import GroupStatus
 
 BAR_CELLS = 20

@@ -14,13 +14,13 @@ from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, 
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinitionError, ProtocolViolation
-from airflow_logio.runtime.launch.driver_files import discard, folders_of
-from airflow_logio.runtime.payloads import Payloads, sweep_run
-from airflow_logio.runtime.supervision import tidying
-from airflow_logio.runtime.supervision.staging_left import drop_staging_of, is_staged_in, staging_of
+from airflow_logio.launch.driver_files import discard, folders_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.endings import GroupStates, check_ended
+from airflow_logio.supervision import tidying
+from airflow_logio.supervision.staging_left import drop_staging_of, is_staged_in, staging_of
+from airflow_logio.systems.payloads import Payloads, sweep_run
 
 Discard = Callable[[Sequence[str]], None]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from airflow_logio.errors import LineageUnknown
-from airflow_logio.runtime.figures.event_search import Holding, events_holding
-from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.lineage.event_search import Holding, events_holding
+from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
 from airflow_logio.protocol.states import ALIVE, GroupState
-from airflow_logio.runtime.figures.run_condition import LEFT_SECONDS, is_left
-from airflow_logio.runtime.supervision.lost_drivers import find_lost
-from airflow_logio.runtime.supervision.presence import last_look, missing
+from airflow_logio.status.run_condition import LEFT_SECONDS, is_left
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, Supervision
+from airflow_logio.supervision.lost_drivers import find_lost
+from airflow_logio.supervision.presence import last_look, missing
 
 
 def check_supervised(store: LogStore, run: Run, group: str | None) -> None:

@@ -18,17 +18,17 @@ from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
 from airflow_logio.cli.searching import shown_search
 from airflow_logio.cli.traced_records import traced_json, traced_tables
 from airflow_logio.errors import LogioError, NotKept
+from airflow_logio.lineage import lineage_records
+from airflow_logio.lineage.record_lineage import TracedRecords, records_behind
+from airflow_logio.lineage.shown_records import together
+from airflow_logio.lineage.why_not import WhyNot, why_not
 from airflow_logio.run_report.counted import counted
 from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
-from airflow_logio.runtime.figures import lineage_records
-from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
-from airflow_logio.runtime.figures.shown_records import together
-from airflow_logio.runtime.figures.why_not import WhyNot, why_not
-from airflow_logio.runtime.payloads import Payloads
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.systems.payloads import Payloads
 
 MOST_RECORDS = 10
 EVENTS_TO_READ_A_KEY_FROM = 50

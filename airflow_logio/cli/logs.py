@@ -12,9 +12,9 @@ import typer
 from airflow_logio.cli.common import LogOption, RunArgument, err, opened, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch.driver_log import LogReader
+from airflow_logio.launch.processes import is_gone, this_host
 from airflow_logio.protocol.states import ENDED
-from airflow_logio.runtime.launch.driver_log import LogReader
-from airflow_logio.runtime.launch.processes import is_gone, this_host
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import DriverRecord, Run
 

@@ -16,21 +16,21 @@ from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource
 from airflow_logio.errors import IncompatibleRun
+from airflow_logio.launch import bundle, spark_submit
+from airflow_logio.launch.bundle import PipelineRef
+from airflow_logio.launch.code_bundle import CodeBundle, collect
+from airflow_logio.launch.kept_code import load_kept, newest, take_new
+from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.start_run import run_spec
+from airflow_logio.launch.table_databases import check_table_databases
+from airflow_logio.launch.taken_types import take_types
 from airflow_logio.protocol.states import CONCLUDED
-from airflow_logio.runtime.launch import bundle, spark_submit
-from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.code_bundle import CodeBundle, collect
-from airflow_logio.runtime.launch.kept_code import load_kept, newest, take_new
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.launch.start_run import run_spec
-from airflow_logio.runtime.launch.table_databases import check_table_databases
-from airflow_logio.runtime.launch.taken_types import take_types
-from airflow_logio.runtime.systems.inspection import check_sql_urls
-from airflow_logio.runtime.systems.sqlite_files import sqlite_url
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, RunSpec
 from airflow_logio.store.rules.graph_changes import check_graph
+from airflow_logio.systems.inspection import check_sql_urls
+from airflow_logio.systems.sqlite_files import sqlite_url
 
 CLI_DAG_ID = "logio run"
 """Replaces the DAG id in the key of runs that no DAG started."""

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch.driver_log import tail
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
 from airflow_logio.run_report.counted import counted
-from airflow_logio.runtime.figures.authored_figures import ports_seen
-from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
-from airflow_logio.runtime.launch.driver_log import tail
+from airflow_logio.status.authored_figures import ports_seen
+from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store.records import GroupStatus
 
 MAX_QUARANTINED = 10

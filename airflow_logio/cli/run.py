@@ -19,9 +19,9 @@ from airflow_logio.cli.display import Progress
 from airflow_logio.cli.preparation import Wanted, prepare
 from airflow_logio.cli.spark_options import ConfOption, ConnectOption, MasterOption, MemoryOption, SparkOptions
 from airflow_logio.commands import with_log
-from airflow_logio.runtime.figures.run_summary import Outcome
-from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.status.run_summary import Outcome
+from airflow_logio.supervision.local_run import LocalRun
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from airflow_logio.cli.common import err
+from airflow_logio.lineage.search_limits import SearchedSoFar
+from airflow_logio.lineage.why_not import AnswerWatch
 from airflow_logio.run_report.why_not_text import searched_said
-from airflow_logio.runtime.figures.search_limits import SearchedSoFar
-from airflow_logio.runtime.figures.why_not import AnswerWatch
 
 EVERY_SECONDS = 0.1
 

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from airflow_logio.cli.common import out, pairs, warn
-from airflow_logio.runtime.launch import spark_connect
-from airflow_logio.runtime.launch.spark_arguments import LOCAL_MASTER
-from airflow_logio.runtime.launch.spark_connect import TOKEN_VARIABLE
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.launch import spark_connect
+from airflow_logio.launch.spark_arguments import LOCAL_MASTER
+from airflow_logio.launch.spark_connect import TOKEN_VARIABLE
+from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Run, Supervision
 
 _OF_THE_RUN = "Default: as the run was started"

@@ -1,4 +1,4 @@
-"""`ManualOperator`: an operator whose author drives the protocol by hand (Section 6.3), with `airflow_logio.api`."""
+"""`ManualOperator`: its author drives the protocol by hand (Section 6.3), with `airflow_logio.contrib.paper_api`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_logio.dataflow.definition import Definition
 from airflow_logio.dataflow.operators import Operator
 
 if TYPE_CHECKING:
-    from airflow_logio.api import Logio
+    from airflow_logio.contrib.paper_api import Logio
 
 
 class ManualOperator(Operator):

@@ -1,4 +1,4 @@
-"""`TableWriter`: the ready-made conditional writer. A declaration; the SQL is in `runtime/systems/warehouse.py`."""
+"""`TableWriter`: the ready-made conditional writer. A declaration; the SQL is in `systems/warehouse.py`."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ from airflow.sdk.log import mask_secret
 
 from airflow_logio.errors import ConfigurationError, LogioError, SchemaMismatch
 from airflow_logio.hooks.connections import database_url
-from airflow_logio.runtime.payloads import payload_root
-from airflow_logio.runtime.payloads.roots import secrets_of
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql import revision
+from airflow_logio.systems.payloads import payload_root
+from airflow_logio.systems.payloads.roots import secrets_of
 
 PAYLOADS = "payloads"
 """Key of a connection's extra: where the payload store is."""

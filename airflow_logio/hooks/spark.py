@@ -16,9 +16,9 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow.sdk.log import mask_secret
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.launch.spark_arguments import LOCAL_MASTER, SparkTarget
-from airflow_logio.runtime.launch.spark_binary import SPARK_SUBMIT
-from airflow_logio.runtime.launch.spark_connect import SCHEME
+from airflow_logio.launch.spark_arguments import LOCAL_MASTER, SparkTarget
+from airflow_logio.launch.spark_binary import SPARK_SUBMIT
+from airflow_logio.launch.spark_connect import SCHEME
 
 CONNECT_TYPE = "spark_connect"
 SPARK_BINARIES = (SPARK_SUBMIT, "spark2-submit", "spark3-submit")

@@ -15,7 +15,7 @@ from airflow_logio.databases import read_url
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.payloads.roots import is_local, local_path
+from airflow_logio.systems.payloads.roots import is_local, local_path
 
 _SCHEMES = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "mssql": "sqlserver", "sqlite": "sqlite"}
 """Kind of database for SQLAlchemy → for the standard. The standard names the tables of others in ways of their own."""

@@ -9,8 +9,8 @@ import attr
 from openlineage.client.generated.base import RunFacet
 
 from airflow_logio import __version__
-from airflow_logio.runtime.figures.authored_figures import ports_seen
-from airflow_logio.runtime.figures.whole_group import members_of
+from airflow_logio.status.authored_figures import ports_seen
+from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.records import GroupStatus, Run, RunFigures
 
 NAME = "logio"

@@ -10,15 +10,15 @@ from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperat
 
 from airflow_logio import _compat
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.operators._task.callbacks import Callbacks, as_callbacks, call_back
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.recovery_round import GroupRecovery, explain_kill
 from airflow_logio.operators._task.run_lookup import opened_log
 from airflow_logio.operators._task.scaling_round import GroupScaling
-from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.supervision.findings import DueScaling, UnexplainedKill, finding_of
-from airflow_logio.runtime.supervision.notices import recovery_notice
-from airflow_logio.runtime.supervision.tend import RecoveryOutcome
+from airflow_logio.supervision.findings import DueScaling, UnexplainedKill, finding_of
+from airflow_logio.supervision.notices import recovery_notice
+from airflow_logio.supervision.tend import RecoveryOutcome
 
 
 class LogioRecoverGroupOperator(BaseOperator):

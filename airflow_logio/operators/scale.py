@@ -13,14 +13,14 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference
 from airflow_logio.operators._task.run_lookup import check_which_run, find_run, identity, opened_log
 from airflow_logio.operators._task.scaling_round import GroupScaling, shown
-from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.scaling.requests import Stage, Step
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, ScalingRequest
+from airflow_logio.supervision.requests import Stage, Step
 from airflow_logio.triggers.scale import LogioScaleTrigger
 
 

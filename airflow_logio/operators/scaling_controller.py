@@ -16,18 +16,18 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, ProtocolViolation, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import identity, opened_log
 from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.protocol.replicas import replica_name
 from airflow_logio.protocol.states import OPEN_SCALING
-from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.scaling.controller import LOOK_SECONDS, Look, decide, look
-from airflow_logio.runtime.scaling.policies import Policy
-from airflow_logio.runtime.scaling.requests import Stage
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, ScalingRequest
+from airflow_logio.supervision.controller import LOOK_SECONDS, Look, decide, look
+from airflow_logio.supervision.policies import Policy
+from airflow_logio.supervision.requests import Stage
 from airflow_logio.triggers.scale import LogioScaleTrigger
 
 Target = tuple[Run, str]

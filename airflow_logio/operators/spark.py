@@ -16,6 +16,9 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.launch.bundle import PipelineRef
+from airflow_logio.launch.kept_code import take_new
+from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
 from airflow_logio.operators._task.kills import KillGuard, is_last_try, killed_task
@@ -29,14 +32,11 @@ from airflow_logio.operators._task.run_lookup import check_current, identity, op
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.operators.links import DriverLogLink, SparkUiLink
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
-from airflow_logio.runtime.figures.spark_ui import SparkUi
-from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.kept_code import take_new
-from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.supervision.own_place import give_up_place
-from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
+from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
+from airflow_logio.supervision.own_place import give_up_place
+from airflow_logio.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.stored_link import StoredLink
 

@@ -15,6 +15,7 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.operators._task.callbacks import Callbacks, Teller, as_callbacks, parameter
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
@@ -22,8 +23,9 @@ from airflow_logio.operators._task.recovery_round import GroupRecovery, explain_
 from airflow_logio.operators._task.run_lookup import identity, opened_log, run_of
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.operators._task.status_page import say_status
-from airflow_logio.runtime.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.runtime.supervision.findings import (
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.supervision.findings import (
     DueScaling,
     FailedGroup,
     FailureFinder,
@@ -33,10 +35,8 @@ from airflow_logio.runtime.supervision.findings import (
     finding_of,
     only_watched,
 )
-from airflow_logio.runtime.supervision.notices import Notice, NoticeKind, Seen, recovery_notice
-from airflow_logio.runtime.supervision.tend import RecoveryOutcome
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.supervision.notices import Notice, NoticeKind, Seen, recovery_notice
+from airflow_logio.supervision.tend import RecoveryOutcome
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 MANY = 100

@@ -5,7 +5,7 @@ the fencing token it was applied with. The *owner* of a table is the last run th
 first write action it takes the table over, and runs that were started earlier may not write to it any more. A run that
 appends claims no row: it joins.
 
-`runtime/systems/table_transaction.py` reads them with SQL and acts on what is decided here; the simulator's external
+`systems/table_transaction.py` reads them with SQL and acts on what is decided here; the simulator's external
 systems (`testing/simulator/write_attempts.py`) run the same functions.
 """
 

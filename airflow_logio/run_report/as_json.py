@@ -9,11 +9,11 @@ from typing import Any
 
 from airflow_logio.run_report import replica_report
 from airflow_logio.run_report.report import LastError, Report, condition_seen
-from airflow_logio.runtime.figures.authored_figures import connections_seen, pending_seen, ports_seen
-from airflow_logio.runtime.figures.recoveries import Recovery
-from airflow_logio.runtime.figures.run_condition import RunCondition
-from airflow_logio.runtime.figures.run_summary import driver_json, quarantined_json
-from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, GroupView
+from airflow_logio.status.authored_figures import connections_seen, pending_seen, ports_seen
+from airflow_logio.status.recoveries import Recovery
+from airflow_logio.status.run_condition import RunCondition
+from airflow_logio.status.run_summary import driver_json, quarantined_json
+from airflow_logio.status.snapshot import Amount, ConnectionView, GroupView
 from airflow_logio.store.load_records import Load
 from airflow_logio.store.records import GroupStatus, PortProgress, Run, SupervisorRecord
 

@@ -10,15 +10,15 @@ from airflow_logio.commands import with_log
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.run_report.replica_report import Replicas, replicas_of
-from airflow_logio.runtime.figures.group_condition import condition_of, silent_seconds
-from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
-from airflow_logio.runtime.figures.run_condition import MISSING_SECONDS, RunCondition, condition_of_run
-from airflow_logio.runtime.figures.snapshot import Snapshot, SnapshotSeries
-from airflow_logio.runtime.supervision.presence import last_look, missing
+from airflow_logio.status.group_condition import condition_of, silent_seconds
+from airflow_logio.status.recoveries import Recovery, recoveries
+from airflow_logio.status.run_condition import MISSING_SECONDS, RunCondition, condition_of_run
+from airflow_logio.status.snapshot import Snapshot, SnapshotSeries
 from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.quarantine_records import QuarantineCount, QuarantinedInputSet
 from airflow_logio.store.records import DriverRecord, GroupStatus, Run, Supervision, SupervisorRecord
+from airflow_logio.supervision.presence import last_look, missing
 
 LONG_CALL_SECONDS = 10.0
 """A call of an author's code that has run for so long is shown."""

@@ -14,8 +14,8 @@ from airflow_logio import _compat
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.run_lookup import identity, opened_log
-from airflow_logio.runtime.supervision.findings import FailedGroup, FailureFinder, Findings, finding_of
 from airflow_logio.store.port import LogStore
+from airflow_logio.supervision.findings import FailedGroup, FailureFinder, Findings, finding_of
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 

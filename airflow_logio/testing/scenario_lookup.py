@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.launch.bundle import import_module, parse_ref
+from airflow_logio.launch.bundle import import_module, parse_ref
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.authored_pipeline import pipeline_scenario
 from airflow_logio.testing.simulator.plan import Scenario

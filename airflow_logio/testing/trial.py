@@ -18,14 +18,14 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ConnectedSource
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
+from airflow_logio.driver.sources.source_reader import PLAN, without_plan
 from airflow_logio.errors import LogioError, OperatorFailed
 from airflow_logio.protocol.effects import CountEvents, LogEvent, LogWrite, SetAside
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
-from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
-from airflow_logio.runtime.driver.sources.source_reader import PLAN, without_plan
-from airflow_logio.runtime.systems.connections import Connections
+from airflow_logio.systems.connections import Connections
 
 T = TypeVar("T")
 

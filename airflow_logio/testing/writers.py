@@ -12,9 +12,9 @@ from airflow_logio.dataflow.action_writers import CheckableWriter, ClientWriter,
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import Fenced
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.systems.arrow import encode
-from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
-from airflow_logio.runtime.systems.execution import executor_of
+from airflow_logio.systems.arrow import encode
+from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.systems.execution import executor_of
 
 OPERATOR = "writer_check"
 

@@ -15,10 +15,10 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.runtime.supervision.findings import FailureFinder, Findings, only_watched
-from airflow_logio.runtime.supervision.notices import Notice, Seen, notices
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import SupervisorNote
+from airflow_logio.supervision.findings import FailureFinder, Findings, only_watched
+from airflow_logio.supervision.notices import Notice, Seen, notices
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 

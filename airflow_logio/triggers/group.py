@@ -21,18 +21,18 @@ from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState, RunState
-from airflow_logio.runtime.figures.spark_ui import SparkUi
-from airflow_logio.runtime.figures.whole_group import members_of, reports
-from airflow_logio.runtime.scaling.requests import launches_by_task
-from airflow_logio.runtime.supervision.halt import Halt, halt_all_for_good
-from airflow_logio.runtime.supervision.killed_task import STOPPING, note_killed, on_its_way
-from airflow_logio.runtime.supervision.output_relay import OutputRelay, beginning
-from airflow_logio.runtime.supervision.own_place import give_up_place
-from airflow_logio.runtime.supervision.presence import SupervisionWatch
-from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
+from airflow_logio.status.spark_ui import SparkUi
+from airflow_logio.status.whole_group import members_of, reports
 from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import KilledTask, Run, RunSight
+from airflow_logio.supervision.halt import Halt, halt_all_for_good
+from airflow_logio.supervision.killed_task import STOPPING, note_killed, on_its_way
+from airflow_logio.supervision.output_relay import OutputRelay, beginning
+from airflow_logio.supervision.own_place import give_up_place
+from airflow_logio.supervision.presence import SupervisionWatch
+from airflow_logio.supervision.requests import launches_by_task
+from airflow_logio.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.reporting import GroupReporter

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from airflow_logio import metrics
 from airflow_logio.protocol.states import OPEN_SCALING
-from airflow_logio.runtime.figures.alert_figures import alert_figures
-from airflow_logio.runtime.figures.progress_lines import ProgressLines
-from airflow_logio.runtime.figures.recoveries import Recovery, RecoveryNews
-from airflow_logio.runtime.figures.snapshot import SnapshotSeries
-from airflow_logio.runtime.figures.whole_group import members_of
+from airflow_logio.status.alert_figures import alert_figures
+from airflow_logio.status.progress_lines import ProgressLines
+from airflow_logio.status.recoveries import Recovery, RecoveryNews
+from airflow_logio.status.snapshot import SnapshotSeries
+from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.records import DriverRecord, GroupStatus, Run, RunFigures, ScalingRequest
 
 LINE_SECONDS = 30.0

@@ -44,7 +44,7 @@ class LogioPlugin(AirflowPlugin):
 def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from airflow_logio import _compat
     from airflow_logio.hooks.logio import LogioHook
-    from airflow_logio.runtime.payloads import Payloads
+    from airflow_logio.systems.payloads import Payloads
     from airflow_logio.ui.airflow_access import AirflowAccess
     from airflow_logio.ui.cleared_tasks import CLEARING
     from airflow_logio.ui.log_source import MOST_ASKING, LogSource

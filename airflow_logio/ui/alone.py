@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.page_access import TokenAccess
 from airflow_logio.ui.page_files import ALONE, address

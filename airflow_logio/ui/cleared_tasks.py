@@ -5,10 +5,10 @@ from __future__ import annotations
 from airflow_logio import _compat
 from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.runtime.figures.whole_group import members_of
-from airflow_logio.runtime.supervision.retrial import STARTABLE, nothing_to_retry
+from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.supervision.retrial import STARTABLE, nothing_to_retry
 from airflow_logio.ui.run_actions import Retrying
 
 

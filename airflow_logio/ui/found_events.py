@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from airflow_logio.lineage.event_search import search_newest
+from airflow_logio.lineage.lineage_records import Elsewhere
+from airflow_logio.lineage.search_limits import SearchLimits
 from airflow_logio.protocol.replicas import is_merger
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.runtime.figures.event_search import search_newest
-from airflow_logio.runtime.figures.lineage_records import Elsewhere
-from airflow_logio.runtime.figures.search_limits import SearchLimits
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.port import LogStore

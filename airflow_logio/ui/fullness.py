@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.figures.snapshot import ConnectionView, Snapshot
+from airflow_logio.status.snapshot import ConnectionView, Snapshot
 
 
 class Fullness:

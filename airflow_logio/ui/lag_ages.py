@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.figures.snapshot import ConnectionView
+from airflow_logio.status.snapshot import ConnectionView
 
 MOST_LOOKS = 64
 """Looks that are remembered of a connection that lags: of old ones fewer, but always the first."""

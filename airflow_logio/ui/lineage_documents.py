@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.lineage.lineage_records import Elsewhere, first_records
+from airflow_logio.lineage.unmade import Unmade, unmade_of
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, slot_of
-from airflow_logio.runtime.figures.lineage_records import Elsewhere, first_records
-from airflow_logio.runtime.figures.unmade import Unmade, unmade_of
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import step
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, ReadNode

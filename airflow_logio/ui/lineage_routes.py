@@ -14,9 +14,9 @@ from pydantic import Field
 
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.lineage.lineage_records import Elsewhere
+from airflow_logio.lineage.why_not import WhyNot, why_not
 from airflow_logio.protocol.replicas import MAX_SLOTS
-from airflow_logio.runtime.figures.lineage_records import Elsewhere
-from airflow_logio.runtime.figures.why_not import WhyNot, why_not
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.lineage_port import LARGEST

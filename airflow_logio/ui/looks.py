@@ -13,7 +13,7 @@ import msgspec
 
 from airflow_logio.errors import UnknownRun
 from airflow_logio.run_report.report import Report, Reporter
-from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
+from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.ui.lag_ages import LagAges

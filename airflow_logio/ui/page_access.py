@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 
-from airflow_logio.runtime.launch.processes import this_person
+from airflow_logio.launch.processes import this_person
 from airflow_logio.store.records import RunKey
 
 log = logging.getLogger(__name__)

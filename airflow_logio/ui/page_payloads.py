@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from airflow_logio.errors import ExternalUnavailable, LogInconsistent, LogioError, LogUnavailable, OperatorFailed
-from airflow_logio.runtime.figures.lineage_records import Elsewhere
+from airflow_logio.lineage.lineage_records import Elsewhere
 
 
 class RecordsOutOfReach(LogioError):

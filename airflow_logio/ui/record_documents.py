@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.errors import LineageUnknown
-from airflow_logio.runtime.figures.event_columns import EventColumns
-from airflow_logio.runtime.figures.lineage_records import Elsewhere, Extent, effect, effect_extent, port_in_log
-from airflow_logio.runtime.figures.record_lineage import (
+from airflow_logio.lineage.event_columns import EventColumns
+from airflow_logio.lineage.lineage_records import Elsewhere, Extent, effect, effect_extent, port_in_log
+from airflow_logio.lineage.record_lineage import (
     MOST_STEP_BYTES,
     MOST_STEP_RECORDS,
     TracedEvent,
     TracedRead,
     step_behind,
 )
-from airflow_logio.runtime.figures.shown_records import distinct_names, rows_at
+from airflow_logio.lineage.shown_records import distinct_names, rows_at
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run

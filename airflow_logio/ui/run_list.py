@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.as_json import run_document
 from airflow_logio.run_report.report import condition_seen
-from airflow_logio.runtime.supervision.presence import last_look
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, RunSight, SupervisorRecord
+from airflow_logio.supervision.presence import last_look
 
 MOST_RUNS = 100
 MOST_STOPPED = 10

@@ -14,10 +14,10 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report import as_json
 from airflow_logio.run_report.replica_report import Replicas, request_document
 from airflow_logio.run_report.report import WORKING, Report
-from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
-from airflow_logio.runtime.figures.group_condition import condition_of, standby_of
-from airflow_logio.runtime.figures.run_summary import quarantined_json
-from airflow_logio.runtime.figures.snapshot import ConnectionView, GroupView
+from airflow_logio.status.authored_figures import AuthoredConnections
+from airflow_logio.status.group_condition import condition_of, standby_of
+from airflow_logio.status.run_summary import quarantined_json
+from airflow_logio.status.snapshot import ConnectionView, GroupView
 from airflow_logio.store.load_records import Load
 from airflow_logio.store.records import GroupStatus, RunSpec
 from airflow_logio.ui.error_texts import error_text, names_input_set, without_ids

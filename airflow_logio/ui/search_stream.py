@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.runtime.figures.search_limits import SearchStopped
-from airflow_logio.runtime.figures.why_not import WhyNot
+from airflow_logio.lineage.search_limits import SearchStopped
+from airflow_logio.lineage.why_not import WhyNot
 from airflow_logio.ui.log_source import TooManyAsk
 from airflow_logio.ui.told_search import EVERY_SECONDS, ToldSearch
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from airflow_logio.runtime.figures.search_limits import SearchedSoFar
-from airflow_logio.runtime.figures.why_not import AnswerWatch, WhyNot
+from airflow_logio.lineage.search_limits import SearchedSoFar
+from airflow_logio.lineage.why_not import AnswerWatch, WhyNot
 
 EVERY_SECONDS = 0.2
 """So often a person is told: a picture that follows, and a request that costs the server little."""

@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Any
 
 from airflow_logio.commands import with_log
+from airflow_logio.lineage.record_fates import Met
+from airflow_logio.lineage.search_limits import SearchLimits
+from airflow_logio.lineage.why_not import PortSearch, WhyNot
 from airflow_logio.run_report.why_not_text import found_events, met_said, named, search_said
-from airflow_logio.runtime.figures.record_fates import Met
-from airflow_logio.runtime.figures.search_limits import SearchLimits
-from airflow_logio.runtime.figures.why_not import PortSearch, WhyNot
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.ui.error_texts import error_text

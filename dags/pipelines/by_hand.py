@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_logio import Count, ManualOperator, Pipeline, TableWriter
-from airflow_logio.api import ActionInfo, EventInfo, Logio, ReadProgress, StateInfo, StreamEvent
+from airflow_logio.contrib.paper_api import ActionInfo, EventInfo, Logio, ReadProgress, StateInfo, StreamEvent
 from pipelines.day_totals import DayTotals
 
 RECORDS_PER_EVENT = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from airflow_logio.api import Marker, WriteAction
+from airflow_logio.contrib.paper_api import Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable
 
 

@@ -90,13 +90,13 @@ orders_lake.group("hours", hourly, "save_hours", "publish")
 
 
 def _sales() -> str:
-    from airflow_logio.demo.many_sales import sales_folder, wanted_records
+    from demo.many_sales import sales_folder, wanted_records
 
     return str(sales_folder(Path(".logio").absolute(), wanted_records(), lambda text: sys.stderr.write(f"{text}\n")))
 
 
 def _products() -> str:
-    from airflow_logio.demo.data import parquet_file
+    from demo.data import parquet_file
 
     return str(parquet_file("products"))
 

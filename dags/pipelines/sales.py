@@ -121,13 +121,13 @@ sales.lineage("ingest.out", "hourly.out")
 
 
 def _transactions() -> str:
-    from airflow_logio.demo.data import parquet_file
+    from demo.data import parquet_file
 
     return str(parquet_file("transactions"))
 
 
 def _load_products(urls: Mapping[str, str]) -> str | None:
-    from airflow_logio.demo.data import load_products
+    from demo.data import load_products
 
     loaded = load_products(urls["warehouse"])
     return f"loaded {loaded:,} products into the warehouse" if loaded else None

@@ -1,4 +1,4 @@
-"""Operators written by hand with `airflow_logio.api`, on real driver processes: killed everywhere, stopped, halted."""
+"""Operators written by hand with `airflow_logio.contrib.paper_api`, on real drivers: killed everywhere, stopped, halted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch.exit_codes import REPLACED
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch.exit_codes import REPLACED
 from airflow_logio.store.records import BacklogBound
 from tests.acceptance.test_zombies import contents
 from tests.support.by_hand import BY_HAND, assert_exact, changing

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report import report
-from airflow_logio.runtime.launch.bundle import parse_ref
 from tests.support.bundle import hanging
 from tests.support.commands import Terminal
 from tests.support.running import PlainLauncher, running

@@ -15,9 +15,9 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.errors import IncompatibleRun
+from airflow_logio.launch.bundle import load, parse_ref
+from airflow_logio.launch.taken_types import take_types
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch.bundle import load, parse_ref
-from airflow_logio.runtime.launch.taken_types import take_types
 from airflow_logio.store.records import GroupRef, Run
 from tests.support.faults import Injected, around_commit, inject
 from tests.support.running import PlainLauncher, Running, running

@@ -17,8 +17,8 @@ import pytest
 from airflow_logio.cli import preparation
 from airflow_logio.cli.app import main
 from airflow_logio.crash import CrashPoint
-from airflow_logio.runtime.launch import spark_submit
-from airflow_logio.runtime.launch.launcher import Launched
+from airflow_logio.launch import spark_submit
+from airflow_logio.launch.launcher import Launched
 from airflow_logio.store.records import Claim
 from tests.support.deployments import Deployments
 from tests.support.running import PlainLauncher

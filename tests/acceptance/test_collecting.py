@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.runtime.supervision import tidying
 from airflow_logio.store.sql import schema
+from airflow_logio.supervision import tidying
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 

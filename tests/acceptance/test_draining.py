@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch import bundle
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.runtime.supervision.tidying import tidy
+from airflow_logio.supervision.tidying import tidy
+from airflow_logio.systems.payloads import Payloads
 from tests.support.bundle.endless import RECORDS_PER_EVENT, RECORDS_PER_POLL
 from tests.support.crash_sites import IN_DRAINS
 from tests.support.running import PlainLauncher, Running, has_ended, running

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.runtime.launch.bundle import parse_ref
+from airflow_logio.launch.bundle import parse_ref
 from tests.support.bundle.nothing import DOUBLED, PLAIN
 from tests.support.running import PlainLauncher, running
 

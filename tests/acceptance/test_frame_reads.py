@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.runtime.figures.lineage_records import effect
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.payloads import Payloads, sweep_run
+from airflow_logio.launch import bundle
+from airflow_logio.lineage.lineage_records import effect
 from airflow_logio.store.lineage.queries import backward
+from airflow_logio.systems.payloads import Payloads, sweep_run
 from tests.support import lake
 from tests.support.running import ArmedSparkLauncher, running
 from tests.support.warehouse import change

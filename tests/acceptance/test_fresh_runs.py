@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
+from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.runtime.launch.bundle import parse_ref
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.records import BacklogBound, GroupRef
 from tests.support.bundle import faulty_sales

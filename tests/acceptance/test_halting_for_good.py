@@ -13,12 +13,12 @@ import pytest
 from msgspec import structs
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch import processes
+from airflow_logio.launch.exit_codes import REPLACED
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import processes
-from airflow_logio.runtime.launch.exit_codes import REPLACED
-from airflow_logio.runtime.supervision import halt as halting
-from airflow_logio.runtime.supervision.halt import Halt, halt_for_good
 from airflow_logio.store.records import BacklogBound, DriverIdentity
+from airflow_logio.supervision import halt as halting
+from airflow_logio.supervision.halt import Halt, halt_for_good
 from tests.acceptance.test_zombies import contents
 from tests.support.crash_sites import IN_HALTS
 from tests.support.grocery import assert_exact

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.demo.data import parquet_file
-from airflow_logio.demo.sales_check import check
-from airflow_logio.runtime.launch.forked_drivers import PROGRAM
-from airflow_logio.runtime.launch.leftovers import processes_under
+from airflow_logio.launch.forked_drivers import PROGRAM
+from airflow_logio.launch.leftovers import processes_under
+from demo.data import parquet_file
+from demo.sales_check import check
 from tests.support.bundle import outside
 from tests.support.grocery import write_slice
 from tests.support.waiting import eventually

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.runtime.launch.bundle import parse_ref
 from airflow_logio.store.records import BacklogBound
 from tests.support.bundle import faulty_windows
 from tests.support.bundle.faulty_sales import COLUMNS, RECORDS_PER_EVENT, is_unlucky

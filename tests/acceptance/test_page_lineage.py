@@ -13,12 +13,12 @@ from playwright.sync_api import Page, Route, expect
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
-from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.runtime.payloads.roots import payload_root
-from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.systems.arrow import encode
+from airflow_logio.systems.payloads import Payloads
+from airflow_logio.systems.payloads.roots import payload_root
 from airflow_logio.ui.alone import PageServer, alone_app
 from airflow_logio.ui.log_source import LogSource
 from tests.support.chromium import browsed

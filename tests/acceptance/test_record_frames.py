@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.runtime.figures.lineage_records import records
-from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.payloads import Payloads
+from airflow_logio.launch import bundle
+from airflow_logio.lineage.lineage_records import records
+from airflow_logio.lineage.record_lineage import TracedRecords, records_behind
 from airflow_logio.store.lineage.result import EventNode
+from airflow_logio.systems.payloads import Payloads
 from tests.support.bundle.traced import CARRIED
 from tests.support.bundle.traced_frames import ROWS_PER_FILE
 from tests.support.carried import hide

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.runtime.figures.lineage_records import effect, records
-from airflow_logio.runtime.figures.record_fates import Fate
-from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
-from airflow_logio.runtime.figures.why_not import why_not
-from airflow_logio.runtime.launch import bundle
+from airflow_logio.launch import bundle
+from airflow_logio.lineage.lineage_records import effect, records
+from airflow_logio.lineage.record_fates import Fate
+from airflow_logio.lineage.record_lineage import TracedRecords, records_behind
+from airflow_logio.lineage.why_not import why_not
 from airflow_logio.store.lineage.result import EventNode
 from tests.support import carried as carried_columns
 from tests.support.bundle.traced import CARRIED, CITIES, RECORDS_PER_EVENT

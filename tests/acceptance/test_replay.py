@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.runtime.launch import bundle
+from airflow_logio.launch import bundle
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import writing
 from tests.support.bundle.replayed import EVENTS_PER_SET, EVENTS_PER_TOTAL, RECORDS_PER_EVENT

@@ -10,14 +10,14 @@ import duckdb
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio.launch import bundle
+from airflow_logio.launch.launcher import launch_group
+from airflow_logio.lineage.lineage_records import records
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.lineage_records import records
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import launch_group
-from airflow_logio.runtime.scaling.controller import look, observe
-from airflow_logio.runtime.scaling.policies import DS2
-from airflow_logio.runtime.scaling.requests import Stage
 from airflow_logio.store.lineage.queries import backward
+from airflow_logio.supervision.controller import look, observe
+from airflow_logio.supervision.policies import DS2
+from airflow_logio.supervision.requests import Stage
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 from tests.support.warehouse import warehouse_engine

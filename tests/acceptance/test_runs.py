@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.errors import ConfigurationError, IncompatibleRun
+from airflow_logio.launch.bundle import parse_ref
+from airflow_logio.lineage.lineage_records import effect, records
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.lineage_records import effect, records
-from airflow_logio.runtime.launch.bundle import parse_ref
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, ReadNode
 from airflow_logio.store.records import BacklogBound

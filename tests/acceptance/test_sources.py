@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch import bundle
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.payloads import Payloads, clear_away
-from airflow_logio.runtime.supervision.tidying import tidy
 from airflow_logio.store.records import BacklogBound
+from airflow_logio.supervision.tidying import tidy
+from airflow_logio.systems.payloads import Payloads, clear_away
 from tests.support.bundle.exchange import EMPTY_PART, PARTS, open_exchange
 from tests.support.crash_sites import IN_PAYLOADS, IN_REMOVALS, IN_STORES
 from tests.support.grocery import assert_exact, expected, write_slice, written

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.launcher import Launched, LocalProcessLauncher
+from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.launch.code_bundle import CodeBundle
-from airflow_logio.runtime.launch.driver_config import DriverConfig
-from airflow_logio.runtime.launch.launcher import Launched, LocalProcessLauncher
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.records import Claim
 from tests.support.grocery import assert_exact
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, PlainLauncher, running

@@ -16,11 +16,11 @@ import pytest
 
 from airflow_logio.cli.connection_file import DEFAULT_LOG
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch import processes, shared_server
+from airflow_logio.launch.leftovers import processes_under
+from airflow_logio.launch.shared_server import Server
+from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.launch import processes, shared_server
-from airflow_logio.runtime.launch.leftovers import processes_under
-from airflow_logio.runtime.launch.shared_server import Server
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from tests.acceptance.test_logio_run import SALES as SALES_FILE
 from tests.acceptance.test_logio_run import folder, is_exact, started
 from tests.acceptance.test_lost_terminals import all_run, condition

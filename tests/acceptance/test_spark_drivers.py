@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch.driver_files import SCRATCH
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.launch.driver_files import SCRATCH
 from airflow_logio.store.records import BacklogBound
 from tests.support.crash_sites import IN_SPARK
 from tests.support.grocery import assert_exact, write_slice

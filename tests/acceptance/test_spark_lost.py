@@ -12,9 +12,9 @@ pytestmark = pytest.mark.acceptance
 CHILD = '''
 import os, sys, threading
 import psutil, pyarrow as pa
-from airflow_logio.runtime.driver import spark_session
-from airflow_logio.runtime.driver.spark_jobs.jobs import TableJobs
-from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.driver import spark_session
+from airflow_logio.driver.spark_jobs.jobs import TableJobs
+from airflow_logio.systems.connections import Connections, WriterIdentity
 
 spark_session.warm_up = lambda session: None
 os.environ["PYSPARK_SUBMIT_ARGS"] = (

@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.payloads import Payloads, clear_away
-from airflow_logio.runtime.supervision.tidying import tidy
+from airflow_logio.launch import bundle
+from airflow_logio.supervision.tidying import tidy
+from airflow_logio.systems.payloads import Payloads, clear_away
 from tests.support import lake
 from tests.support.crash_sites import IN_FORGETS
 from tests.support.running import ArmedSparkLauncher, running

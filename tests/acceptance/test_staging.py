@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.runtime.datasets.table_staging import STAGED_BYTES
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.code_bundle import CodeBundle
-from airflow_logio.runtime.launch.driver_config import DriverConfig
-from airflow_logio.runtime.launch.launcher import Launched
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.payloads import Payloads, sweep_run
+from airflow_logio.launch import bundle
+from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.launcher import Launched
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.spark.table_staging import STAGED_BYTES
 from airflow_logio.store.records import Claim
+from airflow_logio.systems.payloads import Payloads, sweep_run
 from tests.support.crash_sites import IN_STAGINGS
 from tests.support.running import ArmedSparkLauncher, PlainLauncher, Running, running
 from tests.support.warehouse import rows_of

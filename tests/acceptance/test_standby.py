@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from airflow_logio.crash import STANDBY_VARIABLE, CrashPoint
+from airflow_logio.launch.leftovers import processes_under
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.launch.leftovers import processes_under
 from airflow_logio.store.load_records import Standby
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, Running, has_ended, running

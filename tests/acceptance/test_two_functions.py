@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.runtime.launch import bundle
+from airflow_logio.launch import bundle
 from tests.support.bundle.two_functions import COLUMNS, EVENTS, EVENTS_OF_THE_THIRD, RECORDS_PER_EVENT
 from tests.support.running import PlainLauncher, running
 from tests.support.warehouse import rows_of

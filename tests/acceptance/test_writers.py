@@ -17,10 +17,10 @@ from pyarrow import fs
 from sqlalchemy import text
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch.bundle import parse_ref
+from airflow_logio.launch.exit_codes import REPLACED
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch.bundle import parse_ref
-from airflow_logio.runtime.launch.exit_codes import REPLACED
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.crash_sites import IN_EXTERNAL_WRITES, IN_PARKS, IN_QUESTIONS
 from tests.support.object_store import ObjectStore

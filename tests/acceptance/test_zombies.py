@@ -17,8 +17,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.launch.exit_codes import REPLACED
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.launch.exit_codes import REPLACED
 from airflow_logio.store.records import BacklogBound
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.forked import ForkedProcess

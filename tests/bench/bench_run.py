@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.launch.start_run import run_spec
+from airflow_logio.launch import bundle
+from airflow_logio.launch.bundle import PipelineRef
+from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.launch.start_run import run_spec
 from airflow_logio.store import open_store
 
 

@@ -17,15 +17,15 @@ import pyarrow as pa
 import sqlalchemy as sa
 import uvicorn
 
+from airflow_logio.lineage.record_lineage import MOST_STEP_RECORDS
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 from airflow_logio.protocol.values import Kind
-from airflow_logio.runtime.figures.record_lineage import MOST_STEP_RECORDS
-from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.systems.arrow import encode
 from airflow_logio.ui.alone import PageServer, alone_app
 from airflow_logio.ui.found_events import Sought, found_document
 from airflow_logio.ui.lineage_documents import event_node, ports_document, read_node, records_document, step_document

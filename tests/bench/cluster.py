@@ -24,12 +24,12 @@ from typing import Any
 import duckdb
 import psutil
 
-from airflow_logio.runtime.figures.run_summary import Outcome
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.launch.start_run import run_spec
-from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.launch import bundle
+from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.launch.start_run import run_spec
+from airflow_logio.status.run_summary import Outcome
 from airflow_logio.store import open_store
+from airflow_logio.supervision.local_run import LocalRun
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
 from tests.bench.pipelines.on_a_cluster import LARGE_ROWS, PARTS, ROWS, WAIT_SECONDS

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.payloads import Payloads, sweep_group
-from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, manifest_of
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.systems.payloads import Payloads, sweep_group
+from airflow_logio.systems.payloads.manifests import DataFile, Manifest, manifest_of
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
 from tests.support.logs import Driver, open_sql_store, spec, start_driver

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psycopg2
 
-from airflow_logio.demo.data import load_products
 from airflow_logio.store.sql import migrate
+from demo.data import load_products
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 

@@ -31,18 +31,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_logio.demo.data import parquet_file
-from airflow_logio.demo.places import Places
-from airflow_logio.demo.rest import Airflow, AirflowUnavailable
-from airflow_logio.demo.sales_check import check
-from airflow_logio.demo.standalone import Standalone
+from airflow_logio.launch import leftovers
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.recoveries import Recovery, recoveries
-from airflow_logio.runtime.figures.snapshot import Observer
-from airflow_logio.runtime.launch import leftovers
+from airflow_logio.status.recoveries import Recovery, recoveries
+from airflow_logio.status.snapshot import Observer
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run
+from demo.data import parquet_file
+from demo.places import Places
+from demo.rest import Airflow, AirflowUnavailable
+from demo.sales_check import check
+from demo.standalone import Standalone
 from tests.bench.databases import Postgres
 from tests.bench.kills import Kill, Recovered
 from tests.bench.throughput import WrongResult

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_logio.demo.data import parquet_file
+from demo.data import parquet_file
 
 SEED = 7
 BYTES_PER_RECORD = 34

@@ -21,9 +21,9 @@ import psycopg2
 import sqlalchemy as sa
 
 from airflow_logio.protocol.values import Status
-from airflow_logio.runtime.supervision.tidying import BATCH_ROWS
 from airflow_logio.store.sql import generations, maintenance, migrate, schema
 from airflow_logio.store.sql.engines import writing
+from airflow_logio.supervision.tidying import BATCH_ROWS
 from tests.bench.cpu import cpu_seconds
 from tests.bench.databases import Postgres
 from tests.bench.figure import Figure

@@ -17,10 +17,10 @@ from typing import Any
 
 import psutil
 
+from airflow_logio.launch.process_end import wait_for_end
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.run_summary import Outcome
-from airflow_logio.runtime.launch.process_end import wait_for_end
+from airflow_logio.status.run_summary import Outcome
 from airflow_logio.store.records import DriverIdentity, DriverRecord
 from tests.bench.databases import Databases
 from tests.bench.sales import SalesRun, sales_run

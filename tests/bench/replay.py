@@ -11,9 +11,9 @@ from statistics import median
 
 import psycopg2
 
-from airflow_logio.runtime.figures.run_summary import Outcome
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.launch import bundle
+from airflow_logio.status.run_summary import Outcome
+from airflow_logio.supervision.local_run import LocalRun
 from tests.bench.bench_run import bench_run
 from tests.bench.databases import Postgres
 from tests.bench.figure import Figure

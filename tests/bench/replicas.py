@@ -14,12 +14,12 @@ from statistics import median
 
 import psutil
 
+from airflow_logio.launch import bundle
+from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.scaling.requests import Stage, carry_out
-from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.status.run_summary import Outcome, RunSummary
+from airflow_logio.supervision.local_run import LocalRun
+from airflow_logio.supervision.requests import Stage, carry_out
 from tests.bench.bench_run import bench_run
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_logio.demo.data import parquet_file
-from airflow_logio.demo.sales_check import check
+from airflow_logio.launch import bundle
+from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.launch.start_run import run_spec
-from airflow_logio.runtime.supervision.local_run import LocalRun
 from airflow_logio.store import open_store
+from airflow_logio.supervision.local_run import LocalRun
+from demo.data import parquet_file
+from demo.sales_check import check
 
 PIPELINE = Path(__file__).parents[2] / "dags" / "pipelines" / "sales.py"
 

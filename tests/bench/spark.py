@@ -22,14 +22,14 @@ from typing import TypeVar
 
 import psutil
 
-from airflow_logio.demo.data import parquet_file
-from airflow_logio.runtime.figures.run_summary import Outcome
-from airflow_logio.runtime.launch import bundle, spark_submit
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.launch.start_run import run_spec
-from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.launch import bundle, spark_submit
+from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.start_run import run_spec
+from airflow_logio.status.run_summary import Outcome
 from airflow_logio.store import open_store
+from airflow_logio.supervision.local_run import LocalRun
+from demo.data import parquet_file
 from tests.bench.cpu import Meter, metered
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from airflow_logio.runtime.driver.spark_session import warm_up
+from airflow_logio.driver.spark_session import warm_up
 from tests.bench.cpu import cpu_seconds
 from tests.bench.pipelines.orders import cleanse, per_store, with_department
 

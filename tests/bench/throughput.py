@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
+from airflow_logio.status.run_summary import Outcome, RunSummary
 from tests.bench.databases import Databases
 from tests.bench.sales import sales_run
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+from airflow_logio.launch import bundle
+from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
+from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
-from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.store import open_store
 from airflow_logio.store.records import BacklogBound, GroupRef
 from tests.bench.databases import Databases

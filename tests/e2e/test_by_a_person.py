@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.demo.airflow_connections import warehouse_connection
-from airflow_logio.demo.rest import AirflowRefused
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.records import Run, UnderWay
+from demo.airflow_connections import warehouse_connection
+from demo.rest import AirflowRefused
 from tests.support.airflow_installation import LONG, SHORT, AirflowInstallation
 from tests.support.grocery import expected, write_slice
 from tests.support.postgres import PostgresServer

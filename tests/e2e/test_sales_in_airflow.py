@@ -20,15 +20,15 @@ import psutil
 import pytest
 from playwright.sync_api import expect
 
-from airflow_logio.demo.airflow_components import COMPONENTS, AirflowComponents, component_of
-from airflow_logio.demo.places import Places
-from airflow_logio.demo.rest import AirflowRefused, AirflowUnavailable
-from airflow_logio.demo.standalone import Standalone
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState, ScalingState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
 from airflow_logio.ui.airflow_places import ROUTES
+from demo.airflow_components import COMPONENTS, AirflowComponents, component_of
+from demo.places import Places
+from demo.rest import AirflowRefused, AirflowUnavailable
+from demo.standalone import Standalone
 from tests.support.airflow_browser import group_of, in_airflow, page_of_task, picture
 from tests.support.chromium import Browsed
 from tests.support.grocery import assert_exact, expected, load_products, write_slice

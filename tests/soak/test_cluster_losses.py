@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from airflow_logio.cli.app import main
+from airflow_logio.launch import bundle
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.payloads import Payloads
+from airflow_logio.systems.payloads import Payloads
 from tests.support import lake
 from tests.support.bundle.cluster_orders import PARTITIONS
 from tests.support.running import ArmedSparkLauncher, Running, has_ended, running

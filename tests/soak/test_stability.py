@@ -20,11 +20,11 @@ from statistics import median
 import psutil
 import pytest
 
+from airflow_logio.launch import bundle
+from airflow_logio.launch.launcher import LocalProcessLauncher
+from airflow_logio.launch.leftovers import processes_under
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.launcher import LocalProcessLauncher
-from airflow_logio.runtime.launch.leftovers import processes_under
 from tests.support.bundle.paced_sales import BEGIN, EVENTS_PER_BATCH, RECORDS_PER_EVENT, sale
 from tests.support.postgres import PostgresServer
 from tests.support.running import Running, running

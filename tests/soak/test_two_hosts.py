@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState
-from airflow_logio.runtime.figures.recoveries import recoveries
+from airflow_logio.status.recoveries import recoveries
 from airflow_logio.store.records import GroupStatus, Run
 from tests.support.airflow_installation import LONG, ROOT, SHORT, AirflowInstallation
 from tests.support.grocery import assert_exact, load_products, write_slice

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from airflow_logio.runtime.systems.warehouse import Warehouse
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.systems.warehouse import Warehouse
 from tests.support.logs import fetched, sent, start_driver
 
 

@@ -19,19 +19,19 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio.driver.heartbeat import Heartbeat
 from airflow_logio.errors import HeartbeatsHeld, LogUnavailable
+from airflow_logio.launch import processes
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.driver.heartbeat import Heartbeat
-from airflow_logio.runtime.launch import processes
-from airflow_logio.runtime.supervision.findings import FailureFinder
-from airflow_logio.runtime.supervision.group_watch import GroupWatcher
 from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Supervision
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.beat_file import make_anew
 from airflow_logio.store.sql.lock_holder import lock_holder
+from airflow_logio.supervision.findings import FailureFinder
+from airflow_logio.supervision.group_watch import GroupWatcher
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.store.small_disk import small_folder

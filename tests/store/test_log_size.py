@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio.driver.garbage import MAX_BATCH_ROWS, Collection
+from airflow_logio.driver.sweeps import Sweep
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.driver.garbage import MAX_BATCH_ROWS, Collection
-from airflow_logio.runtime.driver.sweeps import Sweep
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql import commit_statements, expiry, schema, session

@@ -27,7 +27,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
-from airflow_logio.runtime.figures.recoveries import recoveries
+from airflow_logio.status.recoveries import recoveries
 from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupRef
 from airflow_logio.store.rules.seal import seal

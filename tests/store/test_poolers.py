@@ -17,10 +17,10 @@ import sqlalchemy as sa
 
 from airflow_logio import postgres_sessions
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.runtime.systems.warehouse import Warehouse
 from airflow_logio.store import open_store
 from airflow_logio.store.sql import engines, migrate
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.systems.warehouse import Warehouse
 from tests.conftest import QUICK
 from tests.support.logs import IN, fetched, open_sql_store, replace_driver, sent, start_driver
 from tests.support.pgbouncer import pgbouncer

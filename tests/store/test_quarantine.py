@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio.driver.backlog import ASK_EVERY_SECONDS, Backlog
 from airflow_logio.errors import BudgetSpent, EpochVoid, FailurePoint, OperatorFailed, UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
@@ -20,7 +21,6 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.logic import OperatorSpec, Output
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.runtime.driver.backlog import ASK_EVERY_SECONDS, Backlog
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import BacklogBound, GroupRef, OperatorShape, Run

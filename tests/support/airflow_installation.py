@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 
-from airflow_logio.demo.places import Places
-from airflow_logio.demo.rest import AirflowRefused, AirflowUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.records import GroupStatus, Run
+from demo.places import Places
+from demo.rest import AirflowRefused, AirflowUnavailable
 from tests.support.airflow_processes import AirflowProcesses
 from tests.support.person import Person
 from tests.support.postgres import PostgresServer

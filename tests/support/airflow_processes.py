@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from airflow_logio.demo.places import Places
-from airflow_logio.demo.standalone import environment, free_port
+from demo.places import Places
+from demo.standalone import environment, free_port
 from tests.support.stacks.sitecustomize import SHOW
 
 COMPONENTS = ("scheduler", "triggerer", "api-server", "dag-processor")

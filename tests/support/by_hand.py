@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
-from airflow_logio.runtime.launch import bundle
+from airflow_logio.launch import bundle
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.warehouse import rows_of

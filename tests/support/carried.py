@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_logio.runtime.figures.lineage_records import columns_of
+from airflow_logio.lineage.lineage_records import columns_of
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -17,4 +17,4 @@ def hide(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         table = columns_of(*arguments)
         return table.drop_columns([name for name in names if name in table.column_names])
 
-    monkeypatch.setattr("airflow_logio.runtime.figures.event_columns.columns_of", hidden)
+    monkeypatch.setattr("airflow_logio.lineage.event_columns.columns_of", hidden)

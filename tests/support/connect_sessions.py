@@ -17,15 +17,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.driver.spark_jobs.function_jobs import FunctionJobs
+from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import LogioError
-from airflow_logio.runtime.datasets.determinism import FRAMES_SAFETY, check_repeatable, check_safety
-from airflow_logio.runtime.driver.spark_jobs.function_jobs import FunctionJobs
-from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.engines.connect_engine import ConnectEngine, ConnectTarget, SessionName
-from airflow_logio.runtime.engines.task_slots import task_slots
-from airflow_logio.runtime.launch import driver_process, spark_submit
-from airflow_logio.runtime.launch.shared_server import ServerClient
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.launch import driver_process, spark_submit
+from airflow_logio.launch.shared_server import ServerClient
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.spark.connect_engine import ConnectEngine, ConnectTarget, SessionName
+from airflow_logio.spark.determinism import FRAMES_SAFETY, check_repeatable, check_safety
+from airflow_logio.spark.task_slots import task_slots
 
 SETTINGS = SparkSettings(master="local[3]", connect=True)
 

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_logio import arrow_files
 from airflow_logio.dataflow import object_files
-from airflow_logio.runtime.payloads import task_objects
+from airflow_logio.systems.payloads import task_objects
 
 CALLS = ("open", "link", "replace", "unlink", "mkdir", "listdir", "scandir", "chmod", "chown", "fsync")
 

@@ -1,4 +1,4 @@
-"""The server that forks drivers of tests: the product's (`runtime.application.fork_server`), which also tells exit codes.
+"""The server that forks drivers of tests: the product's (`launch.application.fork_server`), which also tells exit codes.
 
 It reaps nothing of its own accord, so that a dead driver is a zombie until it is asked about, as with `subprocess`.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from airflow_logio.runtime.application import fork_server
+from airflow_logio.launch.application import fork_server
 
 MODULES = ("tests.support.impatient", "tests.support.slow_driver", "tests.support.waiting_driver")
 """What a driver of tests imports besides."""

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_logio import DatasetWriter, FolderSource, Pipeline
-from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
-from airflow_logio.runtime.driver.epoch_settings import EpochSettings
-from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.launch.start_run import operator_shapes
-from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.driver.epoch import GroupEpoch, operators_of
+from airflow_logio.driver.epoch_settings import EpochSettings
+from airflow_logio.driver.spark_session import SparkSessions
+from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.systems.payloads import Payloads
 from tests.support.logs import SOMEBODY, Driver, spec, start_driver
 
 PATIENCE_SECONDS = 90

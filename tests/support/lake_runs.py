@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.payloads import Payloads, sweep_run
+from airflow_logio.launch import bundle
 from airflow_logio.store.port import LogStore
+from airflow_logio.systems.payloads import Payloads, sweep_run
 from tests.support import lake
 from tests.support.running import Running
 from tests.support.warehouse import rows_of

@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any
 from urllib.parse import quote
 
-from airflow_logio.demo.rest import Airflow, AirflowRefused, AirflowUnavailable
+from demo.rest import Airflow, AirflowRefused, AirflowUnavailable
 from tests.support.waiting import eventually
 
 

@@ -13,25 +13,25 @@ from zlib import crc32
 import psutil
 
 from airflow_logio.crash import VARIABLE, CrashPoint
-from airflow_logio.protocol.liveness import Lease, RecoveryBudget
-from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import bundle, leftovers, processes, spark_submit
-from airflow_logio.runtime.launch.code_bundle import CodeBundle
-from airflow_logio.runtime.launch.driver_config import DriverConfig
-from airflow_logio.runtime.launch.launcher import (
+from airflow_logio.launch import bundle, leftovers, processes, spark_submit
+from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.launcher import (
     LaunchContext,
     Launched,
     Launcher,
     LocalProcessLauncher,
     launch_group,
 )
-from airflow_logio.runtime.launch.processes import APPLICATION
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.launch.start_run import run_spec
-from airflow_logio.runtime.scaling.requests import Stage, Step, carry_out
-from airflow_logio.runtime.supervision.group_watch import GroupWatcher, poll_all
-from airflow_logio.runtime.supervision.tend import tend
+from airflow_logio.launch.processes import APPLICATION
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.start_run import run_spec
+from airflow_logio.protocol.liveness import Lease, RecoveryBudget
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records import BacklogBound, Claim, GroupStatus
+from airflow_logio.supervision.group_watch import GroupWatcher, poll_all
+from airflow_logio.supervision.requests import Stage, Step, carry_out
+from airflow_logio.supervision.tend import tend
 from tests.support.forked import ForkedProcess
 from tests.support.logs import open_sql_store
 from tests.support.waiting import eventually

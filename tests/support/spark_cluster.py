@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 
-from airflow_logio.demo.standalone import free_port
-from airflow_logio.runtime.launch.spark_binary import find_spark_submit
-from airflow_logio.runtime.launch.spark_submit import SparkSettings, environment
+from airflow_logio.launch.spark_binary import find_spark_submit
+from airflow_logio.launch.spark_submit import SparkSettings, environment
+from demo.standalone import free_port
 from tests.support.waiting import eventually
 
 HERE = "127.0.0.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from airflow_logio.runtime.launch import bundle
+from airflow_logio.launch import bundle
 from airflow_logio.store.load_records import Standby
 from airflow_logio.store.port import LogStore
 

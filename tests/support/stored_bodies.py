@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import sqlalchemy as sa
 
-from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.systems.arrow import encode
+from airflow_logio.systems.payloads import Payloads
 from tests.support.datasets import dataset_of
 
 

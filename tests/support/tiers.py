@@ -24,7 +24,7 @@ PLACES = {
     "unit/testing/test_failures.py": "campaign",
     "unit/testing/test_own_pipelines.py": "campaign",
     "unit/testing/test_mutants.py": "slow",
-    "unit/api/test_every_commit.py": "slow",
+    "unit/contrib/paper_api/test_every_commit.py": "slow",
     "store/test_log_size.py": "slow",
     "store/test_pauses.py": "slow",
     "store/test_slot_pauses.py": "slow",
@@ -63,7 +63,7 @@ BY_TURNS = {
 DATABASES = ("sqlite", "postgres")
 BOTH = "transaction"
 """Points whose name says so are taken on both databases: there a lock is held."""
-TOGETHER = {"acceptance/test_spark_connect.py": ("found", 30.0), "unit/runtime/datasets": ("sessions", 6.0)}
+TOGETHER = {"acceptance/test_spark_connect.py": ("found", 30.0), "unit/spark": ("sessions", 6.0)}
 """Place below `tests` → its fixture that takes minutes, to make or until a JVM has compiled its code, and seconds of a test:
 tests that ask for it belong to one process."""
 HEAVY = ("postgres", "spark", "airflow", "acceptance", "e2e", "campaign", "slow", "soak")

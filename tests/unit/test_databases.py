@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from airflow_logio.databases import parse_url, read_url
 from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
-from airflow_logio.runtime.systems.warehouse import Warehouse
+from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.systems.warehouse import Warehouse
 
 FORMS = ("postgresql", "postgres", "postgresql+psycopg2", "postgresql+psycopg")
 

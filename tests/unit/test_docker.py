@@ -20,7 +20,7 @@ from airflow.secrets.local_filesystem import LocalFilesystemBackend
 from typer.main import get_command
 
 from airflow_logio.cli.app import commands
-from airflow_logio.runtime.launch.spark_submit import INHERITED
+from airflow_logio.launch.spark_submit import INHERITED
 from tests.support.postgres import PostgresServer
 from tests.support.warehouse import rows_of
 

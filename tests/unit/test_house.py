@@ -70,7 +70,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert len(order) > len(MODULES) / 2
 
 
-@pytest.mark.parametrize("package", ["errors", "protocol.group", "store", "dataflow", "api"])
+@pytest.mark.parametrize("package", ["errors", "protocol.group", "store", "dataflow", "contrib.paper_api"])
 def test_the_core_loads_neither_airflow_nor_spark(package: str) -> None:
     """In a process of its own: what import-linter says of the source, seen at run time (optional imports included)."""
     program = (

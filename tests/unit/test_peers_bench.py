@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.runtime.launch import bundle
+from airflow_logio.launch import bundle
 from tests.bench.peers import evaluation, flink_run
 from tests.bench.peers.logged_run import PIPELINES
 from tests.bench.peers.strict_clock import Taken, latencies, marks_of

@@ -14,8 +14,8 @@ from airflow_logio.cli.status.run_watch import watch
 from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
 from airflow_logio.run_report import as_json as documents
 from airflow_logio.run_report.report import Report, Reporter
-from airflow_logio.runtime.supervision.presence import last_look
 from airflow_logio.store.port import LogStore
+from airflow_logio.supervision.presence import last_look
 
 INTERRUPTED = 130
 

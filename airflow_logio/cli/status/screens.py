@@ -17,7 +17,7 @@ from airflow_logio.cli.status import run_tables
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.run_report.as_json import document
 from airflow_logio.run_report.report import Report
-from airflow_logio.runtime.figures.recoveries import RecoveryNews
+from airflow_logio.status.recoveries import RecoveryNews
 
 
 class Screen(ABC):

@@ -12,9 +12,9 @@ from typing import Any
 from airflow.providers.common.compat.sdk import BaseNotifier
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]
 
-from airflow_logio.runtime.supervision.notices import Notice, NoticeKind, Seen, notices, remembered
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.supervision.notices import Notice, NoticeKind, Seen, notices, remembered
 
 log = logging.getLogger(__name__)
 

@@ -17,19 +17,19 @@ from airflow_logio.errors import (
     LogUnavailable,
     ProtocolViolation,
 )
+from airflow_logio.launch.bundle import has_frames
+from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
-from airflow_logio.runtime.figures.alert_figures import alert_figures
-from airflow_logio.runtime.figures.whole_group import deciding
-from airflow_logio.runtime.launch.bundle import has_frames
-from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
-from airflow_logio.runtime.scaling.requests import launches_by_task, next_step
-from airflow_logio.runtime.supervision.group_watch import Observation
-from airflow_logio.runtime.supervision.presence import SupervisionWatch
-from airflow_logio.runtime.supervision.tend import launch_if_new, recover_if_dead
-from airflow_logio.runtime.supervision.whole_watch import Sighting, WholeWatcher
+from airflow_logio.status.alert_figures import alert_figures
+from airflow_logio.status.whole_group import deciding
 from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.supervision.group_watch import Observation
+from airflow_logio.supervision.presence import SupervisionWatch
+from airflow_logio.supervision.requests import launches_by_task, next_step
+from airflow_logio.supervision.tend import launch_if_new, recover_if_dead
+from airflow_logio.supervision.whole_watch import Sighting, WholeWatcher
 
 log = logging.getLogger(__name__)
 

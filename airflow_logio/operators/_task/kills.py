@@ -10,7 +10,10 @@ from typing import Any
 
 from airflow_logio import _compat
 from airflow_logio.operators._task.run_lookup import identity
-from airflow_logio.runtime.supervision.killed_task import (
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import KilledTask, Run
+from airflow_logio.supervision.killed_task import (
     REMOVED,
     Meaning,
     meaning,
@@ -18,9 +21,6 @@ from airflow_logio.runtime.supervision.killed_task import (
     on_its_way,
     resolve_kill,
 )
-from airflow_logio.store import open_store
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import KilledTask, Run
 
 log = logging.getLogger(__name__)
 

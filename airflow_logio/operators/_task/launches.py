@@ -12,15 +12,15 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.hooks.spark import spark_target
+from airflow_logio.launch import bundle
+from airflow_logio.launch.bundle import PipelineRef
+from airflow_logio.launch.kept_code import load_kept
+from airflow_logio.launch.launcher import LaunchContext, Launcher
+from airflow_logio.launch.spark_arguments import SparkArguments
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.taken_types import take_types
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.kept_code import load_kept
-from airflow_logio.runtime.launch.launcher import LaunchContext, Launcher
-from airflow_logio.runtime.launch.spark_arguments import SparkArguments
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.launch.taken_types import take_types
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import LaunchRecipe, Run
 from airflow_logio.store.rules.graph_changes import check_graph

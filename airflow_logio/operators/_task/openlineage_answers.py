@@ -20,8 +20,8 @@ from airflow_logio.hooks.connections import external_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.operators._task.run_lookup import run_in_dag
-from airflow_logio.runtime.figures.authored_figures import ports_seen
-from airflow_logio.runtime.figures.whole_group import members_of
+from airflow_logio.status.authored_figures import ports_seen
+from airflow_logio.status.whole_group import members_of
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run, RunFigures

@@ -11,8 +11,8 @@ from types import ModuleType
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.bundle import PipelineRef
+from airflow_logio.launch import bundle
+from airflow_logio.launch.bundle import PipelineRef
 
 _DAG_FILE = "unusual_prefix_"
 """Airflow imports a DAG file under a name with this prefix. No driver can import that module, or should."""

@@ -11,9 +11,9 @@ from typing import Any
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.spark import spark_target
+from airflow_logio.launch.spark_arguments import SparkArguments
+from airflow_logio.launch.spark_connect import is_address
 from airflow_logio.operators._task import openlineage_properties as openlineage
-from airflow_logio.runtime.launch.spark_arguments import SparkArguments
-from airflow_logio.runtime.launch.spark_connect import is_address
 from airflow_logio.store.records import LaunchRecipe
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDe
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.supervision.findings import FailedGroup, UnexplainedKill
-from airflow_logio.runtime.supervision.killed_task import Meaning, resolve_kill
-from airflow_logio.runtime.supervision.tend import RecoveryOutcome, RecoveryResult, recover_group
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import DriverRecord, GroupRef, Run
+from airflow_logio.supervision.findings import FailedGroup, UnexplainedKill
+from airflow_logio.supervision.killed_task import Meaning, resolve_kill
+from airflow_logio.supervision.tend import RecoveryOutcome, RecoveryResult, recover_group
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_logio.commands import name_log
 from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.launch.driver_log import end_of
+from airflow_logio.launch.processes import this_host
+from airflow_logio.launch.redaction import Redaction
+from airflow_logio.lineage.sent_output import sent_lines
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
-from airflow_logio.runtime.figures.sent_output import sent_lines
-from airflow_logio.runtime.launch.driver_log import end_of
-from airflow_logio.runtime.launch.processes import this_host
-from airflow_logio.runtime.launch.redaction import Redaction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run
 from airflow_logio.store.rules.endings import GroupStates, superseded

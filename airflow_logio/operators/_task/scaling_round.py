@@ -10,12 +10,12 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
 from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDefinitionError, ProtocolViolation
+from airflow_logio.launch.launcher import launch_group
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.protocol.states import ScalingState
-from airflow_logio.runtime.launch.launcher import launch_group
-from airflow_logio.runtime.scaling.requests import Stage, Step, found_settled, next_step
-from airflow_logio.runtime.supervision.findings import DueScaling
 from airflow_logio.store.records import Run, ScalingRequest
+from airflow_logio.supervision.findings import DueScaling
+from airflow_logio.supervision.requests import Stage, Step, found_settled, next_step
 
 log = logging.getLogger(__name__)
 

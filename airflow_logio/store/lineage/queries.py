@@ -14,7 +14,7 @@ Event 4711 of port ``hourly.out``, back to the events of the source, and on to w
     used = forward(store, "manual__2026-11-21", "ingest.out", origin.events("ingest.out")[0].event_id)
     print([event.event_id for event in used.events("hourly.out")])
 
-The records of an event and the effect of a read action, as Arrow tables: `airflow_logio.runtime.figures.lineage_records`.
+The records of an event and the effect of a read action, as Arrow tables: `airflow_logio.lineage.lineage_records`.
 
 The graph of a run is in the log, so no code of its author is needed. The number of statements depends on the number of
 ports, not on how many events there are (one statement takes thousands of them) or on the paths between them.

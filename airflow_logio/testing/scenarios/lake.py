@@ -24,10 +24,10 @@ from airflow_logio.dataflow.functions import generate
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.dataflow.windows import Window
+from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
+from airflow_logio.driver.sweeps import sweeps_of
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
-from airflow_logio.runtime.driver.sweeps import sweeps_of
-from airflow_logio.runtime.systems.connections import Connections
+from airflow_logio.systems.connections import Connections
 from airflow_logio.testing.simulator.codec import Codec, PlainCodec
 from airflow_logio.testing.simulator.data.published import PublishedFolder
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase

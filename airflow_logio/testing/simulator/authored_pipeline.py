@@ -18,13 +18,13 @@ from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import QuerySource
 from airflow_logio.dataflow.sources.connected import ConnectedSource
+from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
+from airflow_logio.driver.sweeps import sweeps_of
 from airflow_logio.errors import PipelineDefinitionError
+from airflow_logio.launch.start_run import replicated_shapes
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.values import ExecutionMode, Port
-from airflow_logio.runtime.driver.logics.operator_specs import captured_inputs, specs_of
-from airflow_logio.runtime.driver.sweeps import sweeps_of
-from airflow_logio.runtime.launch.start_run import replicated_shapes
-from airflow_logio.runtime.systems.connections import Connections
+from airflow_logio.systems.connections import Connections
 from airflow_logio.testing.simulator.codec import ArrowCodec
 from airflow_logio.testing.simulator.external_systems import ExternalSystem, Guarantee
 from airflow_logio.testing.simulator.plan import (

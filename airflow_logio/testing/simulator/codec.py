@@ -61,7 +61,7 @@ class ArrowCodec:
         self._comparable: dict[bytes, Any] = {}
 
     def encode(self, payload: Any) -> bytes:
-        from airflow_logio.runtime.systems.arrow import encode
+        from airflow_logio.systems.arrow import encode
 
         if payload is None:
             return b""
@@ -74,7 +74,7 @@ class ArrowCodec:
         return known[1]
 
     def decode(self, body: bytes) -> Any:
-        from airflow_logio.runtime.systems.arrow import decode
+        from airflow_logio.systems.arrow import decode
 
         if not body:
             return None
@@ -85,7 +85,7 @@ class ArrowCodec:
         return self._tables[body]
 
     def digest(self, payload: Any) -> bytes:
-        from airflow_logio.runtime.systems.contents import digest_of
+        from airflow_logio.systems.contents import digest_of
 
         return digest_of(payload)
 

@@ -1,4 +1,4 @@
-"""Executors carry out requests to scale in a schedule: a supervisor, a task, a person. Their code is `runtime/scaling`.
+"""Executors carry out requests to scale in a schedule: a supervisor, a task, a person. Their code is `supervision/requests.py`.
 
 The schedule may pause an executor between any two questions to the log, for any time, and may kill it there. The executor
 runs the real code, which knows nothing of this: an exception pauses it, and it resumes by replaying the earlier answers.
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from airflow_logio.errors import LogioError, ProtocolViolation
 from airflow_logio.protocol.states import OPEN_SCALING
-from airflow_logio.runtime.scaling.requests import Stage, is_due, look_after, next_step
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, ScalingRequest
+from airflow_logio.supervision.requests import Stage, is_due, look_after, next_step
 from airflow_logio.testing.simulator.questions import Paused, Questions
 from airflow_logio.testing.simulator.violation import Violation
 

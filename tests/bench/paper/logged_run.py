@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 from airflow_logio.dataflow import Pipeline
-from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
-from airflow_logio.runtime.figures.snapshot import Snapshot
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.bundle import PipelineRef
-from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.launch import bundle
+from airflow_logio.launch.bundle import PipelineRef
+from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.status.run_summary import Outcome, RunSummary
+from airflow_logio.status.snapshot import Snapshot
+from airflow_logio.supervision.local_run import LocalRun
 from tests.bench.bench_run import bench_run
 from tests.bench.throughput import WrongResult
 from tests.support.standbys import standby_of

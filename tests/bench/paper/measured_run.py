@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg2
 
-from airflow_logio.runtime.figures.run_summary import RunSummary
+from airflow_logio.status.run_summary import RunSummary
 from tests.bench.databases import Postgres
 from tests.bench.paper.answer import Row, flaw
 from tests.bench.paper.experiments import Experiment

@@ -30,8 +30,8 @@ from airflow_logio.dataflow import (
     StatelessOperator,
 )
 from airflow_logio.dataflow.reads import DeclaredRead
+from airflow_logio.driver.mailbox import Bound, Mailbox
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.driver.mailbox import Bound, Mailbox
 from airflow_logio.store.records import BacklogBound
 from tests.bench.paper.processes import feeding, processes
 from tests.bench.pipelines.paper_use_cases import COLUMNS, TABLE, paper

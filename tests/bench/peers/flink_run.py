@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_logio.demo.standalone import free_port
+from demo.standalone import free_port
 from tests.bench.paper import flink_settings
 from tests.bench.paper.flink_cluster import FlinkCluster, Program
 from tests.bench.peers.work import TABLE, WINDOW_RECORDS, Work

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_logio.runtime.figures.run_summary import Outcome
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.launch import bundle
+from airflow_logio.status.run_summary import Outcome
+from airflow_logio.supervision.local_run import LocalRun
 from tests.bench.bench_run import bench_run
 from tests.bench.peers.work import Work
 from tests.bench.throughput import WrongResult

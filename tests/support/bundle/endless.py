@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.api import ActionInfo, EventInfo, Logio, ReadProgress, StateInfo
+from airflow_logio.contrib.paper_api import ActionInfo, EventInfo, Logio, ReadProgress, StateInfo
 from airflow_logio.dataflow import ManualOperator, Pipeline, SourceBatch, TableWriter
 from airflow_logio.dataflow.operators import SourceOperator
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_logio import DatasetWriter, EveryEvents, FolderSource, FunctionRead, Pipeline, TableRead, generate
-from airflow_logio.runtime.driver.spark_jobs import frame_reads
+from airflow_logio.driver.spark_jobs import frame_reads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

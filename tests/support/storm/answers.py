@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from airflow_logio.lineage.lineage_records import records
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.figures.lineage_records import records
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.records import Run

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import psutil
 
+from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.run_summary import Outcome
-from airflow_logio.runtime.launch.processes import APPLICATION
+from airflow_logio.status.run_summary import Outcome
 from tests.conftest import QUICK
 from tests.support.logs import open_sql_store
 from tests.support.storm import authored

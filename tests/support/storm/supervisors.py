@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.launch import bundle
+from airflow_logio.launch.code_bundle import collect
+from airflow_logio.launch.launcher import LaunchContext, launch_group
+from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.runtime.figures.run_summary import Outcome
-from airflow_logio.runtime.launch import bundle
-from airflow_logio.runtime.launch.code_bundle import collect
-from airflow_logio.runtime.launch.launcher import LaunchContext, launch_group
-from airflow_logio.runtime.launch.start_run import run_spec
-from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.status.run_summary import Outcome
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.supervision.local_run import LocalRun
 from tests.support import impatient
 from tests.support.running import PlainLauncher
 from tests.support.storm import authored

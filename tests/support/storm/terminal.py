@@ -8,7 +8,7 @@ import pytest
 
 from airflow_logio.cli import preparation
 from airflow_logio.cli.app import main
-from airflow_logio.runtime.launch import spark_submit
+from airflow_logio.launch import spark_submit
 from tests.support import impatient
 from tests.support.running import PlainLauncher
 from tests.support.storm.outages import BUSY_SECONDS

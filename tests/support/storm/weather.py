@@ -20,9 +20,9 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.errors import LogUnavailable, ProtocolViolation
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.supervision.stop_run import StopMode, StopRun
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.supervision.stop_run import StopMode, StopRun
 from tests.support.crash_sites import IN_LAKES, IN_STAGINGS
 from tests.support.storm.outages import Outage
 from tests.support.storm.places import Place

@@ -24,9 +24,9 @@ from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.ready_dags import build_assets_dag, build_controller_dag, build_fresh_dag, build_recovery_dag
-from airflow_logio.runtime.scaling.policies import DS2, Threshold
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
+from airflow_logio.supervision.policies import DS2, Threshold
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.recovered_group import LogioRecoveredGroupTrigger

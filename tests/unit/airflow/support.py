@@ -17,12 +17,12 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
+from airflow_logio.launch import processes
+from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.launcher import Launched, Launcher
+from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.operators.start_run import LogioStartRunOperator
-from airflow_logio.runtime.launch import processes
-from airflow_logio.runtime.launch.code_bundle import CodeBundle
-from airflow_logio.runtime.launch.driver_config import DriverConfig
-from airflow_logio.runtime.launch.launcher import Launched, Launcher
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run
 

@@ -28,12 +28,12 @@ from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.scaling.policies import DS2
-from airflow_logio.runtime.supervision import killed_task as killed_tasks
-from airflow_logio.runtime.supervision.findings import FailureFinder
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, KilledTask, Run
+from airflow_logio.supervision import killed_task as killed_tasks
+from airflow_logio.supervision.findings import FailureFinder
+from airflow_logio.supervision.policies import DS2
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from tests.support.waiting import eventually

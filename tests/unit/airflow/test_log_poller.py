@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio.launch import processes
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import processes
 from airflow_logio.store.records import GroupRef, LaunchRecipe, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import log_poller
@@ -169,7 +169,7 @@ def test_a_slow_one_does_not_hold_up_the_others(store: SqlLogStore, monkeypatch:
         return declare(self, ref, cause, **named)
 
     monkeypatch.setattr(SqlLogStore, "declare_dead", stuck)
-    monkeypatch.setattr("airflow_logio.runtime.supervision.group_watch.processes.is_gone", lambda _: bool(not slow))
+    monkeypatch.setattr("airflow_logio.supervision.group_watch.processes.is_gone", lambda _: bool(not slow))
     triggers = [
         LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid=run.uid, group=name, poll_interval=0.05) for name in GROUPS
     ]

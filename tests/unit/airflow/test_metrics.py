@@ -28,8 +28,8 @@ stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=co
 REPORT = """
 from dataclasses import replace
 from airflow_logio import metrics
-from airflow_logio.runtime.figures.recoveries import Recovery
-from airflow_logio.runtime.figures.snapshot import Observer
+from airflow_logio.status.recoveries import Recovery
+from airflow_logio.status.snapshot import Observer
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.triggers.reporting import GroupReporter
@@ -158,7 +158,7 @@ def test_a_backend_that_fails_is_logged_once_and_fails_nothing(monkeypatch: pyte
     from airflow.providers.common.compat.sdk import Stats
 
     from airflow_logio import metrics
-    from airflow_logio.runtime.figures.recoveries import Recovery
+    from airflow_logio.status.recoveries import Recovery
 
     def refuse(*_arguments: object, **_settings: object) -> None:
         raise OSError("the backend is gone")

@@ -12,6 +12,7 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_logio.errors import ConfigurationError, IncompatibleRun, LogUnavailable, UnknownRun
+from airflow_logio.launch.launcher import launch_group
 from airflow_logio.operators import spark
 from airflow_logio.operators._task import group_task
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
@@ -19,7 +20,6 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.runtime.launch.launcher import launch_group
 from airflow_logio.store.output_port import KEPT_INCARNATIONS
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupStatus, Run

@@ -14,6 +14,7 @@ from airflow.serialization.serialized_objects import BaseSerialization
 
 from airflow_logio.cli import control
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError, ProtocolViolation
+from airflow_logio.launch.launcher import launch_group
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
@@ -22,11 +23,10 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, ScalingState
-from airflow_logio.runtime.launch.launcher import launch_group
-from airflow_logio.runtime.supervision.findings import FailureFinder
-from airflow_logio.runtime.supervision.killed_task import Meaning, note_killed, resolve_kill
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, KilledTask, Run
+from airflow_logio.supervision.findings import FailureFinder
+from airflow_logio.supervision.killed_task import Meaning, note_killed, resolve_kill
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.logs import finish
 from tests.support.waiting import eventually

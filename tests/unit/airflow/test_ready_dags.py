@@ -22,10 +22,10 @@ from airflow_logio.ready_dags import (
     build_recovery_dag,
     run_in_words,
 )
-from airflow_logio.runtime.scaling.policies import DS2, Schedule
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.supervision.policies import DS2, Schedule
 from tests.unit.airflow.support import run_started
 
 REF = "pipelines.sales:sales"

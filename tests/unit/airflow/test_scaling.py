@@ -28,12 +28,12 @@ from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.effects import Delivery, FinishGroup, LogEvent
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.supervision import presence
-from airflow_logio.runtime.supervision.findings import DueScaling, FailureFinder
-from airflow_logio.runtime.supervision.killed_task import note_killed
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, GroupStatus, KilledTask, Run
+from airflow_logio.supervision import presence
+from airflow_logio.supervision.findings import DueScaling, FailureFinder
+from airflow_logio.supervision.killed_task import note_killed
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger

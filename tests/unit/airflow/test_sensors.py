@@ -18,12 +18,12 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferralTimeout
 
+from airflow_logio.launch import processes
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.liveness import BEAT_SECONDS
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import processes
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 from airflow_logio.store.port import LogStore

@@ -21,11 +21,11 @@ from airflow.providers_manager import ProvidersManager
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.spark import spark_target
+from airflow_logio.launch.driver_process import with_keytab
+from airflow_logio.launch.spark_arguments import SparkArguments
+from airflow_logio.launch.spark_submit import SparkSettings, command
 from airflow_logio.operators._task.recipes import recipe_of
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.runtime.launch.driver_process import with_keytab
-from airflow_logio.runtime.launch.spark_arguments import SparkArguments
-from airflow_logio.runtime.launch.spark_submit import SparkSettings, command
 from tests.support.airflow_connections import connection
 from tests.unit.airflow.support import context
 

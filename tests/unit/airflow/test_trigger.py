@@ -19,15 +19,15 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.launch import bundle, processes
+from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import bundle, processes
-from airflow_logio.runtime.launch.start_run import run_spec
-from airflow_logio.runtime.supervision import halt as halting
-from airflow_logio.runtime.supervision import presence
 from airflow_logio.store.load_records import Load, SparkApplication
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.supervision import halt as halting
+from airflow_logio.supervision import presence
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers import stored_link
 from airflow_logio.triggers.group import LogioGroupTrigger

@@ -9,10 +9,10 @@ import pytest
 
 from airflow_logio.cli import run as run_command
 from airflow_logio.cli.app import main
+from airflow_logio.launch import bundle, spark_submit
+from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.launch import bundle, spark_submit
-from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.launch.start_run import run_spec
 from airflow_logio.store import open_store
 from airflow_logio.store.records import Run
 from tests.support.grocery import write_slice

@@ -11,10 +11,10 @@ import pytest
 
 from airflow_logio.cli import control, run
 from airflow_logio.cli.app import main
+from airflow_logio.launch import spark_submit
+from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.runtime.figures import run_condition
-from airflow_logio.runtime.launch import spark_submit
-from airflow_logio.runtime.launch.launcher import LaunchContext
+from airflow_logio.status import run_condition
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run

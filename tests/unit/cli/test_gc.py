@@ -17,16 +17,16 @@ from airflow_logio.cli.app import main
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import UnknownRun
+from airflow_logio.launch.driver_files import FORGOTTEN_SECONDS, KEPT_SECONDS
+from airflow_logio.launch.launcher import LocalProcessLauncher
+from airflow_logio.launch.processes import own_identity
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.runtime.launch.driver_files import FORGOTTEN_SECONDS, KEPT_SECONDS
-from airflow_logio.runtime.launch.launcher import LocalProcessLauncher
-from airflow_logio.runtime.launch.processes import own_identity
-from airflow_logio.runtime.payloads import EpochPayloads, Payloads, payload_root
-from airflow_logio.runtime.systems.staging_tables import StagingTables
-from airflow_logio.runtime.systems.warehouse import Warehouse
 from airflow_logio.store.records import Run
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.systems.payloads import EpochPayloads, Payloads, payload_root
+from airflow_logio.systems.staging_tables import StagingTables
+from airflow_logio.systems.warehouse import Warehouse
 from tests.store.test_maintenance import finish, rows_of, started
 from tests.support.datasets import dataset_of
 from tests.support.garbage import NOTHING, event, left, used

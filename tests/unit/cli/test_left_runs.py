@@ -14,15 +14,15 @@ from rich.console import Console
 
 from airflow_logio.cli import control, left_runs
 from airflow_logio.cli.status.screens import PlainScreen
+from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.launch.processes import boot_id, this_host
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.report import Reporter
-from airflow_logio.runtime.figures import run_condition
-from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.launch.processes import boot_id, this_host
-from airflow_logio.runtime.supervision.lost_drivers import find_lost
+from airflow_logio.status import run_condition
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import DriverIdentity, GroupRef, LaunchRecipe, Run, Supervision
+from airflow_logio.supervision.lost_drivers import find_lost
 from tests.support.logs import SOMEBODY, start_driver
 from tests.unit.cli.test_fresh import Logio, logio, start, store
 

@@ -15,8 +15,8 @@ from airflow_logio.cli.preparation import Wanted, prepare, reopen
 from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.dataflow import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
-from airflow_logio.runtime.launch import bundle, spark_submit
-from airflow_logio.runtime.launch.launcher import LaunchContext
+from airflow_logio.launch import bundle, spark_submit
+from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.store import open_store
 
 EXAMPLE = """

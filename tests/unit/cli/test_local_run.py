@@ -14,18 +14,18 @@ import psutil
 import pytest
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable
+from airflow_logio.launch import bundle, processes, spark_submit
+from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
-from airflow_logio.runtime.launch import bundle, processes, spark_submit
-from airflow_logio.runtime.launch.code_bundle import CodeBundle
-from airflow_logio.runtime.launch.driver_config import DriverConfig
-from airflow_logio.runtime.launch.launcher import LaunchContext, Launched, Launcher
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
-from airflow_logio.runtime.launch.start_run import run_spec
-from airflow_logio.runtime.supervision.local_run import LocalRun
+from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, GroupRef
+from airflow_logio.supervision.local_run import LocalRun
 from tests.support.grocery import write_slice
 from tests.support.waiting import eventually
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.cli.app import main
-from airflow_logio.runtime.launch.processes import boot_id, this_host
+from airflow_logio.launch.processes import boot_id, this_host
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import DriverIdentity, GroupRef, Run

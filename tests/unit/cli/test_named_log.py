@@ -11,9 +11,9 @@ import pytest
 
 from airflow_logio.cli import control
 from airflow_logio.commands import with_log
-from airflow_logio.runtime.figures import run_condition
-from airflow_logio.runtime.launch.launcher import LaunchContext
-from airflow_logio.runtime.launch.spark_submit import SparkSettings
+from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.status import run_condition
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from tests.support.logs import SOMEBODY

@@ -14,7 +14,7 @@ from rich.console import Console
 from airflow_logio.cli import reports
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.figures.run_summary import Outcome, RunSummary
+from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.quarantine_records import QuarantinedInputSet

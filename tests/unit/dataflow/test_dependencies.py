@@ -28,9 +28,9 @@ from airflow_logio.dataflow import (
 from airflow_logio.dataflow.column_lineage import InputColumn
 from airflow_logio.dataflow.several_functions import SeveralFunctions
 from airflow_logio.errors import PipelineDefinitionError
+from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.launch.start_run import operator_shapes
 
 HOURS = Tumbling("1h", on="at")
 

@@ -29,7 +29,7 @@ from airflow_logio.dataflow.frame_operators import FrameFunctionOperator
 from airflow_logio.dataflow.function_operators import FrameWindowOperator, windowed
 from airflow_logio.dataflow.several_functions import SeveralFunctions
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
-from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
+from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.testing import pipeline_scenario
 from airflow_logio.testing.trial import try_events
 

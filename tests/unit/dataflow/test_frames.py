@@ -17,11 +17,11 @@ from airflow_logio.dataflow import EveryEvents, FunctionRead, ParquetSource, Sou
 from airflow_logio.dataflow.frames import as_table
 from airflow_logio.dataflow.function_operators import FunctionOperator, windowed
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, StatelessOperator
+from airflow_logio.driver.logics.stateless_logic import StatelessLogic
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.driver.logics.stateless_logic import StatelessLogic
-from airflow_logio.runtime.systems.connections import Connections, StepExternal, WriterIdentity
+from airflow_logio.systems.connections import Connections, StepExternal, WriterIdentity
 
 at = dt.datetime.fromisoformat
 

@@ -30,7 +30,7 @@ from airflow_logio.dataflow.operators import BatchGenerator
 from airflow_logio.dataflow.several_functions import SeveralFunctions
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
-from airflow_logio.runtime.systems.connections import Connections, StepExternal, WriterIdentity
+from airflow_logio.systems.connections import Connections, StepExternal, WriterIdentity
 from tests.unit.dataflow.conftest import FakeExternal
 
 PRODUCTS = TableRead("warehouse", "products", columns=("product", "department"), key="product")

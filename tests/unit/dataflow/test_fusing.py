@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_logio.api import Logio
+from airflow_logio.contrib.paper_api import Logio
 from airflow_logio.dataflow import (
     ByKey,
     Count,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.values import Kind
-from airflow_logio.runtime.systems.arrow import decode, encode
 from airflow_logio.store.rules.header import decode_header, encode_header
+from airflow_logio.systems.arrow import decode, encode
 
 TABLES = {
     "small": pa.table({"a": pa.array([1, 2, None], pa.int64()), "b": ["x", None, "é"]}),

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, OperatorFailed
+from airflow_logio.launch.driver_config import DriverConfig, take
 from airflow_logio.protocol.context import ClosedInputSets, Context, decode_state, encode_state
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.values import Kind
-from airflow_logio.runtime.launch.driver_config import DriverConfig, take
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import Claim, RunSpec
 from airflow_logio.store.rules.header import decode_header, encode_header

@@ -27,8 +27,8 @@ from airflow_logio.errors import (
     PipelineDefinitionError,
     WriteRefused,
 )
-from airflow_logio.runtime.systems.sqlite_files import absolute, sqlite_url
-from airflow_logio.runtime.systems.warehouse import Warehouse
+from airflow_logio.systems.sqlite_files import absolute, sqlite_url
+from airflow_logio.systems.warehouse import Warehouse
 from tests.conftest import SQL
 from tests.support.postgres import PostgresServer
 

@@ -25,21 +25,21 @@ from airflow_logio.dataflow import (
     selected,
     summed,
 )
+from airflow_logio.driver.epoch import GroupEpoch, operators_of
+from airflow_logio.driver.epoch_settings import EpochSettings
+from airflow_logio.driver.spark_session import SparkSessions
+from airflow_logio.launch.start_run import operator_shapes
+from airflow_logio.lineage.lineage_records import effect, records
+from airflow_logio.lineage.record_fates import Fate
+from airflow_logio.lineage.record_lineage import TracedRecords, records_behind
+from airflow_logio.lineage.why_not import why_not
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.driver.epoch import GroupEpoch, operators_of
-from airflow_logio.runtime.driver.epoch_settings import EpochSettings
-from airflow_logio.runtime.driver.spark_session import SparkSessions
-from airflow_logio.runtime.figures.lineage_records import effect, records
-from airflow_logio.runtime.figures.record_fates import Fate
-from airflow_logio.runtime.figures.record_lineage import TracedRecords, records_behind
-from airflow_logio.runtime.figures.why_not import why_not
-from airflow_logio.runtime.launch.start_run import operator_shapes
-from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.runtime.systems.connections import Connections, WriterIdentity
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, ScopeShape
+from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.systems.payloads import Payloads
 from airflow_logio.testing import ScriptedSource
 from tests.support.carried import hide
 from tests.support.logs import spec, start_driver

@@ -15,17 +15,17 @@ import pytest
 
 from airflow_logio.cli.app import main
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.lineage.record_lineage import TracedRead, TracedRecords, records_behind
+from airflow_logio.lineage.shown_records import rows_at, together
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
-from airflow_logio.runtime.figures.record_lineage import TracedRead, TracedRecords, records_behind
-from airflow_logio.runtime.figures.shown_records import rows_at, together
-from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.result import ReadNode
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
+from airflow_logio.systems.arrow import encode
 from tests.support.logs import spec, start_driver
 
 SOURCE, OP = Port("source", "out"), Port("op", "out")

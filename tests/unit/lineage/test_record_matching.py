@@ -8,7 +8,7 @@ import decimal
 import pyarrow as pa
 import pytest
 
-from airflow_logio.runtime.figures.record_matching import Side, comparable, counts, numbered
+from airflow_logio.lineage.record_matching import Side, comparable, counts, numbered
 
 DAYS = [dt.datetime(2020, 1, 1, tzinfo=dt.UTC), None, dt.datetime(2020, 1, 2, tzinfo=dt.UTC)]
 NUMBERS = [1, None, 2]

@@ -16,14 +16,12 @@ import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
 from airflow_logio.errors import ConfigurationError, LineageUnknown, LogInconsistent, NotKept, OperatorFailed
+from airflow_logio.lineage import search_limits
+from airflow_logio.lineage.event_search import events_holding, search_newest
+from airflow_logio.lineage.lineage_records import effect, records
+from airflow_logio.lineage.search_limits import EVENTS_AT_ONCE, SearchLimits
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
-from airflow_logio.runtime.figures import search_limits
-from airflow_logio.runtime.figures.event_search import events_holding, search_newest
-from airflow_logio.runtime.figures.lineage_records import effect, records
-from airflow_logio.runtime.figures.search_limits import EVENTS_AT_ONCE, SearchLimits
-from airflow_logio.runtime.payloads import Payloads, dataset
-from airflow_logio.runtime.systems.arrow import decode, encode
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.lineage.result import InputSetNode, Lineage
@@ -33,6 +31,8 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
+from airflow_logio.systems.arrow import decode, encode
+from airflow_logio.systems.payloads import Payloads, dataset
 from tests.support.datasets import dataset_of
 from tests.support.logs import open_sql_store, spec, start_driver
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.lineage import lost_outputs
+from airflow_logio.lineage import unmade as unmade_module
+from airflow_logio.lineage.unmade import Unmade, Use, unmade_of
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port, Status
-from airflow_logio.runtime.figures import lost_outputs
-from airflow_logio.runtime.figures import unmade as unmade_module
-from airflow_logio.runtime.figures.unmade import Unmade, Use, unmade_of
 from airflow_logio.store.lineage.queries import step
 from airflow_logio.store.lineage.result import Direction, InputSetNode
 from airflow_logio.store.memory import MemoryLogStore

@@ -17,24 +17,24 @@ from airflow_logio.cli import searching
 from airflow_logio.cli.app import main
 from airflow_logio.cli.common import PIPE_WIDTH
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.lineage import event_search, record_fates
+from airflow_logio.lineage import why_not as why_not_module
+from airflow_logio.lineage.event_search import Holding
+from airflow_logio.lineage.record_fates import Fate, Met, RecordFates
+from airflow_logio.lineage.record_values import Stretch
+from airflow_logio.lineage.search_limits import SearchedSoFar, SearchLimits, SearchStopped, Spent
+from airflow_logio.lineage.why_not import AnswerWatch, WhyNot, why_not
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.run_report.why_not_text import searched_said, why_not_lines
-from airflow_logio.runtime.figures import event_search, record_fates
-from airflow_logio.runtime.figures import why_not as why_not_module
-from airflow_logio.runtime.figures.event_search import Holding
-from airflow_logio.runtime.figures.record_fates import Fate, Met, RecordFates
-from airflow_logio.runtime.figures.record_values import Stretch
-from airflow_logio.runtime.figures.search_limits import SearchedSoFar, SearchLimits, SearchStopped, Spent
-from airflow_logio.runtime.figures.why_not import AnswerWatch, WhyNot, why_not
-from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.lineage_port import Delivered
 from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
+from airflow_logio.systems.arrow import encode
 from tests.support.logs import spec, start_driver
 
 SOURCE, CLEAN, HOURLY = Port("source", "out"), Port("clean", "out"), Port("hourly", "out")

@@ -11,15 +11,13 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.errors import LineageUnknown, LogInconsistent
+from airflow_logio.lineage.record_fates import Fate
+from airflow_logio.lineage.search_limits import SearchLimits
+from airflow_logio.lineage.why_not import why_not
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
-from airflow_logio.runtime.figures.record_fates import Fate
-from airflow_logio.runtime.figures.search_limits import SearchLimits
-from airflow_logio.runtime.figures.why_not import why_not
-from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.memory import MemoryLogStore
@@ -28,6 +26,8 @@ from airflow_logio.store.records import OperatorShape, ReplicatedShape, Run, Sco
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.systems.arrow import encode
+from airflow_logio.systems.payloads import Payloads
 from airflow_logio.ui.lineage_documents import event_node
 from airflow_logio.ui.why_not_document import MOST_SEARCHES, why_not_document
 from tests.support.logs import spec, start_driver

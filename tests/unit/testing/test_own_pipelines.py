@@ -13,7 +13,7 @@ import pytest
 from airflow_logio.dataflow import EveryEvents, Pipeline, RoundRobin, TableWriter, generate, stateless
 from airflow_logio.protocol.effects import ExpireLineage, Kept
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.systems.arrow import decode
+from airflow_logio.systems.arrow import decode
 from airflow_logio.testing import Observed, ScheduleFigures, ScriptedSource, Simulator, pipeline_scenario
 from airflow_logio.testing.scenario_lookup import load_scenario
 from airflow_logio.testing.scenarios import SCENARIOS

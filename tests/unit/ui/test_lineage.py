@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_logio.lineage import record_lineage
+from airflow_logio.lineage.event_search import search_newest
+from airflow_logio.lineage.search_limits import SearchLimits
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import Dependence, Uses
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.figures import record_lineage
-from airflow_logio.runtime.figures.event_search import search_newest
-from airflow_logio.runtime.figures.search_limits import SearchLimits
-from airflow_logio.runtime.systems.arrow import encode
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run
+from airflow_logio.systems.arrow import encode
 from airflow_logio.ui import found_events, lineage_documents, lineage_routes, record_documents, why_not_document
 from airflow_logio.ui.error_texts import HIDDEN
 from airflow_logio.ui.fair_shares import fair_shares

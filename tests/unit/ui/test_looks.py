@@ -13,8 +13,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.report import Reporter
-from airflow_logio.runtime.figures.authored_figures import AuthoredConnections
-from airflow_logio.runtime.figures.snapshot import Amount, ConnectionView, Observer
+from airflow_logio.status.authored_figures import AuthoredConnections
+from airflow_logio.status.snapshot import Amount, ConnectionView, Observer
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import BacklogBound, GroupRef
 from airflow_logio.ui import run_list

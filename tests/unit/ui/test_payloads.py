@@ -11,10 +11,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable
-from airflow_logio.runtime.figures.lineage_records import Elsewhere
-from airflow_logio.runtime.payloads import Payloads, dataset
+from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.systems.payloads import Payloads, dataset
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.web_app import create_app
 from tests.support.page_readers import Readers, Retries

@@ -17,14 +17,14 @@ from fastapi.testclient import TestClient
 from starlette.types import Message
 
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.lineage.search_limits import SearchedSoFar, SearchStopped
+from airflow_logio.lineage.why_not import WhyNot
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.figures.search_limits import SearchedSoFar, SearchStopped
-from airflow_logio.runtime.figures.why_not import WhyNot
-from airflow_logio.runtime.payloads import Payloads
-from airflow_logio.runtime.payloads.roots import payload_root
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
+from airflow_logio.systems.payloads import Payloads
+from airflow_logio.systems.payloads.roots import payload_root
 from airflow_logio.ui import lineage_routes, log_source, told_search
 from airflow_logio.ui.alone import PageServer
 from airflow_logio.ui.log_source import LogSource

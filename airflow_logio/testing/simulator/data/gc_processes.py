@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.runtime.payloads import Payloads, sweep_run
-from airflow_logio.runtime.supervision import tidying
-from airflow_logio.runtime.supervision.staging_left import drop_left
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run
+from airflow_logio.supervision import tidying
+from airflow_logio.supervision.staging_left import drop_left
+from airflow_logio.systems.payloads import Payloads, sweep_run
 from airflow_logio.testing.simulator.data.simulated_staging import SimulatedStaging, StagingClient
 from airflow_logio.testing.simulator.data.simulated_storage import AskedStorage, SimulatedPayloads
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase

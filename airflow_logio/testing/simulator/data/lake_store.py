@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.runtime.payloads import sweep_group
-from airflow_logio.runtime.payloads.dataset import Dataset
 from airflow_logio.store.port import LogStore
+from airflow_logio.systems.payloads import sweep_group
+from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.testing.simulator.data.gc_processes import GcProcess
 from airflow_logio.testing.simulator.data.simulated_storage import (
     AskedStorage,

@@ -10,10 +10,10 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 from airflow_logio.protocol.values import Port
-from airflow_logio.runtime.datasets.spark_effects import put_effect
-from airflow_logio.runtime.payloads import EpochPayloads
-from airflow_logio.runtime.payloads.dataset import Dataset
-from airflow_logio.runtime.payloads.manifests import DataFile, Manifest, in_order
+from airflow_logio.spark.spark_effects import put_effect
+from airflow_logio.systems.payloads import EpochPayloads
+from airflow_logio.systems.payloads.dataset import Dataset
+from airflow_logio.systems.payloads.manifests import DataFile, Manifest, in_order
 from airflow_logio.testing.simulator.data.simulated_storage import Record, SimulatedStorage, data_file, encoded
 
 T = TypeVar("T")

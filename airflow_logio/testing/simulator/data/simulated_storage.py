@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.runtime.payloads import EpochPayloads, Payloads
-from airflow_logio.runtime.payloads.manifests import DataFile
-from airflow_logio.runtime.payloads.storage import Storage
+from airflow_logio.systems.payloads import EpochPayloads, Payloads
+from airflow_logio.systems.payloads.manifests import DataFile
+from airflow_logio.systems.payloads.storage import Storage
 from airflow_logio.testing.simulator.questions import Questions
 from airflow_logio.testing.simulator.violation import Violation
 

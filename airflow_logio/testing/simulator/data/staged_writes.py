@@ -16,7 +16,7 @@ from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, LogioError
 from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.runtime.datasets.table_staging import StagingTarget
+from airflow_logio.spark.table_staging import StagingTarget
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.testing.simulator.data.published import one_file
 from airflow_logio.testing.simulator.data.simulated_staging import (

@@ -16,16 +16,16 @@ from airflow_logio.dataflow.frame_operators import FrameOperator
 from airflow_logio.dataflow.function_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
+from airflow_logio.driver.committer import serialize
+from airflow_logio.driver.spark_jobs.frame_reads import ReadEffect
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.datasets.chains import Apply, Chains, CountWindows, Duplicate, Materialize, Reopen, Step
-from airflow_logio.runtime.datasets.dataset_parts import DatasetPart
-from airflow_logio.runtime.datasets.evaluated import Evaluated
-from airflow_logio.runtime.datasets.spark_effects import StoredEvent
-from airflow_logio.runtime.driver.committer import serialize
-from airflow_logio.runtime.driver.spark_jobs.frame_reads import ReadEffect
-from airflow_logio.runtime.payloads.bodies import Bodies
-from airflow_logio.runtime.payloads.dataset import Dataset
+from airflow_logio.spark.chains import Apply, Chains, CountWindows, Duplicate, Materialize, Reopen, Step
+from airflow_logio.spark.dataset_parts import DatasetPart
+from airflow_logio.spark.evaluated import Evaluated
+from airflow_logio.spark.spark_effects import StoredEvent
+from airflow_logio.systems.payloads.bodies import Bodies
+from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.testing.simulator.data.simulated_jobs import SCHEMA, SimulatedJobs, Steps, finished
 from airflow_logio.testing.simulator.data.simulated_storage import Record, encoded
 from airflow_logio.testing.simulator.plan import Batch

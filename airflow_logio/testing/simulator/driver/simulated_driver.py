@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_logio.driver.garbage import COLLECT_SECONDS, Collection
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit_queue import CommitAttempt, CommitQueue, CommitStep
 from airflow_logio.protocol.group import GroupProtocol
@@ -21,9 +22,8 @@ from airflow_logio.protocol.replay import Replay
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.runtime.driver.garbage import COLLECT_SECONDS, Collection
-from airflow_logio.runtime.systems.connections import WriterIdentity
 from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow
+from airflow_logio.systems.connections import WriterIdentity
 from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from airflow_logio.testing.simulator.driver.held_up import HeldUp
 from airflow_logio.testing.simulator.driver.options import Option, method_of, options_of, sites_of

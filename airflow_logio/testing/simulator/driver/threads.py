@@ -1,7 +1,7 @@
 """The state of a simulated driver's threads. Each step that a thread of the runtime takes is a separate step here.
 
 The protocol's state machines decide in which order a committer, a writer, a job or an epoch takes its steps. The threads of
-`runtime/driver/` run the same machines. A call that could be cut off or overtaken in the middle is two steps here.
+`driver/` run the same machines. A call that could be cut off or overtaken in the middle is two steps here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.warehouse_rules import compare
 from airflow_logio.protocol.write_queue import WriteQueue, WriterKey, WriteStep
 from airflow_logio.protocol.writes import PendingWrite, unapplied
-from airflow_logio.runtime.datasets.spark_effects import stored_events
+from airflow_logio.spark.spark_effects import stored_events
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.data.published import PublishedFolder
 from airflow_logio.testing.simulator.data.simulated_jobs import Steps, finished
@@ -296,7 +296,7 @@ class Source:
 
 
 def serialized(effects: fx.Effects, codec: Codec, offer: Callable[[Event, bytes], None]) -> fx.Effects:
-    """Replaces payloads by bodies before the transaction, as `runtime/driver/committer.py` does with Arrow.
+    """Replaces payloads by bodies before the transaction, as `driver/committer.py` does with Arrow.
 
     `offer` gets events of replay operators, with the bodies that do not go into the log.
     """

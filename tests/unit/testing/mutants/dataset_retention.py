@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.runtime.payloads import sweeping
-from airflow_logio.runtime.supervision import tidying
 from airflow_logio.store.memory import expiry
 from airflow_logio.store.memory.tables import BodyKey, Tables
+from airflow_logio.supervision import tidying
+from airflow_logio.systems.payloads import sweeping
 from airflow_logio.testing.simulator.data import gc_processes
 from airflow_logio.testing.simulator.data.lake_store import Lake
 from tests.unit.testing.mutants.registry import mutant

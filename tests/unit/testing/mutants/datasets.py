@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_logio.runtime.datasets.chains import Chains, Duplicate, Step
-from airflow_logio.runtime.datasets.evaluated import Evaluated
-from airflow_logio.runtime.datasets.publications import Publication
-from airflow_logio.runtime.driver.dataset_rows import DatasetRows
-from airflow_logio.runtime.driver.spark_jobs.frame_reads import discard
-from airflow_logio.runtime.payloads import sweeping
-from airflow_logio.runtime.payloads.manifests import DataFile
-from airflow_logio.runtime.payloads.payload_store import EpochPayloads, Payloads
-from airflow_logio.runtime.payloads.stored_frames import StoredFrame, is_stored_frame
+from airflow_logio.driver.dataset_rows import DatasetRows
+from airflow_logio.driver.spark_jobs.frame_reads import discard
+from airflow_logio.spark.chains import Chains, Duplicate, Step
+from airflow_logio.spark.evaluated import Evaluated
+from airflow_logio.spark.publications import Publication
 from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.systems.payloads import sweeping
+from airflow_logio.systems.payloads.manifests import DataFile
+from airflow_logio.systems.payloads.payload_store import EpochPayloads, Payloads
+from airflow_logio.systems.payloads.stored_frames import StoredFrame, is_stored_frame
 from airflow_logio.testing.simulator.data.lake_store import Lake
 from airflow_logio.testing.simulator.data.published import PublishedFolder
 from airflow_logio.testing.simulator.data.simulated_jobs import Piece, SimulatedJobs, Steps, finished

@@ -10,12 +10,12 @@ import pytest
 
 from airflow_logio.protocol.replicas import Slot, balanced
 from airflow_logio.protocol.states import ScalingState
-from airflow_logio.runtime.scaling import requests as scaling
 from airflow_logio.store.memory import MemoryLogStore, slots
 from airflow_logio.store.memory import scaling_requests as requests
 from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, ScalingRequest
+from airflow_logio.supervision import requests as scaling
 from tests.unit.testing.mutants.registry import mutant
 
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from airflow_logio.runtime.systems.staging_tables import StagingTables
+from airflow_logio.systems.staging_tables import StagingTables
 from airflow_logio.testing.simulator import write_attempts
 from airflow_logio.testing.simulator.data import gc_processes, simulated_staging
 from airflow_logio.testing.simulator.data.simulated_staging import MoveAttempt, SimulatedStaging

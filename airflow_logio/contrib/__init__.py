@@ -1,0 +1,1 @@
+"""Parts that stand beside the product: nothing else is built on them."""

@@ -1,0 +1,143 @@
+"""The log as the channel (design D5): pulls undone, unassigned events of the group's input ports.
+
+The cursors of its lanes are volatile and start at the marks; they bound every scan. What is fetched waits in the mailbox,
+which bounds memory, however far the receiver lags: besides it there is what one question has brought, some events of each
+port and some bytes of all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from airflow_logio.driver.lanes import Lane, More
+from airflow_logio.driver.mailbox import Closed, Mailbox
+from airflow_logio.driver.spark_jobs.evaluation import Evaluation
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.recovery import LoggedEvent
+from airflow_logio.protocol.values import Event, Port
+from airflow_logio.store.session_port import GroupSession
+from airflow_logio.systems.payloads.bodies import size_of
+
+POLL_SECONDS = 0.25
+FETCH_EVENTS = 64
+"""Number of events fetched for a port at once."""
+FETCH_BYTES = 8 * 2**20
+"""Bytes fetched for all ports together, or one event. Ports with a declared order are read one by one, each up to this
+size."""
+
+
+class Unpacks(Protocol):
+    """Gives events of the log their payloads (`Replay`), best if it knows which are next."""
+
+    def expect(self, events: Iterable[Event]) -> None: ...
+    def unpacked(self, event: Event) -> Event: ...
+
+
+class Channel:
+    """One thread for all input ports of a group that are fed from the log.
+
+    `evaluation` evaluates the events of its chains on the way. `may_move`: the group is a replica.
+    """
+
+    def __init__(
+        self,
+        session: GroupSession,
+        lanes: Sequence[Lane],
+        bodies: Unpacks,
+        mailbox: Mailbox,
+        failed: Callable[[BaseException], None],
+        *,
+        evaluation: Evaluation | None = None,
+        may_move: bool = False,
+    ) -> None:
+        self._session = session
+        self._lanes = [lane for lane in lanes if not lane.has_ended()]
+        self._bodies = bodies
+        self._mailbox = mailbox
+        self._failed = failed
+        self._evaluation = evaluation
+        self._may_move = may_move
+        self._has_seen_all = True
+        """What was fetched in this round is all that waited."""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="logio-channel", daemon=True)
+
+    def start(self) -> None:
+        if self._lanes:
+            self._thread.start()
+
+    def stop(self) -> threading.Thread:
+        """The mailbox must be closed first: the thread may wait for room in it. The thread is to be joined."""
+        self._stopping.set()
+        return self._thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set() and self._lanes:
+                if not (self._pull() and self._may_have_more()):
+                    self._session.wait(POLL_SECONDS)
+                    self._notice_moves()
+        except Closed:
+            return
+        except BaseException as error:
+            self._failed(error)
+
+    def _pull(self) -> bool:
+        """One round over the lanes, with one question to the log for all of them; True if anything was there."""
+        self._has_seen_all = True
+        try:
+            asked = dict(filter(None, (lane.wanted() for lane in self._lanes)))
+            found = self._fetch_all(asked)
+
+            def fetch(receiver: Port, after: int) -> Sequence[LoggedEvent]:
+                if asked.get(receiver) == after:
+                    return found.get(receiver, ())
+                # The lane has come to another port, or to the end of what was there.
+                return self._fetch_all({receiver: after}).get(receiver, ())
+
+            served = [lane.pull(fetch, self._hand_over) for lane in self._lanes]
+        except LogUnavailable:
+            return False  # the committer reports an outage that lasts; the channel only waits
+        # A lane that got nothing comes first: bytes that others have filled are its own the next time.
+        in_turn = sorted(zip(self._lanes, served, strict=True), key=lambda one: one[1])
+        self._lanes = [lane for lane, _ in in_turn if not lane.has_ended()]
+        return any(served)
+
+    def _may_have_more(self) -> bool:
+        """Whether not to wait: a look in vain costs as much as an event where events come one by one."""
+        hears = self._session.will_hear()
+        is_cut = not self._has_seen_all or any(lane.is_cut() for lane in self._lanes)
+        return is_cut or not hears or not self._lanes
+
+    def _notice_moves(self) -> None:
+        """A replica that commits nothing would not learn that slots came or went: moves raise its epoch."""
+        if not self._may_move:
+            return
+        try:
+            self._session.check()
+        except LogUnavailable:
+            return
+
+    def _fetch_all(self, cursors: Mapping[Port, int]) -> Mapping[Port, Sequence[LoggedEvent]]:
+        if not cursors:
+            return {}
+        found = self._session.fetch_all(cursors, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
+        self._has_seen_all = self._has_seen_all and found.is_all
+        return found.events
+
+    def _hand_over(self, receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterator[LoggedEvent]:
+        self._bodies.expect(one.event for one in logged)
+        for one, event in self._ready(receiver, logged, more):
+            self._mailbox.put_input((receiver, event), size_of(one.event))
+            yield one
+
+    def _ready(self, receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterable[tuple[LoggedEvent, Event]]:
+        """Events as the loop gets them, one after the other."""
+        if self._evaluation is not None and self._evaluation.wants(receiver):
+            return self._evaluation.events(receiver, logged, more, self._unpacked)
+        return ((one, self._unpacked(one)) for one in logged)
+
+    def _unpacked(self, logged: LoggedEvent) -> Event:
+        return self._bodies.unpacked(logged.event)

@@ -1,0 +1,87 @@
+"""The entry point of a driver: its configuration, its Spark session, then everything else.
+
+The JVM needs seconds for a Spark session and the rest of a driver's start needs Python, so the session is begun before
+the other modules are imported: on two cores they proceed side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from airflow_logio.driver.spark_session import SparkSessions
+from airflow_logio.errors import LogioError
+from airflow_logio.launch import driver_config
+from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.exit_codes import FAILED, FINISHED
+from airflow_logio.launch.private_files import discard_keytab
+from airflow_logio.launch.shared_server import ServerClient, ServerRecipe
+from airflow_logio.spark.classic_engine import ClassicEngine
+from airflow_logio.spark.connect_engine import Address, ConnectEngine, ConnectTarget, SessionName
+from airflow_logio.spark.engine import SparkEngine
+
+log = logging.getLogger(__name__)
+
+
+StandBy = Callable[[DriverConfig, SparkSessions], DriverConfig | None]
+"""Waits until there is a driver's place to take, and says which; None if there will be none."""
+
+
+def main(stand_by: StandBy) -> NoReturn:
+    """Entry point: ``logio_driver.py --config FILE [--standby]``."""
+    parser = argparse.ArgumentParser(description="Driver of one LOG.io operator group; started by a launcher.")
+    parser.add_argument("--config", type=Path, required=True, help="file of mode 0600 that the launcher wrote")
+    parser.add_argument("--standby", action="store_true", help="wait for the death of the driver whose claim this is")
+    arguments = parser.parse_args()
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    code = FAILED
+    try:
+        code = _drive(driver_config.take(arguments.config), stand_by if arguments.standby else None)
+    except LogioError as error:
+        log.error("%s: %s", type(error).__name__, error)
+    except BaseException:
+        log.exception("the driver failed")
+    discard_keytab(arguments.config.parent)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads may still wait for a database or for Spark; all they could do is fenced, so the process does not wait for them.
+    os._exit(code)
+
+
+def _drive(config: DriverConfig, stand_by: StandBy | None) -> int:
+    os.environ.update(config.environment)  # before the author's module is imported, which may read them
+    sessions = SparkSessions(_engine(config, is_standby=stand_by is not None), has_frames=config.has_frames)
+    if config.needs_spark:
+        sessions.begin()
+    taken = config if stand_by is None else stand_by(config, sessions)
+    if taken is None:
+        sessions.stop()
+        return FINISHED
+    from airflow_logio.driver.incarnation import Driver  # not before the session is on its way
+
+    return Driver(taken, sessions).run()
+
+
+def _engine(config: DriverConfig, *, is_standby: bool) -> SparkEngine:
+    if config.connect is None:
+        return ClassicEngine()
+    claim = config.claim
+    incarnation = claim.incarnation + (1 if is_standby else 0)
+    name = SessionName(claim.run_uid, claim.group, incarnation, is_standby)
+    return ConnectEngine(config.connect, name, _address(config.connect, config.server))
+
+
+def _address(target: ConnectTarget, recipe: ServerRecipe | None) -> Address:
+    if recipe is not None:
+        return ServerClient(recipe).connected
+    url = target.url
+    assert url is not None
+    return lambda _: (url, target.token)

@@ -1,0 +1,238 @@
+"""Starting a driver's process on this machine: its folder filled, spark-submit started in a session of its own. Where the
+group needs no Spark, or is a client of a Spark Connect server, the driver is Python alone (ADR-119)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch import (
+    driver_files,
+    private_files,
+    processes,
+    shared_server,
+    spark_connect,
+    spark_submit,
+)
+from airflow_logio.launch.bundle import needs_spark
+from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_log import LOG_NAME
+from airflow_logio.launch.forked_drivers import ForkServer
+from airflow_logio.launch.private_files import CONFIG_NAME, KEYTAB_NAME
+from airflow_logio.launch.processes import APPLICATION
+from airflow_logio.launch.shared_server import ServerRecipe
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.spark.connect_engine import ConnectTarget
+from airflow_logio.store.records import DriverIdentity
+
+log = logging.getLogger(__name__)
+
+SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+"""With these pyspark starts a JVM for a program that was not started by one."""
+DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
+OF_EACH = (spark_submit.JAVA_OPTIONS, SUBMIT_ARGUMENTS)
+"""Variables that name a driver's own folder. Nothing reads them before a JVM is started."""
+OF_PYTHON = frozenset(("spark.submit.pyFiles", "spark.pyspark.python", "spark.pyspark.driver.python"))
+"""Properties of Spark that say which Python a driver is, and what it imports."""
+MODULES = "py_files"
+"""Folder of modules that came as single files."""
+STANDBY = "--standby"
+"""Option of the application: it is to wait for the death of the driver whose claim it is given."""
+_LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
+"""A shell that ends at once: what it started is then nobody's child. Who ends a driver ends the driver's children, too."""
+
+
+_children: list[subprocess.Popen[bytes]] = []
+"""Started here, and not yet seen to have ended."""
+
+
+def start_driver(
+    folder: Path,
+    config: DriverConfig,
+    settings: SparkSettings,
+    conf: Mapping[str, str],
+    code: CodeBundle,
+    name: str,
+    forks: ForkServer | None = None,
+) -> DriverIdentity | None:
+    """Start a driver in an empty `folder`, which gets code, configuration and log; returns who it is, or the spark-submit
+    that becomes its JVM, or None if it has ended already. `forks` starts it, if it can.
+
+    Raises `ConfigurationError`, and OSError if the files cannot be written.
+    """
+    reap()
+    config, bundle = _with_code(folder, config, code)
+    with _started(folder):
+        settings = with_keytab(settings, folder / KEYTAB_NAME)
+        environment = _environment(folder, config, settings, conf, bundle, name)
+        command = _command(folder, config, settings, conf, bundle, name)
+        if forks is not None:
+            forked = forks.start(command, environment, folder, LOG_NAME, own=OF_EACH)
+            if forked is not None:
+                return forked
+            if not (folder / CONFIG_NAME).exists():  # a driver took it, and was ended
+                _command(folder, config, settings, conf, bundle, name)
+        with (folder / LOG_NAME).open("ab") as output:  # at its end, wherever that is after a rotation
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+    _children.append(process)
+    return processes.identity_of(process.pid)
+
+
+def fork_server(settings: SparkSettings, pipeline: Pipeline, groups: Iterable[str]) -> ForkServer | None:
+    """One for the first drivers of these groups and all later ones, if some of them can be forked on this machine."""
+    environment = spark_submit.environment(settings)
+    is_possible = sys.platform == "linux" and environment[DRIVER_PYTHON] == sys.executable
+    if not (is_possible and any(is_forked(settings, pipeline, group) for group in groups)):
+        return None
+    try:
+        return ForkServer(environment)
+    except OSError as error:
+        log.warning("drivers are started one by one, because they cannot be forked: %s", error)
+        return None
+
+
+def is_forked(settings: SparkSettings, pipeline: Pipeline, group: str) -> bool:
+    """Whether drivers of the group are Python alone, where nothing but its operators decides."""
+    return spark_connect.is_client(settings) or not needs_spark(pipeline, group)
+
+
+def reap() -> None:
+    """A launcher that keeps running collects its ended processes; nothing waits for the others."""
+    _children[:] = [child for child in _children if child.poll() is None]
+
+
+def start_standby(
+    folder: Path, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle, name: str
+) -> int:
+    """As `start_driver`, for a process that waits, and is no child of this one; returns its pid."""
+    config, bundle = _with_code(folder, config, code)
+    with _started(folder):
+        settings = with_keytab(settings, folder / KEYTAB_NAME)
+        command = _command(folder, config, settings, conf, bundle, name)
+        shell = subprocess.run(
+            ["/bin/sh", "-c", _LEFT_BEHIND, "sh", *command, STANDBY],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=_environment(folder, config, settings, conf, bundle, name),
+            cwd=folder,
+            start_new_session=True,
+            check=True,
+        )
+        return int(shell.stdout)
+
+
+def _command(
+    folder: Path,
+    config: DriverConfig,
+    settings: SparkSettings,
+    conf: Mapping[str, str],
+    bundle: Path | None,
+    name: str,
+) -> list[str]:
+    """How a driver is started, whose configuration is written now."""
+    if spark_connect.is_client(settings):
+        recipe = server_recipe(folder.parents[1], settings, key=config.log_url) if settings.connect else None
+        config = replace(config, connect=_target(config, settings, conf, bundle), server=recipe)
+        return _python(settings, _written(config, folder))
+    if _is_python_alone(config, settings, conf):
+        return _python(settings, _written(config, folder))
+    config = replace(config, has_jvm=True)
+    return spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
+
+
+def _python(settings: SparkSettings, config: Path) -> list[str]:
+    """Nothing secret is in it."""
+    return [spark_submit.environment(settings)[DRIVER_PYTHON], str(APPLICATION), "--config", str(config)]
+
+
+def _is_python_alone(config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> bool:
+    """The group needs no Spark, and its driver nothing that only spark-submit understands."""
+    is_fetched = any("://" in file for file in (settings.py_files or "").split(","))
+    return not (config.needs_spark or is_fetched or OF_PYTHON & conf.keys())
+
+
+def _environment(
+    folder: Path, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], bundle: Path | None, name: str
+) -> dict[str, str]:
+    """Of a driver. What spark-submit does for its own is done here for one of Python alone: it imports `py_files`, and a
+    session that a function makes for itself has the settings of the launch."""
+    found = spark_submit.environment(settings, folder / driver_files.SCRATCH)
+    is_client = spark_connect.is_client(settings)
+    if not is_client and not _is_python_alone(config, settings, conf):
+        return found
+    if settings.py_files:
+        modules = spark_connect.importable(folder / MODULES, settings.py_files)
+        found["PYTHONPATH"] = os.pathsep.join([*modules, *filter(None, [found.get("PYTHONPATH")])])
+    if not is_client:
+        found[SUBMIT_ARGUMENTS] = spark_submit.shell_arguments(settings, conf, name, bundle)
+    return found
+
+
+def _target(
+    config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], bundle: Path | None
+) -> ConnectTarget:
+    files = (*spark_connect.files_of(settings.py_files), *([str(bundle)] if bundle else []))
+    ours = tuple(sorted({*spark_submit.BATCH_CONF, *spark_submit.FRAMES_CONF} - settings.conf.keys()))
+    user = f"logio-{config.module.rpartition('.')[2]}-{config.attr}"
+    return ConnectTarget(None if settings.connect else settings.master, user, conf, ours, files, settings.token)
+
+
+def server_recipe(run_folder: Path, settings: SparkSettings, key: str) -> ServerRecipe:
+    """The server that drivers of a run with these settings have on this machine. `key` as in `folder_of`."""
+    command = spark_submit.server_command(settings)
+    folder = shared_server.folder_of(run_folder, command, spark_submit.server_environment(settings), key)
+    return ServerRecipe(str(folder), command, spark_submit.server_environment(settings, folder / driver_files.SCRATCH))
+
+
+def _with_code(folder: Path, config: DriverConfig, code: CodeBundle) -> tuple[DriverConfig, Path | None]:
+    """The configuration of a driver that imports the code from its own folder, and the zip file for executors."""
+    (folder / driver_files.SCRATCH).mkdir()
+    if not code.is_shipped:
+        return config, None
+    code.write(folder / "code")
+    bundle = folder / "bundle.zip"
+    bundle.write_bytes(code.archive())
+    return replace(config, bundle_root=str(folder / "code")), bundle
+
+
+def _written(config: DriverConfig, folder: Path) -> Path:
+    path = folder / CONFIG_NAME
+    config.write(path)
+    return path
+
+
+@contextmanager
+def _started(folder: Path) -> Iterator[None]:
+    """No file with secrets is left behind by a process that was not started."""
+    try:
+        yield
+    except BaseException as error:
+        private_files.discard_under(folder)
+        if isinstance(error, OSError | subprocess.SubprocessError):
+            raise ConfigurationError(f"the driver could not be started: {error}") from error
+        raise
+
+
+def with_keytab(settings: SparkSettings, path: Path) -> SparkSettings:
+    """A keytab that came with the connection goes to where spark-submit can read it, and nothing else."""
+    if settings.keytab_content is None:
+        return settings
+    private_files.create(path, settings.keytab_content)
+    return replace(settings, keytab=str(path), keytab_content=None)

@@ -1,0 +1,266 @@
+"""Launching the driver of a group (design D10): claim in the log, then spark-submit. Short; it waits for nothing.
+
+The claim comes first: the incarnation exists, and the old driver is fenced, before any new process does. Dead after the
+claim: the launch state's deadline passes and the group is dead. Dead after spark-submit was started: the driver registers
+by itself. Two launchers at once: one claim fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_logio.dataflow import variables
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import Fenced, LogioError, ProtocolViolation, UnknownRun
+from airflow_logio.launch import driver_files, driver_process, private_files, processes, spark_submit
+from airflow_logio.launch.bundle import PipelineRef, has_frames, needs_spark
+from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.launch.driver_config import DriverConfig, StandbyRecipe
+from airflow_logio.launch.driver_log import LOG_NAME
+from airflow_logio.launch.forked_drivers import ForkServer
+from airflow_logio.launch.kept_code import code_for, own_pipeline
+from airflow_logio.launch.output_parts import add_rest
+from airflow_logio.launch.redaction import Redaction
+from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Run
+from airflow_logio.systems.payloads import payload_root
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A driver on its way: the process of spark-submit, and where its output goes."""
+
+    identity: DriverIdentity | None
+    log_path: str | None
+
+
+class Launcher(ABC):
+    """Port: how a claimed driver becomes a process somewhere."""
+
+    @abstractmethod
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
+        """Start spark-submit and return; must not wait for the driver. The driver imports `code`, or, if that is not
+        shipped, from `config.bundle_root`. Raises `ConfigurationError`."""
+
+    def check(self, settings: SparkSettings) -> None:
+        """Refuse what cannot work before anything is claimed or started. Raises `ConfigurationError`."""
+        spark_submit.check(settings)
+
+    def tidy_up(self, store: LogStore) -> int:
+        """Remove what drivers of ended runs have left on this machine; returns of how many. Raises `LogioError`."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProcessLauncher(Launcher):
+    """The driver is a process of this machine, in a session of its own: it survives the process that launched it.
+
+    `work_dir` gets a private folder per incarnation: the bundle, the driver's log, and for a moment its configuration.
+    """
+
+    work_dir: Path
+    forks: ForkServer | None = None
+    """Starts drivers of Python alone faster; its owner ends it."""
+
+    def launch(
+        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
+    ) -> Launched:
+        folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
+        folder.mkdir(parents=True, mode=0o700)
+        private_files.discard_under(folder.parent)
+        driver_files.discard_earlier(folder.parent, claim.incarnation)
+        log.info("group %s, incarnation %d: starting, output in %s", claim.group, claim.incarnation, folder / LOG_NAME)
+        name = application_name(claim)
+        started = driver_process.start_driver(folder, config, settings, conf, code, name, self.forks)
+        return Launched(started, str(folder / LOG_NAME))
+
+    def tidy_up(self, store: LogStore) -> int:
+        return driver_files.discard_runs(
+            self.work_dir,
+            ended=lambda: {run.uid for run in store.removable(driver_files.KEPT_SECONDS)},
+            is_known=lambda uid: _is_known(store, uid),
+        )
+
+
+def _is_known(store: LogStore, uid: str) -> bool:
+    try:
+        return store.find_run(uid).uid == uid
+    except UnknownRun:
+        return False
+
+
+def application_name(claim: Claim) -> str:
+    """What an application is called to which nothing else gives a name."""
+    return f"logio {claim.group} {claim.run_uid[:8]}/{claim.incarnation}"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchContext:
+    """What launches of a run's groups have in common."""
+
+    store: LogStore
+    log_url: str
+    run: Run
+    pipeline: Pipeline
+    ref: PipelineRef
+    connections: Mapping[str, str]
+    """The pipeline's connection name → URL."""
+    launcher: Launcher
+    settings: SparkSettings = field(default_factory=SparkSettings)
+    payloads: str | None = None
+    """Root of the payload store as the deployment configures it; by default that of the log, if it has one."""
+    end_old_drivers: bool = True
+    """Off only in tests of zombies: fencing alone must hold."""
+    code: int = 0
+    """The number of the code that `pipeline` is of. A group that has another one gets Spark properties and environment of its
+    own."""
+    own: frozenset[str] = frozenset()
+    """Groups and replicas of whose task this is. What has a place of its own is launched by nothing else."""
+
+
+def launch_group(
+    context: LaunchContext,
+    group: str,
+    *,
+    expected: int,
+    reason: str,
+    by_user: bool = False,
+    request_id: int | None = None,
+) -> Claim:
+    """Claim incarnation ``expected + 1`` of a group, end what is left of the old driver, and launch the new one.
+
+    `request_id` names the request to scale for which it is launched. Raises `Fenced` (another process claimed it),
+    `BudgetSpent` (parked), `ProtocolViolation` (also: that request is settled, or it is its own task's to launch it),
+    `ConfigurationError`.
+    """
+    context.launcher.check(context.settings)
+    spark_submit.check_group(context.settings, context.pipeline, group)
+    status = context.store.group(context.run.run_id, group)
+    by_person = by_user and request_id is None  # chooses the place, too
+    if status.own_place and not (group in context.own or by_person):
+        raise ProtocolViolation(
+            f"group {group!r} is launched by its own task only, which has a queue, a pool or an executor of its own; if that "
+            f"task of DAG run {context.run.spec.key.dag_run_id} has ended, clear it"
+        )
+    try:
+        return _launch(context, status, expected, reason, by_user=by_user, request_id=request_id)
+    finally:
+        _keep_last_output(context, status)
+
+
+def _launch(
+    context: LaunchContext, status: GroupStatus, expected: int, reason: str, *, by_user: bool, request_id: int | None
+) -> Claim:
+    group = status.group
+    if status.incarnation != expected:
+        # Before anything is ended: what runs now is the driver of another launcher.
+        raise Fenced(
+            f"group {group!r} was claimed by another process: incarnation {status.incarnation}, expected {expected}"
+        )
+    check_claim(group, status.state, by_user=by_user)
+    own = _own(context, status.code)
+    if context.store.ends_old_driver_first:
+        _end_old_driver(context, status)
+    claim = context.store.claim(
+        context.run.run_id, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+    )
+    if not context.store.ends_old_driver_first:
+        _end_old_driver(context, status)
+    try:
+        if claim.code != status.code:  # a person has just taken other code
+            own = _own(context, claim.code)
+        frames = has_frames(own.pipeline, group)
+        defined = own.pipeline.group_of(group)
+        conf = context.settings.effective_conf(defined.spark, frames=frames)
+        config = DriverConfig(
+            context.log_url,
+            claim,
+            context.ref.module,
+            context.ref.attr,
+            str(context.ref.bundle_root),
+            dict(context.connections),
+            payload_root(context.log_url, context.payloads),
+            needs_spark(own.pipeline, group),
+            frames,
+            own.environment,
+            StandbyRecipe(context.settings, conf) if defined.standby else None,
+        )
+        log.info("group %s, incarnation %d: code %d, digest %s", group, claim.incarnation, claim.code, own.code.digest)
+        launched = context.launcher.launch(claim, config, context.settings, conf, own.code)
+    except Exception as error:
+        context.store.declare_dead(_ref(claim), f"launch failed: {error}")
+        raise
+    context.store.submitted(claim, log_path=launched.log_path, launcher=launched.identity)
+    if not claim.recovery:
+        _tidy_up(context)
+    return claim
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a driver is launched with that depends on the code of its group."""
+
+    code: CodeBundle
+    pipeline: Pipeline
+    environment: Mapping[str, str]
+
+
+def _own(context: LaunchContext, number: int) -> _Own:
+    """Raises `ConfigurationError`."""
+    code = code_for(context.store, context.run, context.ref, number)
+    pipeline = context.pipeline
+    if number != context.code:
+        pipeline = own_pipeline(context.store, context.run, context.ref, number, pipeline)
+    return _Own(code, pipeline, environment_of(pipeline, context.settings))
+
+
+def _tidy_up(context: LaunchContext) -> None:
+    try:
+        context.launcher.tidy_up(context.store)
+    except LogioError as error:
+        log.warning("files of earlier runs' drivers were not removed (`logio gc` does it): %s", error)
+
+
+def environment_of(pipeline: Pipeline, settings: SparkSettings) -> dict[str, str]:
+    """The variables that a pipeline names, from this process or the launch's settings. Raises `ConfigurationError`."""
+    return variables.values(pipeline.name, pipeline.environment, {**os.environ, **settings.env_vars})
+
+
+def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:
+    """End what the last incarnation left on this machine; elsewhere it is fenced only."""
+    if not context.end_old_drivers or status.identity is None or status.state is GroupState.NEW:
+        return
+    left = processes.driver_processes(status.identity)
+    if left:
+        log.warning("group %s: ending old driver processes %s", status.group, [process.pid for process in left])
+        processes.end(status.identity)
+
+
+def _keep_last_output(context: LaunchContext, status: GroupStatus) -> None:
+    """Send what a driver of this machine printed before it ended, and could not send. Never raises: it is a courtesy."""
+    if status.log_path is None or status.state in ALIVE:
+        return
+    ref = GroupRef(context.run.run_id, status.group, status.incarnation)
+    try:
+        path = Path(status.log_path)
+        if path.is_file():
+            environment = {**os.environ, **context.settings.env_vars}
+            redaction = Redaction((context.log_url, *context.connections.values()), context.payloads, environment)
+            add_rest(context.store.output, ref, path, processes.this_host(), redaction)
+    except Exception as error:
+        log.warning("the last lines of group %s, incarnation %d, are not kept: %s", ref.group, ref.incarnation, error)
+
+
+def _ref(claim: Claim) -> GroupRef:
+    return GroupRef(claim.run_id, claim.group, claim.incarnation)

@@ -1,0 +1,89 @@
+"""What a driver prints, without its secrets: those that it was given, and what looks like one.
+
+The patterns take linear time: they run while the driver works, and nothing else of its Python runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote
+
+import sqlalchemy as sa
+
+from airflow_logio.systems.payloads.roots import secrets_of
+
+LEAST_LENGTH = 5
+"""Letters of a shorter secret stand in many words. In a URL, or behind its name, it is hidden all the same."""
+HIDDEN = "***"
+ORDINARY = frozenset(
+    {"admin", "airflow", "changeme", "default", "false", "guest", "localhost", "logio", "password", "postgres"}
+    | {"secret", "spark", "token", "user", "warehouse"}
+)
+"""Values that stand in many lines where they are no secret."""
+
+_WORD = (
+    r"(?i:pass(?:word|wd|phrase)|(?<=_)pass|secret|token|credential|keytab"
+    r"|(?:api|access|account|private|fernet|encryption)[._\-]?key)s?(?![a-z])"
+)
+_NAME = re.compile(_WORD)
+_PLAIN = r"[\w.\-]{0,64}"
+_VALUE = r"(?P<value>\"[^\"\n]{0,4096}\"|'[^'\n]{0,4096}'|\S{1,4096})"
+_ASSIGNED = re.compile(
+    rf"(?<![\w.\-])(?P<name>{_PLAIN}?{_WORD}{_PLAIN}[\"']?(?:[ \t]{{0,8}}[=:][ \t]{{0,8}}|,(?=\S))){_VALUE}"
+)
+_OPTION = re.compile(rf"(?<![\w.\-])(?P<name>--{_PLAIN}?{_WORD}{_PLAIN}[ \t]{{1,8}}){_VALUE}")
+_NO_SECRET = re.compile(r"[\"']?(?:[+\-]?[\d.,_]+%?|none|null|true|false)[\"',;)\]}]{0,4}", re.IGNORECASE)
+_IN_URL = re.compile(r"(://[^/\s:@]{0,256}:)[^/\s@]{1,256}@")
+_BEARER = re.compile(r"(?i:\b(bearer|basic)) +[\w.~+/=\-]{8,4096}")
+
+
+class Redaction:
+    """`urls` of databases may hold passwords, the `root` of a payload store, too; variables of `environment` are secrets if
+    their names sound like it. Never raises: what cannot be read as a URL holds nothing that is known."""
+
+    def __init__(
+        self, urls: Iterable[str], root: str | None = None, environment: Mapping[str, Any] | None = None
+    ) -> None:
+        found = {secret for url in urls for secret in _secrets(url)}
+        found.update(secrets_of(root or ""))
+        found |= {
+            str(value) for name, value in (environment or {}).items() if _NAME.search(name) and _is_secret(str(value))
+        }
+        found |= {quote(secret, safe="") for secret in found}
+        known = {one for one in found if len(one) >= LEAST_LENGTH and one.lower() not in ORDINARY}
+        # The longest first: one may be a part of another.
+        alternatives = "|".join(re.escape(one) for one in sorted(known, key=len, reverse=True))
+        self._known = re.compile(alternatives) if known else None
+
+    def of(self, text: str) -> str:
+        """Whole lines, with *** for each secret."""
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
+        text = _BEARER.sub(rf"\1 {HIDDEN}", text)
+        return _ASSIGNED.sub(_hidden, _OPTION.sub(_hidden, text))
+
+
+def _hidden(found: re.Match[str]) -> str:
+    name, value = found["name"], found["value"]
+    if _NO_SECRET.fullmatch(value):
+        return found[0]
+    quoted = value[0] if value[0] in "\"'" and value[-1] == value[0] and len(value) > 1 else ""
+    return f"{name}{quoted}{HIDDEN}{quoted}"
+
+
+def _is_secret(value: str) -> bool:
+    """A variable may sound like a secret, and hold a switch, a number or the path of a file."""
+    return not (_NO_SECRET.fullmatch(value) or value.startswith(("/", "~", "airflow.")))
+
+
+def _secrets(url: str) -> list[str]:
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        return []
+    password = str(parsed.password or "")
+    named = [value for name, value in parse_qsl(url.partition("?")[2]) if _NAME.search(name)]
+    return [one for one in (password, unquote(password), *named) if one]

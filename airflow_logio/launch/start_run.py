@@ -1,0 +1,180 @@
+"""Starting a run: everything that can be wrong is checked before the log knows of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_logio.dataflow.operators import SourceOperator
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch.bundle import PipelineRef, has_frames
+from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease, RecoveryBudget
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.records import (
+    REPLAY_SECONDS,
+    BacklogBound,
+    OperatorShape,
+    ReplicatedShape,
+    RunKey,
+    RunSpec,
+    ScopeShape,
+    Supervision,
+)
+from airflow_logio.systems.payloads.roots import HOW_TO_CONFIGURE, check_shared
+
+SHORTEST_LEASE = 4 * BEAT_SECONDS
+
+
+def run_spec(
+    pipeline: Pipeline,
+    ref: PipelineRef,
+    *,
+    dag_id: str,
+    dag_run_id: str,
+    params: Mapping[str, Any],
+    connections: Mapping[str, str],
+    budget: RecoveryBudget | None = None,
+    lease: Lease | None = None,
+    backlog: BacklogBound | None = None,
+    hold_sources: bool = False,
+    replay_seconds: float | None = None,
+    payloads: str | None = None,
+    supervision: Supervision = Supervision.PROCESS,
+    code: CodeBundle | None = None,
+    spark: Mapping[str, Any] | None = None,
+) -> RunSpec:
+    """The description of a run, checked: parameters, connections (name → connection id), readable sources.
+
+    `replay_seconds` is by default `REPLAY_SECONDS`. `payloads` is the root of the deployment's payload store
+    (`payload_root`); it is not part of the description. `code` is what drivers will import: give it to `start_run`, too.
+    `spark` is kept for later launches; it holds no secrets.
+
+    Raises `ConfigurationError` or `PipelineDefinitionError`, naming what is wrong.
+    """
+    checked = pipeline.check_params(params)
+    missing = [name for name in pipeline.connections if name not in connections]
+    unknown = [name for name in connections if name not in pipeline.connections]
+    if missing or unknown:
+        raise ConfigurationError(
+            f"pipeline {pipeline.name!r} needs connections {list(pipeline.connections)}: "
+            f"{'missing ' + ', '.join(missing) if missing else 'unknown ' + ', '.join(unknown)}"
+        )
+    check_replay_seconds(replay_seconds)
+    sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
+    _check_storable(pipeline, sources, payloads)
+    _check_shared(pipeline, payloads)
+    actions = {name: source.action(checked) for name, source in sources.items()}
+    fingerprint = pipeline.fingerprint()
+    return RunSpec(
+        key=RunKey(pipeline.name, dag_id, dag_run_id),
+        pipeline_ref=str(ref),
+        bundle_root=str(ref.bundle_root),
+        groups=pipeline.applications,
+        params=checked,
+        connections=dict(connections),
+        graph_fingerprint=fingerprint["graph"],
+        code_fingerprint=fingerprint["code"],
+        graph=pipeline.describe(),
+        budget=budget or RecoveryBudget(),
+        lease=lease or Lease(),
+        actions=actions,
+        backlog=backlog or BacklogBound(),
+        hold_sources=hold_sources,
+        replay_seconds=REPLAY_SECONDS if replay_seconds is None else float(replay_seconds),
+        operators=operator_shapes(pipeline),
+        scopes=tuple(
+            ScopeShape(str(scope.start), str(scope.target), scope.retention_seconds) for scope in pipeline.scopes
+        ),
+        supervision=supervision,
+        replicated=replicated_shapes(pipeline),
+        code_digest=None if code is None else code.digest,
+        spark=dict(spark or {}),
+    )
+
+
+def check_replay_seconds(seconds: float | None) -> None:
+    """Raises `ConfigurationError`. None is the default."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ConfigurationError(
+            f"replay_seconds is {seconds!r}; give seconds, more than 0: for so long what an external system is asked is "
+            "asked again while it is unavailable, then the group is parked"
+        )
+
+
+def lease_of(seconds: float | None, launch_seconds: float | None) -> Lease:
+    """The lease of a run's drivers; None is the default of `Lease`. Raises `ConfigurationError`.
+
+    A watcher looks about once per second, and a busy machine delays heartbeats: a lease of only a few heartbeats would
+    end drivers that are alive.
+    """
+    default = Lease()
+    given = {
+        "lease_seconds": (seconds, default.seconds, "a driver without a heartbeat for that long is dead"),
+        "launch_seconds": (
+            launch_seconds,
+            default.launch_seconds,
+            "a driver must register within that time after its launch",
+        ),
+    }
+    values = []
+    for name, (value, usual, meaning) in given.items():
+        if value is None:
+            values.append(usual)
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_LEASE <= value < math.inf:
+            raise ConfigurationError(
+                f"{name} is {value!r}; give seconds, {SHORTEST_LEASE:g} or more ({usual:g} by default): {meaning}"
+            )
+        values.append(float(value))
+    return Lease(*values)
+
+
+def _check_storable(pipeline: Pipeline, sources: Mapping[str, SourceOperator], payloads: str | None) -> None:
+    stored = [name for name, source in sources.items() if not source.replayable]
+    if stored and payloads is None:
+        raise ConfigurationError(
+            f"source {stored[0]!r} of pipeline {pipeline.name!r} cannot be replayed: the effect of its reads must be stored "
+            f"outside the log before it is used, and this deployment has no payload store. To give it one, {HOW_TO_CONFIGURE}"
+        )
+
+
+def _check_shared(pipeline: Pipeline, payloads: str | None) -> None:
+    name = next((name for name in pipeline.groups if has_frames(pipeline, name)), None)
+    if name is None:
+        return
+    if payloads is None:
+        raise ConfigurationError(
+            f"group {name!r} of pipeline {pipeline.name!r} has operators of mode 'dataframe': their records are in files "
+            f"outside the log, and this deployment has no payload store. To give it one, {HOW_TO_CONFIGURE}"
+        )
+    check_shared(payloads)
+
+
+def operator_shapes(pipeline: Pipeline) -> dict[str, OperatorShape]:
+    """The graph of a pipeline as a run remembers it, in topological order."""
+    shapes = {}
+    for name, operator in pipeline.operators.items():
+        inside, outside = pipeline.lineage_ports(name)
+        shapes[name] = OperatorShape(
+            group=pipeline.home(name),
+            inputs={port: str(pipeline.sender(Port(name, port))) for port in operator.inputs},
+            outputs=tuple(operator.outputs),
+            lineage_in=tuple(sorted(inside)),
+            lineage_out=tuple(sorted(outside)),
+            lineage_starts=tuple(sorted(pipeline.lineage_starts(name))),
+            rules=operator.record_rules(),
+        )
+    return shapes
+
+
+def replicated_shapes(pipeline: Pipeline) -> dict[str, ReplicatedShape]:
+    """Its replicated groups as a run remembers them."""
+    return {
+        name: ReplicatedShape(one.replicas, one.slots, one.initial, one.least)
+        for name, one in pipeline.replicated.items()
+    }

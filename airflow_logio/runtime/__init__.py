@@ -1,1 +1,0 @@
-"""What runs inside a Spark driver, and what launches and watches one. Needs no Airflow."""

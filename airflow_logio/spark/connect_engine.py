@@ -1,0 +1,284 @@
+"""A session of a Spark Connect server, which has its JVM, executors and compiled code already (ADR-116).
+
+Each incarnation of a group has a session of its own, whose number follows from it: the next driver closes it, with the jobs
+that still run in it. A server refuses a session that was closed, so what a zombie sends then is not done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, SparkLost
+from airflow_logio.spark.engine import SparkEngine
+from airflow_logio.store.load_records import SparkApplication
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 0.5
+KEPT_SECONDS = 300.0
+"""A server closes a session of which it has not heard for an hour."""
+_RETRIES: Mapping[str, int] = {"max_retries": 5, "initial_backoff": 50, "max_backoff": 1_000, "jitter": 50}
+"""Of one request, in milliseconds: about two seconds. pyspark would try for ten minutes."""
+_APPLICATION = "spark.app.id"
+ANSWER_SECONDS = 30.0
+"""A server that is asked something small has answered by then, or is taken for lost."""
+_STOPPED = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
+"""What the server says of jobs when its application has ended: it answers, and will not work again."""
+EARLIER = 3
+"""The sessions of so many incarnations are closed: one of them may have died before it closed the last one's."""
+_CLOSED, _REFUSED = "SESSION_CLOSED", ("UNAUTHENTICATED", "PERMISSION_DENIED")
+_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
+_NAMESPACE = uuid.UUID("5f0c46d7-63a4-4d8a-8f5c-6a9d2b1e7c30")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectTarget:
+    """The server, and what each session has. `conf` are properties of ``spark.sql``, `ours` those of them that a user has
+    not asked for, and which an older server may not know."""
+
+    url: str | None
+    """Of an existing server; None if the drivers of the run have one of their own."""
+    user: str
+    """Whose sessions these are, where the URL does not say it."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    ours: Sequence[str] = ()
+    py_files: Sequence[str] = ()
+    """Python files that tasks import, each a .py or .zip."""
+    token: str | None = field(default=None, repr=False)
+
+
+Address = Callable[[bool], tuple[str, str | None]]
+"""Address and token of a server; asked with whether the application of the last one has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionName:
+    """Of which incarnation of a group a session is; one that stands by is not yet the driver."""
+
+    run_uid: str
+    group: str
+    incarnation: int
+    is_standby: bool = False
+
+    def number(self) -> str:
+        """The session's UUID."""
+        kind = "standby" if self.is_standby else "driver"
+        return str(uuid.uuid5(_NAMESPACE, f"{self.run_uid}/{self.group}/{self.incarnation}/{kind}"))
+
+
+class ConnectEngine(SparkEngine):
+    """As `SparkEngine`. Raises `ConfigurationError` where the server refuses token, settings or code, and
+    `ExternalUnavailable` if it does not answer for `patience`."""
+
+    def __init__(self, target: ConnectTarget, name: SessionName, address: Address) -> None:
+        """`address` says where the server is, and its token; it may have to start it. It is told whether the last server's
+        application has ended."""
+        self._target = target
+        self._name = name
+        self._address = address
+        self._plans: Any = None
+        self._found: dict[str, list[str]] = {}
+        self._has_ended = False
+        self._stopped = threading.Event()
+
+    def import_spark(self) -> None:
+        """As `SparkEngine`. From now on functions of pyspark.sql mean those of Connect, also where the author's module uses
+        them when it is imported."""
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        # pyspark warns of every pandas that is newer than itself; nothing here uses it.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+        import pyspark.sql.connect.session  # noqa: F401
+
+        from airflow_logio.spark.connect_channels import ExecutedPlans
+
+        self._plans = ExecutedPlans()
+
+    def made(self) -> Any:
+        """As `SparkEngine`. Waits for a server that does not answer."""
+        session, url = self._answering()
+        session.interruptAll()  # jobs of the last epoch, if this session was lost on the way only
+        for name, value in self._target.conf.items():
+            self._set(session, name, value, url)
+        if self._target.py_files:
+            session.addArtifacts(*self._target.py_files, pyfile=True)
+        self._stopped.set()  # an earlier session is lost
+        self._stopped = threading.Event()
+        keep = threading.Thread(target=_kept, args=(session, self._stopped), name="logio-spark-kept", daemon=True)
+        keep.start()
+        return session
+
+    def _answering(self) -> tuple[Any, str]:
+        """A session that has answered, and where it is."""
+        begun = time.monotonic()
+        while True:
+            address = self._address(self._has_ended)
+            self._has_ended = False
+            session = self._opened(address, self._name, self._plans)
+            try:
+                session.conf.get(_APPLICATION)
+                return session, address[0]
+            except Exception as error:
+                _check_answer(error, address[0])
+                if time.monotonic() >= begun + self.patience:
+                    raise ExternalUnavailable(
+                        f"the Spark Connect server {address[0]} has not answered for {self.patience:.0f} s: "
+                        f"{_first_line(error)}. Start it, or correct its address; then `logio retry` resumes the group"
+                    ) from error
+            time.sleep(AGAIN_SECONDS)
+
+    def application(self, session: Any) -> SparkApplication | None:
+        """As `SparkEngine`: the server's. It does not say where its UI is."""
+        try:
+            keeps = str(session.conf.get("spark.eventLog.enabled", "false")).lower() == "true"
+            return SparkApplication(str(session.conf.get(_APPLICATION)), None, keeps)
+        except Exception as error:
+            log.debug("the server does not say what it is: %s", error)
+            return None
+
+    def enter(self, session: Any, job_group: str, description: str) -> None:
+        """As `SparkEngine`, as a tag. There are no descriptions and no pools: the server's own pool decides."""
+        session.clearTags()
+        session.addTag(job_group)
+
+    @contextmanager
+    def apart(self, session: Any, job_group: str) -> Iterator[None]:
+        """As `SparkEngine`."""
+        before = session.getTags()
+        session.clearTags()
+        session.addTag(job_group)
+        self._found[job_group] = []
+        try:
+            with self._plans.noting(self._found[job_group]):
+                yield
+        finally:
+            session.clearTags()
+            for tag in before:
+                session.addTag(tag)
+
+    def cancel(self, session: Any, job_groups: Sequence[str]) -> None:
+        """As `SparkEngine`."""
+        for group in job_groups:
+            session.interruptTag(group)
+
+    def actions(self, job_group: str, session: Any) -> Sequence[str]:
+        """As `SparkEngine`. What the server does to find the columns of a DataFrame, `pivot` without values included, is
+        no action here."""
+        return self._found.pop(job_group, [])
+
+    def is_lost(self, session: Any, error: BaseException) -> bool:
+        """As `SparkEngine`: the server, or this session of it."""
+        if isinstance(error, ConnectionError | EOFError):
+            return True
+        if any(said in str(error) for said in _STOPPED):
+            self._has_ended = True
+            return True
+        return not _answers(session)
+
+    def may_return(self) -> bool:
+        """As `SparkEngine`: a server is started again."""
+        return True
+
+    def end_earlier(self) -> None:
+        """As `SparkEngine`: close the sessions of the last incarnations, with the jobs that run in them."""
+        incarnation = self._name.incarnation
+        for last, is_standby in itertools.product(range(max(1, incarnation - EARLIER), incarnation), (False, True)):
+            earlier = SessionName(self._name.run_uid, self._name.group, last, is_standby)
+            try:
+                session = self._opened(self._address(False), earlier, None)
+                session.conf.get(_APPLICATION)  # a server remembers the end of those only that it had
+                session.stop()
+            except Exception as error:
+                log.debug("a session of incarnation %d is not closed: %s", last, error)
+
+    def stop(self, session: Any) -> None:
+        """As `SparkEngine`. A server that does not answer closes the session when it has not heard of it for an hour."""
+        self._stopped.set()
+        with suppress(Exception):
+            session.stop()
+
+    def _opened(self, address: tuple[str, str | None], name: SessionName, plans: Any) -> Any:
+        """The client of a session; nothing is sent yet."""
+        url, token = address
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+        from pyspark.sql.connect.session import SparkSession
+
+        from airflow_logio.spark import connect_channels
+
+        builder = connect_channels.builder(url)
+        builder.set("session_id", name.number())
+        if builder.userId is None:
+            builder.set("user_id", self._target.user)
+        if token is not None:
+            builder.set("token", token)
+        if plans is not None:
+            builder.add_interceptor(plans)
+        session = SparkSession.builder.channelBuilder(builder).create() if plans else SparkSession(builder)
+        session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
+        return session
+
+    def _set(self, session: Any, name: str, value: str, url: str) -> None:
+        try:
+            session.conf.set(name, value)
+        except Exception as error:
+            if self.is_lost(session, error):
+                raise
+            if name in self._target.ours:
+                log.debug("the server does not take %s: %s", name, error)
+                return
+            raise ConfigurationError(
+                f"the Spark Connect server {url} does not take {name}={value} for a session: "
+                f"{_first_line(error)}. Set it where the server is started, or leave it out"
+            ) from error
+
+
+def _kept(session: Any, stopped: threading.Event) -> None:
+    while not stopped.wait(KEPT_SECONDS):
+        with suppress(Exception):  # who needs the server finds out
+            session.conf.get(_APPLICATION)
+
+
+def _answers(session: Any) -> bool:
+    """Whether the server answers within `ANSWER_SECONDS`; the thread that waits longer is left to itself."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            session.conf.get(_APPLICATION)
+            answered.set()
+        except Exception as silence:
+            log.debug("the server does not answer: %s", silence)
+
+    asking = threading.Thread(target=ask, name="logio-spark-asked", daemon=True)
+    asking.start()
+    asking.join(ANSWER_SECONDS)
+    return answered.is_set()
+
+
+def _check_answer(error: Exception, url: str) -> None:
+    """Raises for an answer that will be the same again."""
+    said = str(error)
+    if _CLOSED in said:
+        raise SparkLost("the next driver of the group has closed this one's Spark session") from error
+    if any(word in said for word in _REFUSED):
+        raise ConfigurationError(
+            f"the Spark Connect server {url} refuses this client: {_first_line(error)}. Its token is the password of the "
+            "Airflow connection, or SPARK_CONNECT_AUTHENTICATE_TOKEN where `logio` is run"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    """What the server says, or gRPC of it."""
+    text = str(error).strip()
+    details = _DETAILS.search(text)
+    return details[1] if details else text.partition("\n")[0]

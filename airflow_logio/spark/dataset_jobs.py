@@ -1,0 +1,339 @@
+"""The Spark jobs that write datasets, and DataFrames of what they have written (ADR-80)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.batches import INSET_ID, check_kept
+from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.dataflow.schema_text import schema_text
+from airflow_logio.errors import ConfigurationError, LogInconsistent, OperatorFailed
+from airflow_logio.spark import spark_files
+from airflow_logio.spark.task_slots import task_slots
+from airflow_logio.systems.payloads import EpochPayloads, task_files
+from airflow_logio.systems.payloads.dataset import Dataset
+from airflow_logio.systems.payloads.manifests import DataFile, Manifest, in_order
+
+PARTITION_TYPES = ("string", "integer", "long", "short", "byte", "date", "boolean")
+"""Types of columns, as Spark names them, whose values can be names of folders."""
+BROADCAST_BYTES = 32 * 2**20
+"""Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
+_ONE_PATH = "Mode 'dataframe' needs a folder that driver and all executors have mounted under one path, as one user"
+_GREETING = b"can you read this?"
+_USUAL = {"nullable": True, "containsNull": True, "valueContainsNull": True}
+_METADATA, COLLATIONS = "metadata", "__COLLATIONS"
+"""What Spark keeps in the metadata of a field: without it, texts would be compared in another way where they are read."""
+_READ_OPTIONS = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "recursiveFileLookup": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+"""Whatever the session says: a file that is not there is an error, not an empty one; a date is the one that was written."""
+_LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
+"""The setting of the session that Arrow's types depend on."""
+_MOST_SCHEMAS = 256
+_arrow_schemas: dict[tuple[str | None, ...], str] = {}
+"""Schema of Spark, and this setting → that of Arrow."""
+_asking = threading.Lock()
+_NO_PARQUET = re.compile(
+    r'"(?:type|elementType|keyType|valueType)":"(void|[^"]*interval[^"]*|time(?:\(\d\))?|geo(?:metry|graphy)[^"]*)"'
+)
+"""Types whose values would not come back."""
+
+
+def materialized(
+    payloads: EpochPayloads,
+    where: str,
+    purpose: str,
+    frame: SparkFrame,
+    partition_by: Sequence[str] = (),
+    mode: int = task_files.OWNER_ONLY,
+) -> Dataset:
+    """Run the job that writes the records of a DataFrame; files and manifest are durable when this returns.
+
+    `where` names what it will be the body of. Raises what the job raises, `LogUnavailable`, and `OperatorFailed` for columns
+    that cannot be written.
+    """
+    check_columns(frame, partition_by)
+    kept = frame.drop(*partition_by) if partition_by else frame
+    files = None if partition_by else spark_files.written(payloads, purpose, frame, mode)
+    if files is None:
+        files = written_files(payloads, purpose, frame, partition_by, mode=mode)
+    dataset = payloads.put(where, purpose, Manifest(schema_of(kept), arrow_schema_of(kept), in_order(files)))
+    crash_here(CrashPoint.AFTER_MANIFEST)
+    return dataset
+
+
+def written_files(
+    payloads: EpochPayloads,
+    purpose: str,
+    frame: SparkFrame,
+    partition_by: Sequence[str] = (),
+    most_bytes: int | None = None,
+    mode: int = task_files.OWNER_ONLY,
+) -> list[DataFile]:
+    """Run a job whose tasks cut or divide the records of a DataFrame. Files are durable when this returns; nothing names them
+    yet.
+
+    They are in no order. `most_bytes` is the size at which a task begins another one, `mode` that of the files, less the
+    umask. Raises what the job raises, and `LogUnavailable`.
+    """
+    task = partial(task_files.written, most_bytes=most_bytes, mode=mode)
+    return _written(payloads, purpose, frame, task, tuple(partition_by))
+
+
+def materialized_sets(
+    payloads: EpochPayloads,
+    where: Sequence[str],
+    purpose: str,
+    frame: SparkFrame,
+    check: Callable[[str], None] = lambda _: None,
+) -> Mapping[int, Dataset]:
+    """Run the job that writes Output Sets, each to files of its own. Place of an Input Set → its dataset. `check` gets their
+    schema before, and may raise.
+
+    Column ``inset_id`` of `frame` is a place in `where`, which names the Output Sets; it is not in the files. An Output Set
+    without records has no dataset. Raises as `materialized`, and `OperatorFailed` if the column is missing or no number.
+    """
+    check_columns(frame)
+    kept = _without_places(frame)
+    schema = schema_of(kept)
+    check(schema)
+    brought_together = frame.hint("rebalance", INSET_ID) if len(where) > 1 else frame
+    files = in_order(_written(payloads, purpose, brought_together, task_files.written_sets, INSET_ID, len(where)))
+    by_place: dict[int, list[DataFile]] = {}
+    for file in files:
+        by_place.setdefault(int(file.partition[0].partition("=")[2]), []).append(replace(file, partition=()))
+    arrow = arrow_schema_of(kept)
+    datasets = {
+        place: payloads.put(where[place], purpose, Manifest(schema, arrow, tuple(own)))
+        for place, own in sorted(by_place.items())
+    }
+    crash_here(CrashPoint.AFTER_MANIFEST)
+    return datasets
+
+
+def _written(
+    payloads: EpochPayloads, purpose: str, frame: SparkFrame, task: Callable[..., Iterator[pa.RecordBatch]], *how: Any
+) -> list[DataFile]:
+    """The files that the tasks of a job have written into a new folder, in no order: durable, and seen by the driver.
+
+    A task calls `task` with root and folder, `how`, and its batches.
+    """
+    folder = payloads.new_folder(purpose)
+    write = partial(task, payloads.root, folder, *how)
+    crash_here(CrashPoint.BEFORE_DATASET_JOB)
+    try:
+        lines = frame.mapInArrow(write, task_files.RESULT).toArrow().to_pylist()
+    except Exception:
+        payloads.drop_folder(folder)  # each attempt has its own, and the store may be full
+        raise
+    crash_here(CrashPoint.AFTER_DATASET_JOB)
+    files = [data_file(line) for line in lines]
+    check_seen(payloads.root, files)
+    return files
+
+
+def _without_places(frame: SparkFrame) -> SparkFrame:
+    check_kept(frame.columns)
+    kind = frame.schema[INSET_ID].dataType.typeName()
+    if kind not in ("long", "integer"):
+        raise OperatorFailed(
+            f"column {INSET_ID!r} of the Spark function's result is {kind}; it must be passed on unchanged"
+        )
+    if len(frame.columns) == 1:
+        raise OperatorFailed(
+            f"the result of the Spark function has no column beside {INSET_ID!r}: select what is to be sent"
+        )
+    return frame.drop(INSET_ID)
+
+
+def frame_of(session: Any, dataset: Dataset) -> SparkFrame:
+    """The records of a dataset as a lazy DataFrame, its files compared with the manifest. Raises as `Dataset.check`."""
+    return frame_of_all(session, dataset.manifest.schema, [dataset])
+
+
+def frame_of_all(session: Any, schema_json: str, datasets: Sequence[Dataset]) -> SparkFrame:
+    """As `frame_of`, of several datasets of one schema, as Spark has it. Raises also `LogInconsistent` for another schema."""
+    from pyspark.sql.types import StructType
+
+    for dataset in datasets:
+        if dataset.manifest.schema != schema_json:
+            raise LogInconsistent(f"the dataset of {dataset.where} has other columns than those before it")
+    schema = StructType.fromJson(_json(schema_json))
+    # Whatever file system Spark takes names for that have none.
+    paths = [f"file://{path}" for dataset in datasets for path in dataset.paths()]
+    if not paths:
+        return session.createDataFrame([], schema)
+    return session.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
+
+
+def frame_of_table(session: Any, table: pa.Table) -> SparkFrame:
+    """Records that came as an Arrow table, as a DataFrame. Times without a zone are UTC, whatever the session's zone is."""
+    return session.createDataFrame(table.cast(in_utc(table.schema)))
+
+
+def lookup(session: Any, effect: pa.Table) -> SparkFrame:
+    """The effect of a declared read as a DataFrame, broadcast if it is small."""
+    from pyspark.sql import functions as F
+
+    frame = frame_of_table(session, effect)
+    return F.broadcast(frame) if effect.nbytes <= BROADCAST_BYTES else frame
+
+
+def in_utc(schema: pa.Schema) -> pa.Schema:
+    """What Spark gets for Arrow's times without a zone: instants."""
+    return pa.schema([pa.field(field.name, _in_utc(field.type)) for field in schema])
+
+
+def probe(session: Any, payloads: EpochPayloads) -> None:
+    """Whether driver and executors share the payload store: each reads what the other one writes.
+
+    As many tasks ask as run at a time. Raises `ConfigurationError`.
+    """
+    root, folder = payloads.root, payloads.new_folder("probe")
+    said = payloads.store(f"{folder.rpartition('/')[2]}/driver", _GREETING).path
+    tasks = task_slots(session)
+    rows = session.range(0, tasks, 1, tasks).mapInArrow(
+        partial(_probed, root, folder, said), "found boolean, path string"
+    )
+    found = rows.toArrow().to_pylist()
+    if not all(row["found"] for row in found):
+        blind = "executors do not see what the driver writes"
+    elif not all(_greeted(root, row["path"]) for row in found):
+        blind = "the driver does not see what executors write"
+    else:
+        payloads.discard([said, *(row["path"] for row in found)], folder)
+        return
+    raise ConfigurationError(f"the payload store {root} is not shared: {blind}. {_ONE_PATH}")
+
+
+def _probed(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        path = f"{folder}/{uuid.uuid4().hex}"
+        found = _greeted(root, said)
+        os.makedirs(os.path.join(root, folder), mode=0o700, exist_ok=True)
+        with open(os.path.join(root, path), "wb") as file:
+            file.write(_GREETING)
+        yield pa.record_batch({"found": pa.array([found]), "path": pa.array([path])})
+
+
+def _greeted(root: str, path: str) -> bool:
+    try:
+        with open(os.path.join(root, path), "rb") as file:
+            return file.read() == _GREETING
+    except OSError:
+        return False
+
+
+def check_seen(root: str, files: Sequence[DataFile]) -> None:
+    """Raises `ConfigurationError` for a file that an executor has written where the driver does not see it."""
+    for file in files:
+        path = os.path.join(root, file.path)
+        if not os.path.isfile(path) or os.path.getsize(path) != file.size:
+            raise ConfigurationError(
+                f"an executor has written {path} ({file.size:,} bytes), and the driver does not see it so. {_ONE_PATH}"
+            )
+
+
+def _in_utc(kind: Any) -> Any:
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_list(kind):
+        return pa.list_(_in_utc(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _in_utc(field.type)) for field in kind])
+    return kind
+
+
+def data_file(line: dict[str, Any]) -> DataFile:
+    """The file of a line that a writing task returns."""
+    partition = tuple(filter(None, line["partition"].split("/")))
+    return DataFile(line["path"], line["size"], line["records"], line["footer"], partition)
+
+
+def check_columns(frame: SparkFrame, partition_by: Sequence[str] = ()) -> None:
+    """Raises `OperatorFailed` for columns that cannot be written, without a job."""
+    names = frame.columns
+    if not names:
+        raise OperatorFailed("the DataFrame has no columns, so its records cannot be written: select some")
+    lowered = [name.lower() for name in names]
+    twice = [name for name in names if lowered.count(name.lower()) > 1]
+    if dotted := [name for name in names if set(name) & set(".`")]:
+        raise OperatorFailed(
+            f"the DataFrame has a column {dotted[0]!r}, whose name Spark takes for a path: rename it, without dots and `"
+        )
+    if twice:
+        raise OperatorFailed(
+            f"the DataFrame has several columns {twice[0]!r}, so they cannot be written: rename or drop one (upper and lower "
+            "case are the same to Spark)"
+        )
+    if unknown := _NO_PARQUET.search(schema_of(frame)):
+        raise OperatorFailed(
+            f"the DataFrame has values of type {unknown[1]}, which files of Parquet do not keep: cast or drop them"
+        )
+    types = {field.name: field.dataType.typeName() for field in frame.schema.fields}
+    for name in partition_by:
+        if name not in types:
+            raise OperatorFailed(f"partition_by names {name!r}; the records have the columns {', '.join(names)}")
+        if types[name] not in PARTITION_TYPES:
+            raise OperatorFailed(
+                f"partition_by names {name!r}, which is {types[name]}: make it text, a whole number, a date or a boolean"
+            )
+    if partition_by and set(names) <= set(partition_by):
+        raise OperatorFailed("partition_by names all columns, so the files would have none")
+
+
+def schema_of(frame: SparkFrame) -> str:
+    """The schema of a DataFrame as JSON. Nulls are allowed everywhere: whether they are differs from plan to plan. Of what
+    is said about columns, only how texts compare is kept."""
+    return json.dumps(_all_nullable(frame.schema.jsonValue()), sort_keys=True, separators=(",", ":"))
+
+
+def _all_nullable(value: Any) -> Any:
+    if isinstance(value, dict):
+        changed = {key: item if key == _METADATA else _all_nullable(item) for key, item in value.items()}
+        if _METADATA in changed:
+            changed[_METADATA] = {name: said for name, said in value[_METADATA].items() if name == COLLATIONS}
+        return changed | {flag: usual for flag, usual in _USUAL.items() if flag in changed}
+    return [_all_nullable(item) for item in value] if isinstance(value, list) else value
+
+
+def arrow_schema_of(frame: SparkFrame) -> str:
+    """The schema of a DataFrame as Arrow has it, as `schema_text`, with nulls allowed everywhere as in `schema_of`.
+
+    Only Spark knows it, and takes a job to say so: once.
+    """
+    from pyspark.sql.types import StructType
+
+    session, schema = frame.sparkSession, schema_of(frame)
+    known = schema, session.conf.get(_LARGE_TYPES)
+    with _asking:
+        if known not in _arrow_schemas:
+            if len(_arrow_schemas) >= _MOST_SCHEMAS:
+                _arrow_schemas.clear()
+            empty = session.createDataFrame([], StructType.fromJson(_json(schema)))
+            _arrow_schemas[known] = schema_text(empty.toArrow().schema)
+        return _arrow_schemas[known]
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise LogInconsistent(f"a manifest has a schema that is none: {error}") from error

@@ -1,0 +1,98 @@
+"""What several jobs must not compute differently: the outputs of an operator that has several (ADR-81)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.errors import ConfigurationError, OperatorFailed
+from airflow_logio.spark.plans import analyzed
+from airflow_logio.spark.spark_files import WRITER_SAFETY
+
+SHUFFLE_SAFETY: Mapping[str, str] = {
+    # A task that runs again after its output was lost may make other records, which others have half of already (ADR-81).
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+    # Those others may have ended within the same query: what is broadcast is the result of a job of its own.
+    "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "true",
+}
+"""Since Spark 4.2. An earlier one takes any property that it does not know, and ignores it."""
+
+FRAMES_SAFETY: Mapping[str, str] = {**WRITER_SAFETY, **SHUFFLE_SAFETY}
+"""What nobody switches off in drivers that evaluate chains."""
+
+_OF_NOW = re.compile(r"\b(current_timestamp|current_date|current_time|now|localtimestamp|localtime)\(", re.IGNORECASE)
+"""Deterministic to Spark within one query, and another value in the next."""
+_NODES = {
+    "Deduplicate": "dropDuplicates() or distinct()",
+    "GlobalLimit": "limit()",
+    "LocalLimit": "limit()",
+    "Offset": "offset()",
+    "Tail": "tail()",
+    "Sample": "sample()",
+    "AttachDistributedSequence": "zipWithIndex()",
+    "NearestByJoin": "nearestByJoin()",
+    "AsOfJoin": "an as-of join",
+}
+"""Node of a plan that keeps some records, or numbers them, as a shuffle has brought them → the DataFrame's method."""
+_BY_ORDER = re.compile(
+    rf"^[\s:|+-]*(?P<node>{'|'.join(_NODES)})\b(?! 0(?![.\d]))"
+    r"|\b(?P<function>row_number|ntile|lag|lead|first|first_value|last|last_value|any_value|nth_value|max_by|min_by|mode"
+    r"|collect_list|collect_set|array_agg|listagg|string_agg|percentile_approx|approx_percentile|histogram_numeric|kll_\w+)"
+    r"\((?![^#()\n]*\)#\d)",  # not a column that has the name of the function which has made it
+    re.MULTILINE,
+)
+"""Deterministic to Spark, and of equal records another one each time; in the text of a plan. Of no records there is one."""
+_WINDOW = " windowspecdefinition("
+_OF_EQUALS = re.compile(r"\b(?:dense_|percent_)?rank\([^()\n]*\)$")
+"""Functions that give equal records the same."""
+_SOME_ROWS = re.compile(r"specifiedwindowframe\(RowFrame, (?!unboundedpreceding\$\(\), unboundedfollowing\$\(\))")
+"""Of which rows a frame begins or ends with depends on the order of equal ones."""
+
+
+def check_safety(session: Any) -> None:
+    """Refuse a Spark that would not keep apart what a task made, and what it made when it ran again.
+
+    Raises `ConfigurationError`.
+    """
+    if unknown := [name for name in SHUFFLE_SAFETY if not session.conf.isModifiable(name)]:
+        raise ConfigurationError(
+            f"Spark {session.version} does not know {', '.join(unknown)}, so a task that it runs again after the loss of an "
+            "executor could mix records of two computations. Operators of mode 'dataframe' need Spark 4.2 or later: install "
+            "pyspark>=4.2 (with pyspark-client of the same version, if that is installed), or set SPARK_HOME to a later Spark"
+        )
+
+
+def check_repeatable(outputs: Mapping[str, SparkFrame]) -> None:
+    """Raises `OperatorFailed` if an output would not be the same if it was computed twice, as far as its plan says that.
+
+    Each output is written by a job of its own, so that records would be in two of them, or in none. What a Python function
+    returns Spark takes for determined by its arguments, unless its author says `asNondeterministic`.
+    """
+    for port, frame in outputs.items():
+        plan, is_deterministic = analyzed(frame)
+        if what := _varies_by(plan, is_deterministic):
+            raise OperatorFailed(
+                f"output port {port!r}, one of {len(outputs)}, depends on {what}: outputs are computed one by one, so a "
+                "record could be in two of them, or in none. Let an operator with one output compute that before: its "
+                "records are written once, and can be divided then"
+            )
+
+
+def _varies_by(plan: str, is_deterministic: bool) -> str:
+    """What makes a plan another one each time; empty if nothing does."""
+    if of_now := _OF_NOW.search(plan):
+        return f"{of_now[1]}()"
+    if not is_deterministic:
+        return "something random"
+    if by_order := _BY_ORDER.search(plan):
+        node, function = by_order["node"], by_order["function"]
+        return f"the order of records, by {_NODES[node] if node else f'{function}()'}"
+    before, *windows = plan.split(_WINDOW)
+    for window in windows:
+        if _SOME_ROWS.search(window) and not _OF_EQUALS.search(before):
+            return "the order of records, by a window of rows (rowsBetween)"
+        before = window
+    return ""

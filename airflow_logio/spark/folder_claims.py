@@ -1,0 +1,257 @@
+"""What one run may do in a folder that others publish into as well: its records, its look at theirs, and removal (ADR-91)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.published_folder import (
+    RECEIPTS,
+    is_visible,
+    receipts_of,
+    run_of,
+    runs_of,
+    visible_files,
+)
+from airflow_logio.errors import WriteRefused
+from airflow_logio.protocol.folder_rules import Age, Effect, FolderRuns, RunRecord
+from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.spark.published_places import PublishedPlace
+
+_EFFECTS = {
+    "append": Effect.JOINS,
+    "replace": Effect.REPLACES,
+    "error": Effect.CLOSES,
+    "overwrite": Effect.OVERWRITES,
+}
+_CLOSED = {
+    Effect.REPLACES: "a newer run has taken it over, and replaced what older ones had published",
+    Effect.CLOSES: "a newer run has taken it over, and older ones may add nothing to it",
+}
+
+
+class FolderClaim:
+    """Of a run at the folder of one of its writers. `is_fresh`: the run replaces one that was given up.
+
+    Nothing is removed but what the rule hides for ever, so that it does not matter who removes, when, or how often. All
+    methods raise OSError.
+    """
+
+    def __init__(self, place: PublishedPlace, writer: DatasetWriter, run: Owner, *, is_fresh: bool = False) -> None:
+        self.place = place
+        self._files = place.files
+        self._named = f"folder {place.files.where} of connection {writer.connection!r}"
+        self._writer = writer
+        self._mine = Age.of(run)
+        mode = _EFFECTS[writer.on_new_run]
+        given_up = {Effect.CLOSES} if is_fresh and mode in (Effect.JOINS, Effect.OVERWRITES) else set()
+        self._records = sorted(RunRecord(self._mine, effect) for effect in {mode, *given_up})
+        self._is_put = False
+        self._cleared: set[str] = set()
+        self._removable: set[str] = set()
+        self._seen: dict[str, frozenset[str]] = {}
+
+    # --- before files are there ---------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The first half of the write action that the run begins with: what is there is judged, and older runs end.
+
+        Raises `WriteRefused`.
+        """
+        self.check_begin()
+        self.put()
+        if self._writer.on_new_run == "error":  # who has linked a file before it could see the record is seen now
+            self._check_found()
+
+    def check_begin(self) -> None:
+        """Whether the run may begin. Nothing is changed. Raises `WriteRefused`."""
+        self.check(())
+        if self._writer.on_new_run in ("replace", "error"):
+            self._check_found()
+
+    def put(self) -> None:
+        """The run's records, durable. Before any of its files."""
+        if self._is_put:
+            return
+        self.place.put_records(record.name for record in self._records)
+        self._is_put = True
+
+    def check(self, partitions: Collection[str]) -> Collection[str]:
+        """Which of the partitions a younger run has overwritten; before files are put, there must be none.
+
+        Raises `WriteRefused` if a younger run has taken the folder over.
+        """
+        runs = self._runs()
+        if (closing := runs.closed_by(self._mine)) is not None:
+            raise WriteRefused(
+                f"{self._named} belongs to run {closing.age.run_uid}: {_CLOSED[closing.effect]}, and run "
+                f"{self._mine.run_uid} must not write to it any more. {self._way_out()}"
+            )
+        younger = runs.overwriting(self._mine)
+        return self._overwritten(younger, partitions) if younger and partitions else ()
+
+    def check_retry(self) -> None:
+        """Whether records of the run may still come, for partitions that nobody knows yet. Raises `WriteRefused`."""
+        self.check(())
+        if younger := self._runs().overwriting(self._mine):
+            raise WriteRefused(
+                f"run {min(younger)}, a newer one, overwrites partitions of folder {self._files.where} of connection "
+                f"{self._writer.connection!r}, and run {self._mine.run_uid} must not write to those any more"
+            )
+
+    def _runs(self) -> FolderRuns:
+        return runs_of(self._files)
+
+    def check_partitions(self, partitions: Collection[str]) -> None:
+        """Before files are put into them. Raises `WriteRefused` if a younger run has overwritten one, or taken the folder
+        over, or if one cannot be overwritten because of what is in it."""
+        if overwritten := self.check(partitions):
+            raise self._refused(overwritten)
+        if self._writer.on_new_run != "overwrite":
+            return
+        new = sorted(set(partitions) - self._removable)
+        if not new:
+            return
+        found = list(zip(new, self._files.each(self._found_in, new), strict=True))
+        known = self._known()  # after the files: who has one there has its record
+        for partition, paths in found:
+            self._check_removable(partition, paths, known)
+        self._removable.update(new)
+
+    def _found_in(self, partition: str) -> list[tuple[str, str | None]]:
+        """What readers of the partition may see. Folders without files are what is left of other columns of
+        `partition_by`."""
+        with suppress(FileNotFoundError):
+            return list(visible_files(self._files, partition))
+        return []
+
+    def _check_removable(
+        self, partition: str, found: Iterable[tuple[str, str | None]], known: Collection[str | None]
+    ) -> None:
+        """Whether all of that is what an overwriting run removes."""
+        for path, run in found:
+            if run not in known:
+                raise self._not_ours(path, f"overwrite partition {partition}")
+            if os.path.dirname(path) != partition:
+                raise WriteRefused(
+                    f"{self._named} has {path}, which run {run} has published by other columns of partition_by; partition "
+                    f"{partition} can only be overwritten together with it: choose on_new_run='replace', or another folder"
+                )
+
+    # --- while files are there, and no receipt ------------------------------------------------------------------------
+
+    def confirm(self, files: Mapping[str, str]) -> None:
+        """Look once more at who has come meanwhile, before the receipt of files (path → partition) that are there.
+
+        Raises `WriteRefused`, as before they were put; then those that are hidden for ever are gone.
+        """
+        try:
+            overwritten = self.check(set(files.values()))
+        except WriteRefused:
+            runs = runs_of(self._files)
+            if runs.is_older(self._mine.run_uid, runs.replacing()):
+                self.place.remove(files)
+            raise
+        if overwritten:
+            self.place.remove(path for path, partition in files.items() if partition in overwritten)
+            raise self._refused(overwritten)
+
+    def _refused(self, overwritten: Collection[str]) -> WriteRefused:
+        return WriteRefused(
+            f"partition {min(overwritten)} of {self._named} was "
+            f"overwritten by a newer run, and run {self._mine.run_uid} must not write to it any more. {self._way_out()}"
+        )
+
+    # --- after the receipt is durable ---------------------------------------------------------------------------------
+
+    def clear(self, partitions: Iterable[str] = ()) -> None:
+        """Remove what the run hides; after its record, or its receipt for a file in each of the partitions."""
+        if self._writer.on_new_run == "replace" and "" not in self._cleared:
+            self._clear_folder()
+            self._cleared.add("")
+        if self._writer.on_new_run == "overwrite" and (new := sorted(set(partitions) - self._cleared)):
+            self._clear_partitions(new)
+            self._cleared.update(new)
+
+    def _clear_folder(self) -> None:
+        names = [(path, run) for path, run in visible_files(self._files) if run is not None]
+        names += [
+            (os.path.join(RECEIPTS, name), name.partition(".")[0])
+            for name in self._files.names(RECEIPTS)
+            if name.endswith(".json") and not name.startswith(".")
+        ]
+        runs = runs_of(self._files)
+        self.place.remove(path for path, run in names if runs.is_older(run, self._mine))
+
+    def _clear_partitions(self, partitions: Sequence[str]) -> None:
+        found = list(zip(partitions, self._files.each(self._names, partitions), strict=True))
+        runs = runs_of(self._files)
+        self.place.remove(
+            os.path.join(partition, name)
+            for partition, names in found
+            for name in names
+            if (run := run_of(name)) is not None and runs.is_older(run, self._mine)
+        )
+
+    # --- what is found ------------------------------------------------------------------------------------------------
+
+    def _check_found(self) -> None:
+        """Raises `WriteRefused` for files that `on_new_run` does not allow."""
+        try:
+            found = list(visible_files(self._files))
+        except FileNotFoundError:
+            return
+        known = self._known()  # after the files: who has one there has its record
+        for path, run in found:
+            if self._writer.on_new_run == "error" and run != self._mine.run_uid:
+                raise self._not_empty(path)
+            if run not in known:
+                raise self._not_ours(path, "replace what is in the folder")
+            folder = os.path.dirname(path)
+            if not self.place.may_remove(folder):  # before the record, which hides what could not be removed
+                raise WriteRefused(
+                    f"files in {self._files.name(folder)} are to be replaced, and this user cannot remove them: allow it to "
+                    "write there, or choose another folder"
+                )
+        if self._writer.on_new_run == "error":
+            for receipt in receipts_of(self._files):
+                if receipt.files and receipt.run_uid != self._mine.run_uid:
+                    raise self._not_empty(os.path.join(RECEIPTS, f"{receipt.run_uid}.{receipt.operator}..."))
+
+    def _known(self) -> Collection[str | None]:
+        """The runs of the folder, and this one."""
+        return {self._mine.run_uid, *runs_of(self._files).ages}
+
+    def _way_out(self) -> str:
+        run = self._mine.run_uid[:8]
+        return f"What is still to be written belongs into a new run, or into this one anew (`logio fresh {run}`)"
+
+    def _not_empty(self, path: str) -> WriteRefused:
+        return WriteRefused(
+            f"{self._named} is not empty ({path}), and its writer says "
+            "on_new_run='error'; empty it, or choose 'append', 'replace' or 'overwrite'"
+        )
+
+    def _not_ours(self, path: str, what: str) -> WriteRefused:
+        return WriteRefused(
+            f"{self._named} has {path}, which no run of this folder has "
+            f"published, and its writer is to {what}; move that elsewhere, or choose another folder"
+        )
+
+    def _overwritten(self, younger: Collection[str], partitions: Collection[str]) -> Collection[str]:
+        """By receipts, each of which is read once."""
+
+        def is_new(name: str) -> bool:
+            return name.partition(".")[0] in younger and name not in self._seen
+
+        for receipt in receipts_of(self._files, is_new):
+            name = f"{receipt.run_uid}.{receipt.operator}.{receipt.number:012d}.json"
+            self._seen[name] = frozenset(file.partition for file in receipt.files)
+        found: frozenset[str] = frozenset()
+        return found.union(*self._seen.values()).intersection(partitions)
+
+    def _names(self, partition: str) -> list[str]:
+        """Visible names in a partition."""
+        return list(filter(is_visible, self._files.names(partition)))

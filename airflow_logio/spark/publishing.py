@@ -1,0 +1,116 @@
+"""Publishing a dataset into a folder: the write actions of a `DatasetWriter` (ADR-83, ADR-91, ADR-124)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from airflow_logio.arrow_files import is_lasting, next_step
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.object_files import SCHEME
+from airflow_logio.dataflow.published_folder import RECEIPTS
+from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogUnavailable
+from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.spark.folder_claims import FolderClaim
+from airflow_logio.spark.local_place import LocalPlace
+from airflow_logio.spark.object_place import ObjectPlace
+from airflow_logio.spark.placing import CopyJob
+from airflow_logio.spark.publications import ActionNames, Publication
+from airflow_logio.systems.payloads.dataset import Dataset
+
+
+class DatasetTarget:
+    """Executes the write actions of one writer of `run`. `dataset` finds the dataset of a reference, `copy` is
+    `copied_by_spark`; `is_fresh`: the run replaces one that was given up."""
+
+    unavailable: tuple[type[Exception], ...] = ()
+
+    def __init__(
+        self,
+        writer: DatasetWriter,
+        run: Owner,
+        dataset: Callable[[str, str], Dataset],
+        copy: CopyJob,
+        *,
+        is_fresh: bool = False,
+    ) -> None:
+        self._writer = writer
+        self._run = run
+        self._dataset = dataset
+        self._copy = copy
+        self._is_fresh = is_fresh
+
+    @contextmanager
+    def connect(self, url: str) -> Iterator[FolderClaim]:
+        """The run's claim at what the connection names. Raises `ConfigurationError`, `ExternalUnavailable`."""
+        claim = claim_of(self._writer, url, self._run, is_fresh=self._is_fresh)
+        try:
+            yield claim
+        finally:
+            claim.place.close()
+
+    def write_group(self, client: FolderClaim, actions: Sequence[WriteAction]) -> None:
+        """Publish the actions, in order. Doing it again makes the same files. Raises `WriteRefused`, `ConfigurationError`,
+        `ExternalUnavailable`, `LogInconsistent`."""
+        for action in actions:
+            with asked(self._writer, f"write action {action.number} of {action.operator!r} cannot be written: "):
+                self._execute(client, action)
+
+    def _execute(self, claim: FolderClaim, action: WriteAction) -> None:
+        where = f"write action {action.number} of {action.operator!r}"
+        if action.is_opening:
+            self._begin(claim, ActionNames(action.run_uid, action.operator, action.number, action.token))
+        elif action.dataset is None:
+            raise LogInconsistent(f"{where} has no dataset in the log")
+        else:
+            self._publish(claim, action, where, self._dataset(where, action.dataset))
+
+    def _begin(self, claim: FolderClaim, plan: ActionNames) -> None:
+        """The write action that a run begins with. Its receipt says that it was done: what has come since is no matter."""
+        place = claim.place
+        if not place.files.is_there(f"{RECEIPTS}/{plan.receipt_name}"):
+            claim.begin()
+        place.prepare((RECEIPTS,), plan)
+        claim.put()
+        place.put_receipt(plan, plan.receipt_of({"begins": self._writer.on_new_run, "files": []}))
+        claim.clear()
+
+    def _publish(self, claim: FolderClaim, action: WriteAction, where: str, dataset: Dataset) -> None:
+        plan = Publication(action.run_uid, action.operator, action.number, action.token, dataset.manifest)
+        place, partitions = claim.place, plan.partitions()
+        claim.check_partitions(set(partitions.values()))
+        place.prepare((RECEIPTS, *sorted(set(partitions.values()))), plan)
+        claim.put()
+        try:
+            place.put_files(where, plan, dataset.paths(), self._copy)
+        except ConfigurationError:
+            with suppress(OSError):
+                claim.confirm(partitions)  # a younger run may have removed what is not seen
+            raise
+        crash_here(CrashPoint.IN_PUBLICATION)
+        claim.confirm(partitions)
+        place.put_receipt(plan, plan.receipt())
+        claim.clear(partitions.values())
+
+
+def claim_of(writer: DatasetWriter, url: str, run: Owner, *, is_fresh: bool = False) -> FolderClaim:
+    """The claim of a run at what the connection of a writer names. Raises `ConfigurationError`, `ExternalUnavailable`."""
+    kind = ObjectPlace if url.startswith(SCHEME) else LocalPlace
+    return FolderClaim(kind(writer.connection, url, writer.folder), writer, run, is_fresh=is_fresh)
+
+
+@contextmanager
+def asked(writer: DatasetWriter, what: str = "") -> Iterator[None]:
+    """What the file system or object store of a writer says, as `ConfigurationError` if waiting does not mend it, else as
+    `ExternalUnavailable`."""
+    named = f"connection {writer.connection!r}"
+    try:
+        yield
+    except (OSError, LogUnavailable) as error:
+        if isinstance(error, OSError) and is_lasting(error):
+            raise ConfigurationError(f"{named}: {what}{error}{next_step(error)}") from error
+        raise ExternalUnavailable(f"{named}: {error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{named}: {what}{error}") from error

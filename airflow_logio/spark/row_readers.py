@@ -1,0 +1,250 @@
+"""Rows of a table of a SQL database as a lazy DataFrame, all of them of one snapshot (ADR-93).
+
+Executors read a PostgreSQL, each task a part of the table. Rows of any other database pass through the driver into files
+of the payload store: an SQLite file may not be where the executors are, and no other database lends its snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.dataflow.column_types import MOST_DIGITS
+from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.errors import ConfigurationError, SourceChanged
+from airflow_logio.spark import row_tasks
+from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url
+from airflow_logio.spark.dataset_jobs import frame_of, frame_of_table, in_utc
+from airflow_logio.spark.driver_written import written_by_driver
+from airflow_logio.systems.kept_open import kept_open
+from airflow_logio.systems.payloads import EpochPayloads
+from airflow_logio.systems.payloads.dataset import Dataset
+from airflow_logio.systems.shared_snapshots import exported_snapshot, stored_as
+from airflow_logio.systems.table_names import table_name
+from airflow_logio.systems.table_reads import KEYS_PER_QUERY, Selection, column_kind, pieces, selection
+from airflow_logio.systems.warehouse import Warehouse
+
+BLOCKS_PER_TASK = 1_024
+"""A task reads at least so many blocks, 8 MiB of a table; more, where there would be more tasks than `MOST_SESSIONS`."""
+NUMBERS_PER_TASK = 10_000
+"""A task reads at least so wide a range of a column of whole numbers."""
+
+Restricted = Callable[[sa.Table], sa.ColumnElement[bool]]
+"""Which rows, given the table as the database describes it. Its values are part of the job: no secrets."""
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Which rows are read."""
+
+    table: str
+    """``table`` or ``schema.table``; also a view."""
+    columns: Sequence[str] = ()
+    """All of them, where none is named."""
+    where: Restricted | None = None
+    by: str | None = None
+    """A column of whole numbers: tasks read ranges of it, which an index finds. None: they read places of the table, which
+    is better for most of its rows. Rows that are null there are read as well."""
+    said: str = ""
+    """What `where` means, in words, for errors."""
+    expected: int | None = None
+    """How many there must be, if that is known."""
+
+
+@contextmanager
+def rows_frame(
+    session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows
+) -> Iterator[SparkFrame]:
+    """The rows as a lazy DataFrame, whose jobs must end within the block. It may be evaluated several times: they are the
+    same rows, in any order.
+
+    `url` is that of the connection `warehouse`. Columns and types are those of `table_reads.fetch`; a time without a zone is
+    an instant, in UTC. In the driver: some statements, and for a PostgreSQL a transaction that stays open. Nothing is left
+    behind, except by a driver that dies: then, until the sweep of its incarnation, files in its folder.
+
+    Raises `ConfigurationError`, `ExternalUnavailable`, `LogUnavailable`, and `SourceChanged` if there are not as many rows
+    as expected. An error of a task comes out of the block as the
+    task has raised it: `ConfigurationError` for a value that Arrow cannot hold, naming table, column and row, and
+    `ExternalUnavailable` if the whole is to be read again in a new block: also when the snapshot is gone. Any other
+    error of a job comes out as it is.
+    """
+    way = _by_executors if warehouse.engine.dialect.name == "postgresql" else _through_the_driver
+    with way(session, payloads, warehouse, url, rows) as frame, _told():
+        yield frame
+
+
+@contextmanager
+def looked_up_frame(
+    session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows, key: str, keys: Dataset
+) -> Iterator[SparkFrame]:
+    """As `rows_frame`, of a PostgreSQL: the rows whose `key` is one of `keys`, a dataset of one column of distinct values.
+
+    Each task looks a share of them up, so that the database compares, and uses its index. Raises also `WriteRefused` if it
+    cannot compare the types.
+    """
+    kind = keys.empty().column(0).type
+    with _lent(session, payloads, warehouse, url, rows, (key, kind)) as (reading, schema):
+        tasks = min(MOST_SESSIONS, -(-keys.num_rows // reading.keys_per_query)) if reading.keys_per_query else 1
+        shares = frame_of(session, keys).repartition(max(1, tasks), f"`{key}`")  # a task that runs again gets the same
+        with _told():
+            yield shares.mapInArrow(partial(row_tasks.looked_up, reading), schema)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What a task has found comes out of the block as it has raised it."""
+    try:
+        yield
+    except Exception as error:
+        if found := row_tasks.unread(error):
+            raise found from error
+        raise
+
+
+# --- PostgreSQL -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _by_executors(
+    session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows
+) -> Iterator[SparkFrame]:
+    with _lent(session, payloads, warehouse, url, rows, None) as (reading, schema):
+        numbers = session.range(0, len(reading.parts), 1, len(reading.parts))
+        yield numbers.mapInArrow(partial(row_tasks.rows, reading), schema)
+
+
+@contextmanager
+def _lent(
+    session: Any,
+    payloads: EpochPayloads,
+    warehouse: Warehouse,
+    url: str,
+    rows: TableRows,
+    by_keys: tuple[str, pa.DataType] | None,
+) -> Iterator[tuple[row_tasks.RowsReading, Any]]:
+    """What tasks read, under a snapshot that is lent to them within the block, and the schema as Spark has it.
+
+    `by_keys` names a column and the type of its keys, for the only part; without it there are parts by places, or ranges.
+    """
+    with (
+        exported_snapshot(warehouse) as (connection, snapshot),
+        handed_url(payloads, f"rows/{warehouse.name}", url) as ref,
+    ):
+        with warehouse.translated():
+            chosen = _selection(connection, warehouse.name, rows)
+            stored = stored_as(connection, chosen.where, table_name(connection, rows.table), chosen.statement)
+            keys_per_query = 0
+            if by_keys is not None:
+                parts = [row_tasks.RowsPart(chosen.where, chosen.by_keys(by_keys[0]))]
+                keys_per_query = KEYS_PER_QUERY if chosen.may_portion(*by_keys) else 0
+            elif rows.by is not None:
+                parts = list(_ranges(connection, chosen, rows.by))
+            else:
+                parts = list(_places(chosen, stored.blocks))
+            if rows.expected is not None:
+                counted = sa.select(sa.func.count()).select_from(chosen.statement.subquery())
+                _check_count(chosen, rows.expected, connection.execute(counted).scalar_one())
+        schema = in_utc(chosen.schema)
+        reading = row_tasks.RowsReading(
+            payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema, keys_per_query
+        )
+        with kept_open(connection):
+            yield reading, _spark_schema(session, schema)
+
+
+def _places(chosen: Selection, blocks: int | None) -> Iterator[row_tasks.RowsPart]:
+    """Parts by ranges of blocks; blocks that are added later have no row of the snapshot."""
+    count = min(MOST_SESSIONS, -(-(blocks or 0) // BLOCKS_PER_TASK))
+    if blocks is None or count <= 1:
+        yield row_tasks.RowsPart(chosen.where, chosen.statement)
+        return
+    ctid: sa.ColumnElement[Any] = sa.literal_column("ctid")
+    bounds: list[Any] = [sa.literal_column(f"'({blocks * number // count},0)'::tid") for number in range(1, count)]
+    for first, end in pairwise([None, *bounds, None]):
+        conditions = [*([] if first is None else [ctid >= first]), *([] if end is None else [ctid < end])]
+        said = f"{chosen.where}, rows {' and '.join(map(str, conditions))}"
+        yield row_tasks.RowsPart(said, chosen.statement.where(*conditions))
+
+
+def _ranges(connection: Connection, chosen: Selection, by: str) -> Iterator[row_tasks.RowsPart]:
+    """Parts by ranges of a column that are equally wide, the first one with the nulls."""
+    column = chosen.table.columns.get(by)
+    if column is None:
+        raise ConfigurationError(f"{chosen.where} has no column {by!r}, by which it is read")
+    kind = column_kind(column)
+    if kind.name != "bigint":
+        raise ConfigurationError(f"{chosen.where} is read by column {by!r}, which is {kind}, and no whole number")
+    bounded = chosen.statement.with_only_columns(sa.func.min(column), sa.func.max(column), maintain_column_froms=True)
+    least, most = connection.execute(bounded).one()
+    width = 0 if least is None else most - least + 1
+    count = max(1, min(MOST_SESSIONS, -(-width // NUMBERS_PER_TASK)))
+    bounds = [least + width * number // count for number in range(1, count)]
+    if not bounds:
+        yield row_tasks.RowsPart(chosen.where, chosen.statement)
+        return
+    for first, end in pairwise([None, *bounds, None]):
+        if first is None:
+            said, condition = f"{by} < {end}, or null", sa.or_(column < end, column.is_(None))
+        elif end is None:
+            said, condition = f"{by} >= {first}", column >= first
+        else:
+            said, condition = f"{first} <= {by} < {end}", sa.and_(column >= first, column < end)
+        yield row_tasks.RowsPart(f"{chosen.where}, rows with {said}", chosen.statement.where(condition))
+
+
+# --- any other database -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _through_the_driver(
+    session: Any, payloads: EpochPayloads, warehouse: Warehouse, url: str, rows: TableRows
+) -> Iterator[SparkFrame]:
+    """Bounded pieces into files of the payload store, which are removed when the block ends."""
+    with warehouse.snapshot() as connection:
+        chosen = _selection(connection, warehouse.name, rows)
+        tables = pieces(connection, chosen.where, chosen.statement, chosen.kinds)
+        found = chain([chosen.schema.empty_table()], tables)
+        dataset = written_by_driver(session, payloads, chosen.where, f"rows/{warehouse.name}", found)
+    try:
+        if rows.expected is not None:
+            _check_count(chosen, rows.expected, dataset.num_rows)
+        yield frame_of(session, dataset)
+    finally:
+        payloads.remove([str(dataset.reference)])
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def _check_count(chosen: Selection, expected: int, found: int) -> None:
+    if found != expected:
+        raise SourceChanged(
+            f"{chosen.where} had {expected:,} rows there when the range was logged, and has {found:,} now: rows were "
+            "deleted or inserted behind what was read. Put it back as it was, or start a fresh run"
+        )
+
+
+def _selection(connection: Connection, name: str, rows: TableRows) -> Selection:
+    """Raises `ConfigurationError` also for a type that Spark does not have."""
+    chosen = selection(connection, name, rows.table, rows.columns, rows.where)
+    if rows.said:
+        chosen = replace(chosen, where=f"{chosen.where}, rows with {rows.said}")
+    for column, kind in chosen.kinds.items():
+        if kind.precision > MOST_DIGITS:
+            raise ConfigurationError(
+                f"{chosen.where} has column {column!r} of type {kind}, and a decimal of Spark has at most {MOST_DIGITS} "
+                "digits: name the columns that are to be read, or read a view that casts it"
+            )
+    return chosen
+
+
+def _spark_schema(session: Any, schema: pa.Schema) -> Any:
+    return frame_of_table(session, schema.empty_table()).schema

@@ -1,0 +1,167 @@
+"""The files of a whole DataFrame, by Spark's own writer: less work than by Arrow; its records are counted (ADR-95)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.errors import LogUnavailable
+from airflow_logio.spark.task_slots import task_slots
+from airflow_logio.systems.payloads import EpochPayloads, task_files
+from airflow_logio.systems.payloads.manifests import DataFile
+from airflow_logio.systems.payloads.sealing import PROBE, sealed
+from airflow_logio.systems.payloads.task_files import lines_of
+
+log = logging.getLogger(__name__)
+
+WRITER_SAFETY: dict[str, str] = {
+    # Hadoop's committer: its version 1 moves what tasks have written when all have committed, version 2 task by task.
+    "spark.sql.sources.commitProtocolClass": (
+        "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol"
+    ),
+    "spark.sql.parquet.output.committer.class": "org.apache.parquet.hadoop.ParquetOutputCommitter",
+    # Times as every reader understands them, and dates as they are.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    # Columns that Spark makes of what variants have in common are Spark's alone.
+    "spark.sql.variant.writeShredding.enabled": "false",
+}
+"""Settings of the session that decide what is written, and how it is committed: no option of one write does. A function
+that is called for another event may change the session meanwhile: a seal finds out what its files have become."""
+_OPTIONS = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "compression": "zstd",
+    "parquet.compression.codec.zstd.level": "1",
+    "parquet.page.write-checksum.enabled": "true",
+    "parquet.summary.metadata.level": "NONE",
+    # Of the heap of an executor, per task that writes; what Spark gives each by default does not fit into a small one.
+    "parquet.block.size": str(32 * 2**20),
+    "maxRecordsPerFile": "0",
+}
+_SUFFIX = ".parquet"
+_DRIVER_SEALS = 32
+"""So many files are sealed by the driver: a job of Spark would take longer."""
+_COUNT_SECONDS = 60.0
+"""Within which Spark says how many records a job has written: usually 0.01 s, unless its listeners were overrun."""
+_LOOK_SECONDS = 0.25
+
+
+def written(payloads: EpochPayloads, purpose: str, frame: SparkFrame, mode: int) -> list[DataFile] | None:
+    """Run the job that writes the records of a DataFrame into a new folder, and make the files durable.
+
+    They are as many as the DataFrame has partitions with records, in no order, and have `mode`, less the umask. Their records
+    are counted on the way into them, and again from their footers. None if Spark does not say how many there were. Raises
+    what the jobs raise, and `LogUnavailable` if the counts differ: then something is missing. Where all is to be written
+    again, nothing is left of it.
+    """
+    folder = payloads.new_folder(purpose)
+    crash_here(CrashPoint.BEFORE_DATASET_JOB)
+    try:
+        files = _written(payloads, folder, frame, mode)
+    except Exception:
+        payloads.drop_folder(folder)
+        raise
+    if files is None:
+        payloads.drop_folder(folder)
+    crash_here(CrashPoint.AFTER_DATASET_JOB)
+    return files
+
+
+def _written(payloads: EpochPayloads, folder: str, frame: SparkFrame, mode: int) -> list[DataFile] | None:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    counted = Observation()
+    rows = frame.observe(counted, F.count(F.lit(1)).alias("records"))
+    for name, value in WRITER_SAFETY.items():
+        frame.sparkSession.conf.set(name, value)
+    rows.write.mode("append").options(**_OPTIONS).parquet(f"file://{os.path.join(payloads.root, folder)}")
+    records = _records(payloads, counted)
+    return None if records is None else seal(frame.sparkSession, payloads, folder, records, mode)
+
+
+def seal(session: Any, payloads: EpochPayloads, folder: str, records: int, mode: int) -> list[DataFile]:
+    """Make the files of a folder of the payload store durable; they must have so many records. Raises as `written`."""
+    names = _listed(payloads, folder)
+    files = _made_durable(payloads, session, names, mode) if names else []
+    if (found := sum(file.records for file in files)) != records:
+        raise LogUnavailable(
+            f"the payload store {payloads.root}: tasks of Spark have written {records:,} records into {folder}, and the "
+            f"driver sees {len(files):,} files with {found:,}. Driver and executors need one view of that folder"
+        )
+    if any(file.partition for file in files):
+        raise LogUnavailable(
+            f"{folder} in the payload store {payloads.root} has dates or times of an old form: a function has changed the "
+            "session while Spark began to write. Everything is written again"
+        )
+    for file in files:
+        if not file.records:  # of a DataFrame's first partition
+            os.unlink(os.path.join(payloads.root, file.path))
+    payloads.settle(folder)
+    return [file for file in files if file.records]
+
+
+def _listed(payloads: EpochPayloads, folder: str) -> list[str]:
+    """Paths of the data files, below the root. Checksums that Hadoop writes beside them, and probes of tasks that
+    were killed, are removed: pages have their own."""
+    names = sorted(os.listdir(os.path.join(payloads.root, folder)))
+    for name in names:
+        if name.endswith(".crc") or name.startswith(PROBE):
+            with suppress(OSError):  # the sweep finds it
+                os.unlink(os.path.join(payloads.root, folder, name))
+    return [f"{folder}/{name}" for name in names if name.endswith(_SUFFIX)]
+
+
+def _made_durable(payloads: EpochPayloads, session: Any, paths: Sequence[str], mode: int) -> list[DataFile]:
+    if len(paths) <= _DRIVER_SEALS:
+        lines = lines_of(payloads.sealed(mode, paths))
+    else:
+        import pyarrow as pa
+
+        tasks = min(len(paths), task_slots(session))
+        listed = session.createDataFrame(pa.table({"path": paths})).repartition(tasks)
+        lines = listed.mapInArrow(partial(sealed, payloads.root, mode), task_files.RESULT).toArrow()
+    return [
+        DataFile(line["path"], line["size"], line["records"], line["footer"], tuple(filter(None, [line["partition"]])))
+        for line in lines.to_pylist()
+    ]
+
+
+def _records(payloads: EpochPayloads, counted: Any) -> int | None:
+    """What Spark has counted. Its listeners tell that, which may be slow or lose something; who asks waits for ever then.
+
+    Raises what Spark raises, and `LogUnavailable` if the epoch ends meanwhile.
+    """
+    answers: SimpleQueue[int | BaseException] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(int(counted.get["records"]))
+        except BaseException as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, name="logio-count", daemon=True).start()
+    deadline = time.monotonic() + _COUNT_SECONDS
+    while time.monotonic() < deadline:
+        if payloads.is_stopped():
+            raise LogUnavailable("the epoch has ended before Spark said how many records were written")
+        with suppress(Empty):
+            answer = answers.get(timeout=_LOOK_SECONDS)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+    log.warning(
+        "Spark does not say within %.0f s how many records it has written: its listeners are slow", _COUNT_SECONDS
+    )
+    return None

@@ -1,0 +1,1 @@
+"""What people and programs are told about a run: snapshots, progress, recoveries, summaries, alerts."""

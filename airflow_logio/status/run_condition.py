@@ -1,0 +1,108 @@
+"""What a run is doing, or whom it waits for, in one word and with the command that comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.protocol.states import CONCLUDED, ENDED, LAUNCHING, GroupState, RunState
+from airflow_logio.status.run_summary import Outcome
+from airflow_logio.store.records import GroupStatus, Run, Supervision, SupervisorRecord
+
+WAITING = "waiting for a person"
+LEFT_SECONDS = 30.0
+"""A process that supervises a run of `logio run` notes its looks far more often than that (`LocalRun`)."""
+MISSING_SECONDS = 60.0
+"""After this long without a look another supervisor is missing: it notes its looks every few seconds, and a recovery takes
+some."""
+_STARTING = (GroupState.NEW, GroupState.DEAD)
+_STOPPED = (GroupState.PARKED, GroupState.HALTED)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCondition:
+    """`word` is for people; `next_step` is empty where nothing is to be done."""
+
+    word: str
+    next_step: str = ""
+
+
+def condition_of_run(
+    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None
+) -> RunCondition:
+    """The condition of a run from its groups; `at` is the time now, in seconds since the epoch, `looked` who last looked."""
+    retry = f"logio retry {run.uid[:8]}"
+    if run.state is RunState.QUARANTINED:
+        return RunCondition(Outcome.QUARANTINED.value, f"mend the operator, then `{retry} --code new`")
+    if run.state is not RunState.RUNNING:
+        return RunCondition(run.state.value)
+    states = {group.state for group in groups}
+    if states <= ENDED and not states <= CONCLUDED:
+        if GroupState.PARKED in states:
+            return RunCondition("parked", f"mend the cause, then `{retry}` (with changed code: `--code new`)")
+        return RunCondition("halted", f"`{retry}` continues it")
+    if run.spec.supervision is not Supervision.PROCESS:
+        return _of_airflow(run, groups, at, looked)
+    return _of_a_terminal(run, groups, at, looked, retry)
+
+
+def _of_a_terminal(
+    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None, retry: str
+) -> RunCondition:
+    if not is_left(run, looked, at):
+        return RunCondition(run.state.value)
+    if all(_stands_still(group, run.spec.lease, at) for group in groups):
+        return RunCondition(WAITING, f"nobody runs it; `{retry}` continues it")
+    return RunCondition(run.state.value, f"nobody supervises it; `{retry}` does")
+
+
+def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None) -> RunCondition:
+    """Which groups wait for what, as far as the log knows; it knows nothing of tasks."""
+    dead = [group for group in groups if group.own_place and group.state is GroupState.DEAD]
+    if late := [group.group for group in dead if at - group.since > MISSING_SECONDS]:
+        dag_run = run.spec.key.dag_run_id
+        step = f"only the task of {', '.join(late)} launches it: clear it in DAG run {dag_run} if it has ended"
+        return RunCondition(run.state.value, f"{step}, or `logio retry {run.uid[:8]}` launches it from here")
+    if not is_unsupervised(run, looked, at):
+        return RunCondition(run.state.value)
+    uid, dag_run = run.uid[:8], run.spec.key.dag_run_id
+    still = [group for group in groups if _stands_still(group, run.spec.lease, at)]
+    stopped, new = _named(still, _STOPPED), _named(still, (GroupState.NEW,))
+    lost = [group for group in still if group.state not in (*ENDED, GroupState.NEW)]
+    steps = []
+    if lost or len(still) < len(groups):
+        by = "unpause the recovery DAG" if run.spec.supervision is Supervision.DAG else "clear task `supervise`"
+        steps.append(f"nobody supervises it: {by} (DAG run {dag_run}), or `logio tend {uid}`")
+    if stopped:
+        steps.append(f"{stopped}: mend the cause, then clear the task, or `logio retry {uid}`")
+    if new:
+        steps.append(f"{new}: launched by no task of DAG run {dag_run} yet")
+    waits = len(still) == len(groups) and (lost or stopped)
+    word = WAITING if waits else run.state.value
+    return RunCondition(word, "; ".join(steps) or f"task `finish_run` of DAG run {dag_run} finishes it")
+
+
+def _named(groups: Sequence[GroupStatus], states: Sequence[GroupState]) -> str:
+    return ", ".join(f"{group.group} {group.state.value}" for group in groups if group.state in states)
+
+
+def is_unsupervised(run: Run, looked: SupervisorRecord | None, at: float) -> bool:
+    """Whether nothing looks for the failed groups of a run of Airflow that has gone on for a while."""
+    return at - run.created_at > MISSING_SECONDS and (looked is None or looked.age_seconds > MISSING_SECONDS)
+
+
+def is_left(run: Run, looked: SupervisorRecord | None, at: float) -> bool:
+    """Whether the process is gone that supervises a run of `logio run`. Runs of Airflow have other supervisors."""
+    if run.spec.supervision is not Supervision.PROCESS or run.state is not RunState.RUNNING:
+        return False
+    return at - run.created_at > LEFT_SECONDS and (looked is None or looked.age_seconds > LEFT_SECONDS)
+
+
+def _stands_still(group: GroupStatus, lease: Lease, at: float) -> bool:
+    """Whether nothing happens to the group by itself: it has ended, was not launched, or its driver is lost."""
+    if group.state in ENDED or group.state in _STARTING:
+        return True
+    if group.state in LAUNCHING:
+        return at - group.since > lease.launch_seconds
+    return group.silent_seconds is not None and group.silent_seconds > lease.seconds

@@ -1,0 +1,252 @@
+"""A run supervised from one process of this machine: `logio run`, tests and benches. It prints nothing.
+
+The loop launches what is new, relaunches what is dead, and ends when every group has ended. Then, and whenever it is
+stopped or fails, it leaves no driver process behind, but for what `logio retry` in another terminal has launched since.
+
+The log says whether a run has finished: a group that has finished is reopened by a retry of its quarantined Input Sets, in
+one transaction that `finish_run` comes before or after. If the finish is refused, the loop continues. What was reopened
+and not launched (the retry may have died there) is launched here; if the retry launches it, too, one of the two claims
+fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from airflow_logio.errors import Fenced, LogUnavailable, ProtocolViolation
+from airflow_logio.launch.driver_process import fork_server, is_forked
+from airflow_logio.launch.forked_drivers import ForkServer
+from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
+from airflow_logio.launch.processes import this_host
+from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
+from airflow_logio.status.run_summary import Outcome, RunSummary, summarize
+from airflow_logio.status.snapshot import Observer, Snapshot
+from airflow_logio.store.records import GroupStatus
+from airflow_logio.supervision.end_drivers import DriverEnder
+from airflow_logio.supervision.group_watch import GroupWatcher, Observation, poll_all
+from airflow_logio.supervision.requests import Stage, carry_out, look_after
+from airflow_logio.supervision.tend import tend
+from airflow_logio.supervision.tidying import clear_up
+from airflow_logio.systems.payloads import payload_root
+
+log = logging.getLogger(__name__)
+
+_SILENT_SECONDS = 30.0
+_NOTE_SECONDS = 3.0
+"""How often the log is told that this process supervises the run."""
+
+OnSnapshot = Callable[[Snapshot], None]
+
+
+class LocalRun:
+    """Supervises groups of a run until they have ended; all groups unless some are named.
+
+    `poll` is the seconds between two looks, `halt_grace` how long a driver may take to halt before it is killed.
+    """
+
+    def __init__(
+        self,
+        context: LaunchContext,
+        groups: Sequence[str] | None = None,
+        poll: float = 0.25,
+        *,
+        snapshot_every: float = 0.5,
+        halt_grace: float = 15.0,
+    ) -> None:
+        launcher = context.launcher
+        work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
+        self._forks: ForkServer | None = None
+        self._context = context
+        self._groups = tuple(groups or context.pipeline.applications)
+        self._poll = poll
+        self._snapshot_every = snapshot_every
+        self._run_id = context.run.run_id
+        self._observer = Observer(context.store, context.run)
+        self._watchers = {
+            name: GroupWatcher(context.store, self._run_id, name, context.run.spec.lease) for name in self._groups
+        }
+        self._ender = DriverEnder(context.store, context.run, self._groups, work_dir, halt_grace)
+        self._met: set[str] = set()
+        """Groups that need no launch for having been halted before this run: they were seen otherwise, or launched. One that
+        was asked to halt before, and has not done so yet, is none of them: who asked may be gone."""
+        self._finished: dict[str, int] = {}
+        """Group → incarnation that was seen finished: halted under the same one, it was reopened."""
+        self._peak: dict[str, int] = {}
+        self._halts = 0
+        self._said_unavailable = float("-inf")
+        self._note_as = None if groups else f"process {os.getpid()} on {this_host()}"
+        """Its name as the supervisor of the run; None if it supervises only some groups."""
+        self._noted_at = float("-inf")
+
+    def halt(self) -> None:
+        """End the run: the first call asks the drivers to halt, the second kills them. Safe in a signal handler."""
+        self._halts += 1
+
+    def run(self, on_snapshot: OnSnapshot = lambda _: None) -> RunSummary:
+        """Blocks until all groups have finished, one is parked, or `halt` was called; then no driver is left.
+
+        Groups that were halted before are launched again. Raises what a launch raises (`ConfigurationError`).
+        """
+        began = time.monotonic()
+        store, run = self._context.store, self._context.run
+        try:
+            self._begin_to_fork()
+            outcome = self._supervise(on_snapshot)
+        except BaseException:
+            self._forget()
+            self._ender.end(lambda: False)
+            raise
+        self._forget()
+        self._ender.end(lambda: self._halts < 2)
+        if outcome is Outcome.FINISHED:
+            clear_up(payload_root(self._context.log_url, self._context.payloads), store, run)
+            if store.patience.call("looking for quarantine", lambda: store.quarantined(run.run_id)):
+                outcome = Outcome.QUARANTINED
+        self._show(on_snapshot)
+        seconds = time.monotonic() - began
+        return store.patience.call(
+            "summing up", lambda: summarize(store, run, self._context.pipeline, outcome, seconds, self._peak)
+        )
+
+    def _begin_to_fork(self) -> None:
+        context, launcher = self._context, self._context.launcher
+        if isinstance(launcher, LocalProcessLauncher):
+            self._forks = fork_server(context.settings, context.pipeline, self._groups)
+            self._context = replace(context, launcher=replace(launcher, forks=self._forks))
+
+    def _why_again(self, status: GroupStatus) -> str | None:
+        """Why a halted group is launched, or None if it stays halted."""
+        if status.state is not GroupState.HALTED:
+            return None
+        if status.group not in self._met:
+            return "resumed"
+        return "reopened" if self._finished.get(status.group) == status.incarnation else None
+
+    def _launch_again(self, status: GroupStatus, reason: str) -> None:
+        """Launch a group that only a person restarts. If another process was faster, its driver is watched like ours."""
+        self._ender.forget(status.group)
+        try:
+            launch_group(self._context, status.group, expected=status.incarnation, reason=reason, by_user=True)
+        except Fenced as error:
+            log.info("group %s was launched by another process: %s", status.group, error)
+
+    def _supervise(self, on_snapshot: OnSnapshot) -> Outcome:
+        shown = float("-inf")
+        while not self._halts:
+            self._note()
+            self._scale()
+            states = [
+                self._tend(name, seen) for name, seen in poll_all(self._context.store, self._run_id, self._watchers)
+            ]
+            if GroupState.PARKED in states:
+                return Outcome.PARKED
+            if all(state in ENDED for state in states):
+                if not CONCLUDED.issuperset(states):
+                    return Outcome.HALTED
+                if self._is_finished():
+                    return Outcome.FINISHED
+            if time.monotonic() - shown >= self._snapshot_every:
+                shown = time.monotonic()
+                self._show(on_snapshot)
+            time.sleep(self._poll)
+        return Outcome.HALTED
+
+    def _note(self) -> None:
+        """Who looks at the run can see that it is supervised. That nobody could be told is no reason to stop."""
+        if self._note_as is None or time.monotonic() - self._noted_at < _NOTE_SECONDS:
+            return
+        self._noted_at = time.monotonic()
+        try:
+            self._context.store.note_supervisor(self._note_as, run_uid=self._context.run.uid)
+        except LogUnavailable as error:
+            log.debug("the look is not noted: %s", error)
+
+    def _forget(self) -> None:
+        """From here on nothing is launched: who retries a group now must supervise it."""
+        if self._forks is not None:
+            self._forks.close()
+        try:
+            if self._note_as is not None:
+                self._context.store.forget_supervisor(self._note_as)
+        except LogUnavailable as error:
+            log.debug("that nobody looks any more is not noted: %s", error)
+
+    def _scale(self) -> None:
+        """Carry out what was asked for, here or elsewhere: another process that does the same does no harm."""
+        if not self._context.run.spec.replicated:
+            return
+        store, run = self._context.store, self._context.run
+        try:
+            for request in (one for sight in store.sight([run.uid]) for one in look_after(store, sight)):
+                step = carry_out(self._context, request)
+                log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
+        except (LogUnavailable, ProtocolViolation) as error:
+            log.warning("scaling waits: %s", error)
+
+    def _is_finished(self) -> bool:
+        """Whether nothing is left to supervise: the log has finished the run, or only groups of other supervisors keep
+        running."""
+        store = self._context.store
+        if store.patience.call("finishing the run", lambda: store.finish_run(self._run_id)):
+            return True
+        statuses = store.patience.call("looking for groups that still run", lambda: store.groups(self._run_id))
+        unfinished = {status.group for status in statuses if status.state not in CONCLUDED}
+        return bool(unfinished) and unfinished.isdisjoint(self._groups)
+
+    def _tend(self, name: str, observation: Observation) -> GroupState | None:
+        """The state of a group after what it needed was done, or None if it is unknown or about to change.
+
+        Without the log there is no claim, so no launch: the next look tries again.
+        """
+        if self._halts:
+            return None
+        try:
+            return self._launch_if_needed(name, observation)
+        except LogUnavailable as error:
+            self._say_unavailable(str(error))
+            return None
+
+    def _launch_if_needed(self, name: str, observation: Observation) -> GroupState | None:
+        status = observation.status
+        if status is not None and status.state is GroupState.NEW and self._is_forked_soon(name):
+            return None
+        tend(self._context, name, observation)
+        if status is None:
+            self._say_unavailable(observation.unavailable)
+            return None
+        reason = self._why_again(status)
+        if reason is not None:
+            self._launch_again(status, reason)
+        if reason is not None or status.desired is not GroupState.HALTED:
+            self._met.add(name)
+        if reason is not None:
+            return None
+        if status.state in CONCLUDED:
+            self._finished[name] = status.incarnation
+        self._ender.remember(status)
+        return status.state
+
+    def _is_forked_soon(self, name: str) -> bool:
+        """Its first driver waits for what is imported now, instead of importing it beside that. Those with a JVM begin."""
+        warming = self._forks is not None and self._forks.is_warming()
+        return warming and is_forked(self._context.settings, self._context.pipeline, name)
+
+    def _say_unavailable(self, why: str | None) -> None:
+        """Seldom: every look at every group meets it."""
+        if time.monotonic() - self._said_unavailable >= _SILENT_SECONDS:
+            self._said_unavailable = time.monotonic()
+            log.warning("the log is unavailable, so the state of the groups is unknown; drivers keep trying: %s", why)
+
+    def _show(self, on_snapshot: OnSnapshot) -> None:
+        try:
+            snapshot = self._observer.take()
+        except LogUnavailable as error:
+            log.warning("no progress to be seen: %s", error)
+            return
+        for view in snapshot.groups:
+            self._peak[view.name] = max(self._peak.get(view.name, 0), view.status.rss_bytes)
+        on_snapshot(snapshot)

@@ -1,0 +1,164 @@
+"""Supervising the runs of a log from a process that needs no Airflow: what `logio tend` does.
+
+It finds what the recovery DAG finds, by the same look. It loads no author's code: for each run that needs something, a
+process of its own is started that takes one round (`tend_once`) and ends. So a daemon that lives for months always uses
+the code that is installed, and no pipeline can break it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from airflow_logio.errors import (
+    ConfigurationError,
+    IncompatibleRun,
+    LogioError,
+    LogUnavailable,
+    PipelineDefinitionError,
+)
+from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import Run
+from airflow_logio.supervision.findings import DueScaling, FailedGroup, FailureFinder, Findings
+from airflow_logio.supervision.requests import Stage, carry_out
+from airflow_logio.supervision.tend import RecoveryOutcome, recover_group
+from airflow_logio.supervision.void_drivers import VoidDriverEnder
+
+log = logging.getLogger(__name__)
+
+NOTE_SECONDS = 5.0
+AGAIN_SECONDS = 30.0
+"""After a round that has failed, the run is left alone for so long."""
+
+ContextOf = Callable[[Run, str], LaunchContext]
+"""How a group of a run is launched from here. Raises `ConfigurationError`, `IncompatibleRun`."""
+
+
+class Round:
+    """A process that takes one round of a run (`tend_once`)."""
+
+    def ended(self) -> bool | None:
+        """Whether it has done its work; None while it runs."""
+        raise NotImplementedError
+
+
+class RunTender:
+    """One supervisor of all runs of a log, or of one. `begin` starts a round of the run with that uid.
+
+    While its last round of a run has failed, it does not say that it looks after that log: whoever else could recover the
+    run then does (`presence.missing`).
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        name: str,
+        begin: Callable[[str], Round],
+        *,
+        run_uid: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        void: VoidDriverEnder | None = None,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._begin = begin
+        self._run_uid = run_uid
+        self._clock = clock
+        self._finder = FailureFinder(store, run_uid=run_uid, clock=clock)
+        self._void = void or VoidDriverEnder(store)
+        self._rounds: dict[str, Round] = {}
+        self._failed: dict[str, float] = {}
+        """uid → when a round of the run has failed, and none succeeded since."""
+        self._noted_at = float("-inf")
+
+    def look(self) -> Findings:
+        """Look once, begin rounds where something is to be done, and end drivers that are void. Waits for nothing."""
+        findings = self._finder.look()
+        self._collect()
+        wanted = {one.run_uid: one for one in findings.work}
+        if findings.failed is not None:
+            self._failed = {uid: at for uid, at in self._failed.items() if uid in wanted}
+        for uid, one in wanted.items():
+            if uid not in self._rounds and self._clock() - self._failed.get(uid, float("-inf")) >= AGAIN_SECONDS:
+                log.warning("%s: %s", one, one.cause if isinstance(one, FailedGroup) else "its next step can be taken")
+                self._rounds[uid] = self._begin(uid)
+        for task in (self._note, self._void.look):
+            try:
+                task()
+            except LogUnavailable as error:  # one of them may be refused alone
+                log.debug("the log does not answer: %s", error)
+        return findings
+
+    def tend(self, stop: threading.Event, poll_seconds: float) -> None:
+        """Look again and again, and at once when a failure is announced, until `stop` is set."""
+        rung = threading.Event()
+        hearing = self._store.listen(rung.set)
+        silent = False
+        try:
+            while not stop.is_set():
+                is_silent = self.look().failed is None
+                if is_silent and not silent:
+                    log.warning("the log cannot be reached, so the state of the groups is unknown; retrying")
+                silent = is_silent
+                deadline = time.monotonic() + poll_seconds
+                while not stop.is_set() and not rung.is_set() and time.monotonic() < deadline:
+                    rung.wait(min(0.2, poll_seconds))
+                rung.clear()
+        finally:
+            if hearing is not None:
+                hearing.close()
+
+    def _collect(self) -> None:
+        for uid, one in list(self._rounds.items()):
+            done = one.ended()
+            if done is None:
+                continue
+            del self._rounds[uid]
+            if done:
+                self._failed.pop(uid, None)
+            else:
+                self._failed[uid] = self._clock()
+                log.warning("run %s: nothing could be done for it from here; again in %.0f s", uid[:8], AGAIN_SECONDS)
+
+    def _note(self) -> None:
+        if not self._failed and self._clock() - self._noted_at >= NOTE_SECONDS:
+            self._noted_at = self._clock()
+            self._store.note_supervisor(self._name, run_uid=self._run_uid)
+
+
+def tend_once(store: LogStore, run: Run, context_of: ContextOf) -> int:
+    """One round of a run: recover what is dead, take the next step of what is to be scaled. Returns how much was done.
+
+    Raises `LogUnavailable`, and in the end what `context_of` has raised: those groups stay as they are, for others.
+    """
+    findings = FailureFinder(store, run_uid=run.uid).look()
+    if findings.failed is None:
+        raise LogUnavailable("the log does not answer")
+    done, refused = 0, list[LogioError]()
+    for one in findings.work:
+        try:
+            context = context_of(run, one.group)
+        except (ConfigurationError, PipelineDefinitionError, IncompatibleRun) as error:
+            refused.append(error)
+            continue
+        if isinstance(one, DueScaling):
+            done += _scale(context, one)
+        else:
+            recovery = recover_group(context, one.group, failed=one.incarnation, cause=one.cause)
+            done += recovery.outcome is not RecoveryOutcome.NOT_NEEDED
+    if refused:
+        raise refused[0]
+    return done
+
+
+def _scale(context: LaunchContext, due: DueScaling) -> bool:
+    found = context.store.scalings(context.run.run_id, due.group)
+    request = next((one for one in found if one.request_id == due.request_id), None)
+    if request is None:
+        return False
+    step = carry_out(context, request)
+    log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s: %s", due, step.sentence)
+    return True

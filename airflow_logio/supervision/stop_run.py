@@ -1,0 +1,146 @@
+"""Stopping a run, or a group of it, on request: what each group is asked to do, and when it has done it.
+
+Drained, sources read no further and everything behind them comes to its normal end; halted, drivers commit what they
+have and end, to be resumed later.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from airflow_logio.errors import LogUnavailable, ProtocolViolation
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import CONCLUDED, ENDED, WAITING, GroupState, check_wish
+from airflow_logio.status.whole_group import members_of
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records import GroupStatus, Run, has_sources
+from airflow_logio.supervision.group_watch import GroupWatcher
+from airflow_logio.supervision.halt import force, refuse_requests
+
+log = logging.getLogger(__name__)
+
+States = Mapping[str, GroupState]
+POLL_SECONDS = 0.25
+
+
+class StopMode(StrEnum):
+    DRAIN = "drain"
+    HALT = "halt"
+
+    @property
+    def wish(self) -> GroupState:
+        return GroupState.DRAINING if self is StopMode.DRAIN else GroupState.HALTED
+
+
+class StopRun:
+    """One stop of all groups of a run, or of one with all its replicas, or of one replica."""
+
+    def __init__(self, store: LogStore, run: Run, mode: StopMode, group: str | None = None) -> None:
+        self._store = store
+        self._run = run
+        self._mode = mode
+        self._groups = members_of(run, group) if group is not None else run.spec.groups
+        store.group(run.run_id, self._groups[0])  # says which groups there are
+        self._watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in self._groups}
+        self._named = group is not None
+        self._is_left = False
+        """Every group has ended, but slots of one that sleeps are not done."""
+
+    def request(self) -> None:
+        """Put the wish into the log; again if it is there already, which changes nothing.
+
+        Raises `ProtocolViolation` if it cannot be obeyed; then no group is asked.
+        """
+        if self._mode is StopMode.HALT:
+            for name in {replicated_group(one) for one in self._groups}:
+                refuse_requests(self._store, self._run, name, "the group was halted")
+        asked = []
+        for status in self._statuses():
+            sources = has_sources(self._run.spec, status.group)
+            if self._mode is StopMode.DRAIN and not sources and not self._named:
+                continue
+            if check_wish(status.group, status.state, status.desired, self._mode.wish, has_sources=sources):
+                asked.append(status.group)
+        if self._mode is StopMode.DRAIN and not any(has_sources(self._run.spec, name) for name in self._groups):
+            raise ProtocolViolation(f"run {self._run.spec.key} names no source in the log: it can only be halted")
+        for name in asked:
+            self._store.request(self._run.run_id, name, self._mode.wish)
+
+    def look(self) -> States | None:
+        """The states of the groups, or None if the log cannot be asked. Halting, a group without a driver is marked so.
+
+        Launches nothing: a source that is dead while it drains is recovered by the supervisor of the run.
+        """
+        try:
+            if self._mode is StopMode.HALT:
+                return {name: self._halt(name, watcher) for name, watcher in self._watchers.items()}
+            states = {status.group: status.state for status in self._statuses()}
+            self._is_left = CONCLUDED.issuperset(states.values()) and self._has_open_slots()
+            return states
+        except LogUnavailable as error:
+            log.debug("the log does not answer: %s", error)
+            return None
+
+    def is_over(self, states: States) -> bool:
+        """Everything has ended, and that is known. A drain is also over when a group was halted or parked: what is behind it
+        waits for it."""
+        if self._mode is StopMode.DRAIN and any(state in WAITING for state in states.values()):
+            return True
+        return bool(states) and all(state in ENDED for state in states.values()) and not self._is_left
+
+    def has_succeeded(self, states: States) -> bool:
+        """The stop is over, and the result is what was asked for."""
+        if self._mode is StopMode.DRAIN:
+            return CONCLUDED.issuperset(states.values()) and not self._is_left
+        return self.is_over(states)
+
+    def _has_open_slots(self) -> bool:
+        """A group that sleeps has work left: the supervisor of the run wakes it."""
+        run_id, groups = self._run.run_id, [replicated_group(name) for name in self._groups]
+        replicated = [name for name in self._run.spec.replicated if name in groups]
+        return any(not slot.done for name in replicated for slot in self._store.slots(run_id, name))
+
+    def _statuses(self) -> list[GroupStatus]:
+        return [status for status in self._store.groups(self._run.run_id) if status.group in self._groups]
+
+    def _halt(self, name: str, watcher: GroupWatcher) -> GroupState:
+        status = watcher.poll().status
+        if status is None:
+            raise LogUnavailable(f"group {name!r} cannot be seen")
+        if status.state in (GroupState.NEW, GroupState.DEAD) and force(self._store, self._run.run_id, status):
+            return GroupState.HALTED
+        return status.state
+
+
+def await_stop(stopping: StopRun, seconds: float, seen: Callable[[States], None] = lambda _: None) -> States:
+    """Request the stop, and look until it is over or the time is up; returns the states seen last, none if the log has not
+    answered. `seen` hears of every look. Raises as `StopRun.request`."""
+    stopping.request()
+    deadline = time.monotonic() + seconds
+    known: States = {}
+    while True:
+        states = stopping.look()
+        if states is not None:
+            seen(states)
+            known = states
+        if (states is not None and stopping.is_over(states)) or time.monotonic() >= deadline:
+            return known
+        time.sleep(POLL_SECONDS)
+
+
+def not_ended(states: States, seconds: float) -> str:
+    """What is said when the time of a stop is up."""
+    return f"{left_of(states)}: still not ended after {seconds:g} s; the request stands, and takes effect by itself"
+
+
+def left_of(states: States) -> str:
+    """The groups that have not ended."""
+    return ", ".join(name for name, state in states.items() if state not in ENDED) or "the log does not answer"
+
+
+def shown(states: States) -> str:
+    """For messages: ``ingest finished, totals parked``."""
+    return ", ".join(f"{name} {state.value}" for name, state in sorted(states.items()))

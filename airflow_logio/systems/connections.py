@@ -1,0 +1,247 @@
+"""The external systems of a run as operators see them: connections by name, read actions, and what is to be written."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import tenacity
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.databases import with_driver
+from airflow_logio.dataflow.frames import needed_table
+from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.parameters import for_function
+from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
+from airflow_logio.dataflow.unavailability import advice, is_outage
+from airflow_logio.dataflow.write_actions import INSERT
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed
+from airflow_logio.protocol.logic import Read, Write
+from airflow_logio.systems.call_watch import CallWatch
+from airflow_logio.systems.source_queries import DeclaredConnection
+from airflow_logio.systems.warehouse import Warehouse
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MOVE_BITS = 32
+"""Incarnations count recoveries: they stay far below this many bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterIdentity:
+    """The identity of a writer: part of the marker of every write action of a group (docs/design.md, "What is promised")."""
+
+    run_uid: str
+    token: int
+    """Fencing token: the incarnation. A lower one is refused."""
+    started_at: float
+    """When the run was started."""
+    is_fresh: bool = False
+    """The run replaces one that was given up."""
+    former_types: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict, compare=False)
+    """Writer → column → types that the run has declared it with before, when nothing was in it (`RunSpec`)."""
+
+    def token_after(self, moves: int) -> int:
+        """The token for a slot that has changed owners so often: higher than that of any earlier owner."""
+        return (moves << MOVE_BITS) + self.token
+
+
+class Connections:
+    """The external systems of a run, by the names that its pipeline gives them; opened when first used."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        urls: Mapping[str, str],
+        identity: WriterIdentity,
+        replay_seconds: float,
+        calls: CallWatch | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.calls = calls or CallWatch()
+        """The calls of author's code that may ask an external system."""
+        self.params: Mapping[str, Any] = MappingProxyType(dict(params or {}))
+        """The run's parameters, for operators that ask for them."""
+        self.identity = identity
+        self.replay_seconds = replay_seconds
+        self._urls = urls
+        self._open: dict[str, Warehouse] = {}
+        self._opening = threading.Lock()
+        self._one_at_a_time: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def url(self, name: str) -> str:
+        """Raises `ConfigurationError` if the run was started without the connection."""
+        if name not in self._urls:
+            raise ConfigurationError(
+                f"connection {name!r} is used by the pipeline, but the run was started without it "
+                f"(it has: {', '.join(sorted(self._urls)) or 'none'})"
+            )
+        return with_driver(self._urls[name])
+
+    def warehouse(self, name: str) -> Warehouse:
+        """The SQL database that a connection names."""
+        with self._opening:
+            if name not in self._open:
+                self._open[name] = Warehouse(name, self.url(name))
+            return self._open[name]
+
+    def source(self, name: str) -> DeclaredConnection:
+        """The connection of a source."""
+        return DeclaredConnection(self.url(name), lambda: self.warehouse(name))
+
+    def lock(self, name: str) -> threading.Lock:
+        """Held while write actions are executed on a connection: they run one at a time."""
+        with self._opening:
+            return self._one_at_a_time[name]
+
+    def read(self, read: DeclaredRead, keys: pa.Array | None) -> pa.Table:
+        """The effect of a side-effect read action (Algorithm 4); replayed with back-off while the system is unavailable."""
+        if isinstance(read, TableRead):
+            warehouse = self.warehouse(read.connection)
+            return self.replayed(read, lambda: warehouse.read(read, keys))
+        return self.replayed(read, self._function_read(read, keys))
+
+    def pieces(self, read: TableRead, keys: pa.Array | None, take: Callable[[Iterator[pa.Table]], T]) -> T:
+        """As `Warehouse.pieces`, replayed as a whole while the system is unavailable."""
+        warehouse = self.warehouse(read.connection)
+        return self.replayed(read, lambda: warehouse.pieces(read, keys, take))
+
+    def replayed(self, read: DeclaredRead, attempt: Callable[[], T]) -> T:
+        """What `attempt` obtains of an external system, which is asked with back-off while it is unavailable."""
+        crash_here(CrashPoint.BEFORE_READ)
+        what = f"reading {read} of connection {read.connection!r}"
+        more = read.unavailable if isinstance(read, FunctionRead) else ()
+
+        def once() -> T:
+            with self.calls.inner("fetch"):
+                return attempt()
+
+        with self.calls.inner("read", limited=False):
+            effect = replay(what, once, self.replay_seconds, threading.Event(), more)
+        crash_here(CrashPoint.AFTER_READ)
+        return effect
+
+    def _function_read(self, read: FunctionRead, keys: pa.Array | None) -> Callable[[], pa.Table]:
+        url = self.url(read.connection)
+        asked = for_function(read.fetch, self.params)
+
+        def fetch() -> pa.Table:
+            try:
+                table = read.fetch(url, keys, **asked)
+            except Exception as error:
+                if isinstance(error, LogioError) or is_outage(error, read.unavailable):
+                    raise
+                cause = f"{type(error).__name__}: {error}{advice(error, 'FunctionRead')}"
+                raise OperatorFailed(f"the read by {read} of connection {read.connection!r}: {cause}") from error
+            return needed_table(table, f"the read by {read}")
+
+        return fetch
+
+    def close(self) -> None:
+        for warehouse in self._open.values():
+            warehouse.close()
+
+
+def replay(
+    what: str,
+    action: Callable[[], T],
+    seconds: float,
+    stopping: threading.Event,
+    unavailable: tuple[type[Exception], ...] = (),
+) -> T:
+    """Run an action on an external system until it raises no error that says "unavailable" (Algorithm 5 Step 2).
+
+    `dataflow.unavailability.is_outage` says which errors do; an author adds some with `unavailable`. With back-off, for so
+    many seconds, or until `stopping`; then raises `ExternalUnavailable` for good. Any other error is raised as it is.
+    """
+
+    def report(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        log.warning("%s: replaying (attempt %d): %s", what, state.attempt_number, _said(error))
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda error: is_outage(error, unavailable)),
+        wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
+        stop=tenacity.stop_any(tenacity.stop_after_delay(seconds), tenacity.stop_when_event_set(stopping)),
+        sleep=tenacity.sleep_using_event(stopping),
+        before_sleep=report,
+        reraise=True,
+    )
+    try:
+        return retrying(action)
+    except Exception as error:
+        if not is_outage(error, unavailable):
+            raise
+        attempts = retrying.statistics["attempt_number"]
+        raise ExternalUnavailable(
+            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still unavailable: "
+            f"{_said(error)}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
+        ) from error
+
+
+def _said(error: BaseException | None) -> str:
+    return str(error) if isinstance(error, LogioError) else f"{type(error).__name__}: {error}"
+
+
+class StepExternal:
+    """`External` of one generation: performs reads at once, collects writes; both become part of the Output Set."""
+
+    def __init__(self, name: str, operator: Operator, connections: Connections) -> None:
+        self._name = name
+        self._operator = operator
+        self._connections = connections
+        self.collected: list[Read | Write] = []
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The run's parameters."""
+        return self._connections.params
+
+    def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
+        """A side-effect read action: its effect is obtained once, here."""
+        if read.connection in self._operator.writes():
+            raise OperatorFailed(
+                f"operator {self._name!r} reads connection {read.connection!r}, which it writes: what it reads would depend "
+                "on how far its writes have come. Read in an operator of another group"
+            )
+        if read.connection not in self._operator.connections():
+            raise OperatorFailed(
+                f"operator {self._name!r} reads connection {read.connection!r}, but does not name it in connections(); name "
+                "it there, so that the pipeline is checked with it"
+            )
+        table = self._connections.read(read, keys)
+        described = describe_read(read, number_of(keys))
+        self.collected.append(Read(read.connection, described, table, table.num_rows))
+        return table
+
+    def write(self, connection: str, table: pa.Table) -> None:
+        """A write action: logged with the Output Set, executed after that commit."""
+        if connection not in self._operator.writes():
+            raise OperatorFailed(
+                f"operator {self._name!r} writes to connection {connection!r}, but does not say so in writes(); declare it "
+                "there or use Pipeline.writer, so that the guarantee of its write actions is known"
+            )
+        records = needed_table(table, f"the code that writes to connection {connection!r}")
+        self.collected.append(Write(connection, {"action": INSERT}, records, records.num_rows))
+
+
+def describe_read(read: DeclaredRead, keys: int | None) -> dict[str, Any]:
+    """The textual description of a read action, for READ_ACTION; `keys` is the number of those it was restricted to."""
+    described = {name: value for name, value in read.describe().items() if name != "connection"}
+    if keys is not None:
+        described["keys"] = keys
+    return described
+
+
+def number_of(keys: pa.Array | None) -> int | None:
+    """How many keys a read is restricted to; None if it has no key."""
+    return None if keys is None else len(keys)

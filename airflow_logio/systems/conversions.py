@@ -1,0 +1,215 @@
+"""Records of write actions as columns of declared types: the same values, or refused by action, row and column.
+
+Arrow converts some values with a loss and without a word (a decimal to a double, 5 to true, a time to its date). Here a
+value is converted only if nothing is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
+from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.errors import WriteRefused
+from airflow_logio.systems.sql_types import arrow_type, kind_of_records
+from airflow_logio.systems.value_checks import Check, nothing
+
+_FAILURES = (pa.ArrowException, ValueError, OverflowError, RecursionError)
+_YEARS_1_TO_9999 = {
+    pa.timestamp("us"): (-62_135_596_800 * 10**6, 253_402_300_800 * 10**6 - 1),
+    pa.date32(): (-719_162, 2_932_896),
+}
+_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+
+
+class Target(NamedTuple):
+    """A column that values go into."""
+
+    kind: ColumnType | None
+    """None: of a type that this package does not know; values stay as the records have them."""
+    check: Check = nothing
+    """Raises ValueError for a value that the column would change."""
+
+    def __str__(self) -> str:
+        return "" if self.kind is None else f" ({self.kind})"
+
+
+def as_declared(table: str, targets: Mapping[str, Target], actions: Sequence[WriteAction]) -> pa.Table:
+    """The records of the actions, those of the first one first, with the columns and types of `targets`.
+
+    Raises `WriteRefused`, naming table, column, write action and row.
+    """
+    for action in actions:
+        _check_names(table, list(targets), action)
+    columns = {}
+    for name, target in targets.items():
+        try:
+            columns[name] = converted(_whole(name, actions, target.kind), target)
+        except _FAILURES as error:
+            raise WriteRefused(f"{_place(table, name, target, actions)}: {_told(error)}") from error
+    return pa.table(columns)
+
+
+def row_of(row: int, actions: Sequence[WriteAction]) -> str:
+    """Where a row of all records of the actions, counted from 0, stands: write action, and row in its records."""
+    for action in actions:
+        if row < action.records.num_rows:
+            return f"write action {action.number}, row {action.first_row + row} (counted from 0)"
+        row -= action.records.num_rows
+    raise IndexError(row)
+
+
+def _check_names(table: str, columns: Sequence[str], action: WriteAction) -> None:
+    found = action.records.schema.names
+    if missing := [name for name in columns if name not in found]:
+        problem = f"have no column {missing[0]!r}"
+    elif unknown := [name for name in found if name not in columns]:
+        problem = f"have column {unknown[0]!r}"
+    else:
+        return
+    raise WriteRefused(
+        f"records for table {table!r}, write action {action.number}, {problem}: they have {found}, and the table "
+        f"{columns}"
+    )
+
+
+def _whole(name: str, actions: Sequence[WriteAction], kind: ColumnType | None) -> pa.ChunkedArray:
+    """One column of all actions; where its types differ, each is converted by itself."""
+    columns = [action.records.column(name) for action in actions]
+    if kind is not None and len({column.type for column in columns}) > 1:
+        columns = [_cast(column, kind) for column in columns]
+    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+
+
+def _place(table: str, name: str, target: Target, actions: Sequence[WriteAction]) -> str:
+    """Where a conversion fails: found by halves, of the first action that has such a value."""
+    where = f"records for table {table!r}, column {name!r}{target}"
+    for action in actions:
+        column = action.records.column(name)
+        if _fails(column, target):
+            first, last = 0, len(column)
+            while last - first > 1:
+                middle = (first + last) // 2
+                if _fails(column.slice(first, middle - first), target):
+                    last = middle
+                else:
+                    first = middle
+            return f"{where}, write action {action.number}, row {action.first_row + first} (counted from 0)"
+    return where
+
+
+def _fails(column: pa.ChunkedArray, target: Target) -> bool:
+    try:
+        converted(column, target)
+    except _FAILURES:
+        return True
+    return False
+
+
+def _told(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+# --- one column -------------------------------------------------------------------------------------------------------
+
+
+def converted(column: pa.ChunkedArray, target: Target) -> pa.ChunkedArray:
+    """Raises ValueError, or an error of Arrow, for a value that would not come back as it was."""
+    values = column if target.kind is None else _cast(column, target.kind)
+    _refuse_far_times(values)
+    target.check(values)
+    return values
+
+
+def _cast(column: pa.ChunkedArray, kind: ColumnType) -> pa.ChunkedArray:
+    found, wanted = column.type, arrow_type(kind)
+    if isinstance(found, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], found.storage_type)
+    elif pa.types.is_dictionary(found):
+        column = column.cast(found.value_type)
+    found = column.type
+    _refuse_types(found, kind)
+    if special := _SPECIAL.get(kind.name):
+        return special(column, wanted)
+    converted = column.cast(wanted)
+    if (pa.types.is_timestamp(found) and kind.name == "date") or (
+        kind.name == "boolean" and kind_of_records(found) in (ColumnType("bigint"), ColumnType("double"))
+    ):
+        _refuse_other(column, converted.cast(found))
+    return converted
+
+
+def _refuse_types(found: pa.DataType, kind: ColumnType) -> None:
+    if kind.name == "double" and pa.types.is_decimal(found):
+        raise ValueError(
+            f"a {found} does not fit into a double without loss; declare decimal(p,s), or cast it before the writer"
+        )
+    if kind.name == DECIMAL and pa.types.is_floating(found):
+        raise ValueError(f"a {found} is no exact decimal; round and cast it to decimal128 before the writer")
+    if kind.name in ("json", "uuid") and not _is_one_of(found, kind):
+        raise ValueError(
+            f"{found} is no {kind}; make it {'text' if kind.name == 'json' else 'text or 16 bytes'} before the writer"
+        )
+
+
+def _is_one_of(found: pa.DataType, kind: ColumnType) -> bool:
+    is_text = pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_null(found)
+    return is_text or (kind.name == "uuid" and (found == pa.binary(16) or pa.types.is_binary(found)))
+
+
+def _refuse_other(before: pa.ChunkedArray, after: pa.ChunkedArray) -> None:
+    if pc.any(pc.not_equal(before, after)).as_py():
+        raise ValueError(f"a {before.type} that loses a part of it")
+
+
+def _to_decimal(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    """Arrow refuses integers by their type, not by their value."""
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.decimal128(20, 0))
+    return column.cast(wanted)
+
+
+def _to_uuid(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    """In the form in which PostgreSQL gives it back: lower case, with hyphens."""
+    if not pa.types.is_null(column.type) and (column.type == pa.binary(16) or pa.types.is_binary(column.type)):
+        values = [None if value is None else str(uuid.UUID(bytes=value)) for value in column.to_pylist()]
+        return pa.chunked_array([values], wanted)
+    column = pc.utf8_lower(column.cast(wanted))
+    if pc.any(pc.invert(pc.match_substring_regex(column, _UUID))).as_py():
+        raise ValueError("not a uuid, such as 7f3c1a50-0d5e-4b0a-9c57-1f2d3e4b5a6c")
+    return column
+
+
+def _to_json(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    column = column.cast(wanted)
+    for value in column.to_pylist():
+        if value is not None:
+            json.loads(value, parse_constant=_refuse_constant)
+    return column
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+_SPECIAL: Mapping[str, Callable[[pa.ChunkedArray, pa.DataType], pa.ChunkedArray]] = {
+    DECIMAL: _to_decimal,
+    "uuid": _to_uuid,
+    "json": _to_json,
+}
+
+
+def _refuse_far_times(column: pa.ChunkedArray) -> None:
+    """Arrow's years go further than those of the databases' drivers: what is written must be readable again."""
+    if column.type not in _YEARS_1_TO_9999:
+        return
+    first, last = (pa.scalar(bound, column.type) for bound in _YEARS_1_TO_9999[column.type])
+    found: Any = pc.min_max(column)
+    if found["min"].is_valid and (pc.less(found["min"], first).as_py() or pc.greater(found["max"], last).as_py()):
+        raise ValueError("a time outside the years 1 to 9999, which databases cannot give back")

@@ -1,0 +1,252 @@
+"""Executing groups of write actions, by their guarantee (Algorithms 5 and 8); one executor per writer, on one thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.action_writers import ActionWriter, CheckableWriter, ConditionalWriter, IdempotentWriter
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.unavailability import advice, is_outage
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.errors import (
+    ExternalUnavailable,
+    FailurePoint,
+    LogioError,
+    OperatorFailed,
+    PipelineDefinitionError,
+    WriteRefused,
+)
+from airflow_logio.protocol.warehouse_rules import MarkerRow, compare
+from airflow_logio.protocol.writes import PendingWrite, check_gapless
+from airflow_logio.systems.arrow import decode
+from airflow_logio.systems.connections import Connections, replay
+from airflow_logio.systems.warehouse import TableTarget
+
+log = logging.getLogger(__name__)
+
+
+class WriteExecutor(ABC):
+    """Executes the write actions of one operator on its connection; `target` is the author's writer, or ours for tables."""
+
+    compares = False
+    """The external system has a marker: `compare` comes before the first `execute`."""
+
+    def __init__(
+        self, operator: str, writer: ActionWriter, target: Any, connections: Connections, moves: int = 0
+    ) -> None:
+        self._operator = operator
+        self._token = connections.identity.token_after(moves)
+        self._connection = writer.connection
+        self._target = target
+        self._connections = connections
+        limit = writer.replay_seconds
+        self._replay_seconds = connections.replay_seconds if limit is None else limit
+        self._lock = connections.lock(writer.connection)
+        self._opened: AbstractContextManager[Any] | None = None
+        self._client: Any = None
+
+    def execute(self, writes: Sequence[PendingWrite], recovered: int, stopping: threading.Event) -> None:
+        """Execute a gapless group of write actions; returns when the external system has applied all of them.
+
+        Those numbered up to `recovered` were pending when this driver began: another one may have executed them.
+        Replayed with back-off while the system is unavailable, until `stopping`. Raises `ExternalUnavailable` if it
+        stays unavailable, `OperatorFailed` for an error of the author's code, and what the external system refuses for
+        good.
+        """
+        check_gapless(writes)
+        actions = [self._action(write) for write in writes]
+        doubtful = [action for action in actions if action.number <= recovered]
+
+        def attempt() -> None:
+            nonlocal doubtful
+            asked, doubtful = doubtful, actions  # if this attempt fails, it is unknown how far it came
+            self._attempt(self._connected(), actions, asked)
+
+        crash_here(CrashPoint.BEFORE_WRITE)
+        self._replayed(actions, attempt, stopping)
+        crash_here(CrashPoint.AFTER_WRITE)
+
+    def compare(self, writes: Sequence[PendingWrite], log_end: int, stopping: threading.Event) -> None:
+        """Before the first write actions are executed: see that the marker is not ahead of `log_end`, the last number that
+        the log had given out when nothing was applied since. Only where the system has a marker (`compares`).
+
+        Replayed as `execute`, and raises the same, `LogInconsistent` if the log has lost commits.
+        """
+        raise NotImplementedError
+
+    def _replayed(self, actions: Sequence[WriteAction], attempt: Callable[[], None], stopping: threading.Event) -> None:
+        def one() -> None:
+            with self._lock, self._translated(actions), self._connections.calls.call("write", self._point(actions)):
+                attempt()
+
+        replay(f"{_named(actions)} of {self._operator!r}", one, self._replay_seconds, stopping)
+
+    def close(self) -> None:
+        """Close the client; on the thread that has used it."""
+        opened, self._opened, self._client = self._opened, None, None
+        if opened is None:
+            return
+        point = FailurePoint(self._operator, action=f"the end of connection {self._connection!r}")
+        try:
+            with self._connections.calls.call("connect", point):
+                opened.__exit__(None, None, None)
+        except Exception as error:
+            log.warning("closing connection %r of %r: %s", self._connection, self._operator, error)
+
+    @abstractmethod
+    def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
+        """One attempt; `doubtful` are those of the actions that may have been applied already."""
+
+    def _connected(self) -> Any:
+        if self._opened is None:
+            opened = self._target.connect(self._connections.url(self._connection))
+            self._client = opened.__enter__()
+            self._opened = opened
+        return self._client
+
+    @contextmanager
+    def _translated(self, actions: Sequence[WriteAction]) -> Iterator[None]:
+        """Errors of the author's code as this package's; a client that has raised one is not used again."""
+        try:
+            yield
+        except ExternalUnavailable:
+            self.close()
+            raise
+        except LogioError as error:
+            self.close()
+            if isinstance(error, OperatorFailed):
+                raise OperatorFailed(f"{self._where(actions)}: {error}", self._point(actions)) from error
+            if isinstance(error, WriteRefused):
+                raise WriteRefused(f"{self._where(actions)}: {error}") from error
+            raise
+        except Exception as error:
+            self.close()
+            text = f"{self._where(actions)}: {type(error).__name__}: {error}"
+            if is_outage(error, self._target.unavailable):
+                raise ExternalUnavailable(text) from error
+            text += advice(error, f"the writer of {self._operator!r}")
+            raise OperatorFailed(text, self._point(actions)) from error
+
+    def _point(self, actions: Sequence[WriteAction]) -> FailurePoint:
+        """The first action of the group: it is the same one when the group is tried again, however long it is then."""
+        return FailurePoint(self._operator, action=f"write action {actions[0].number} on {self._connection!r}")
+
+    def _where(self, actions: Sequence[WriteAction]) -> str:
+        pipeline = self._connections.pipeline
+        return f"pipeline {pipeline!r}, operator {self._operator!r}, connection {self._connection!r}, {_named(actions)}"
+
+    def _action(self, write: PendingWrite) -> WriteAction:
+        records = pa.table({})
+        if write.body:
+            records = decode(f"write action {write.number} of {write.operator}", write.body)
+        identity = self._connections.identity
+        dataset = None if write.body else write.ref
+        where = (identity.run_uid, write.operator, write.connection, write.number)
+        return WriteAction(*where, self._token, records, write.header, dataset=dataset)
+
+
+class ConditionalExecutor(WriteExecutor):
+    """The external system itself tells what it has applied: there is no need to ask before."""
+
+    compares = True
+
+    def compare(self, writes: Sequence[PendingWrite], log_end: int, stopping: threading.Event) -> None:
+        check_gapless(writes)
+        actions = [self._action(write) for write in writes]
+
+        def look(row: MarkerRow) -> None:
+            compare(self._operator, self._connection, self._token, row, log_end)
+            raise _Compared
+
+        def attempt() -> None:
+            try:
+                self._target.apply(self._connected(), self._marker(look), actions)
+            except Exception as error:
+                if not _is_compared(error):
+                    raise
+                self.close()  # it has raised an error
+
+        self._replayed(actions, attempt, stopping)
+
+    def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
+        self._target.apply(client, self._marker(), actions)
+
+    def _marker(self, look: Callable[[MarkerRow], None] | None = None) -> Marker:
+        identity = self._connections.identity
+        where = (identity.run_uid, self._operator, self._connection, 0)
+        return Marker(*where, self._token, identity.started_at, look)
+
+
+class _Compared(Exception):
+    """The marker was looked at; nothing is to be applied in this step."""
+
+
+def _is_compared(error: BaseException | None) -> bool:
+    """Also inside an error that the author's code has made of it."""
+    while error is not None and not isinstance(error, _Compared):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+class CheckableExecutor(WriteExecutor):
+    """Algorithm 8 Step 2.a: what may have been applied is asked for, what was not is executed, in order."""
+
+    def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
+        applied: set[int] = set()
+        if doubtful:
+            crash_here(CrashPoint.BEFORE_QUESTION)
+            missing = {action.number for action in self._target.unapplied(client, doubtful)}
+            crash_here(CrashPoint.AFTER_QUESTION)
+            applied = {action.number for action in doubtful if action.number not in missing}
+            log.info(
+                "%s: %d of %d pending write actions were applied before", self._operator, len(applied), len(doubtful)
+            )
+        todo = [action for action in actions if action.number not in applied]
+        if todo:
+            self._target.write_group(client, todo)
+
+
+class IdempotentExecutor(WriteExecutor):
+    """Algorithm 8 Step 2.b: all of them are executed, once more if need be."""
+
+    def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
+        self._target.write_group(client, actions)
+
+
+def executor_of(operator: str, writer: ActionWriter, connections: Connections, moves: int = 0) -> WriteExecutor:
+    """The executor of a writer whose slot has changed owners `moves` times.
+
+    Raises `PipelineDefinitionError` for one that no pipeline accepts.
+    """
+    match writer:
+        case TableWriter():
+            return ConditionalExecutor(
+                operator, writer, table_target(operator, writer, connections), connections, moves
+            )
+        case ConditionalWriter():
+            return ConditionalExecutor(operator, writer, writer, connections, moves)
+        case CheckableWriter():
+            return CheckableExecutor(operator, writer, writer, connections)
+        case IdempotentWriter():
+            return IdempotentExecutor(operator, writer, writer, connections)
+    raise PipelineDefinitionError(f"there is no way to execute the write actions of {operator!r}: {writer!r}")
+
+
+def table_target(operator: str, writer: TableWriter, connections: Connections) -> TableTarget:
+    """What executes the write actions of a `TableWriter`."""
+    identity = connections.identity
+    former = identity.former_types.get(operator, {})
+    return TableTarget(writer, connections.warehouse(writer.connection), identity.is_fresh, former)
+
+
+def _named(actions: Sequence[WriteAction]) -> str:
+    first, last = actions[0].number, actions[-1].number
+    return f"write action {first}" if first == last else f"write actions {first} to {last}"

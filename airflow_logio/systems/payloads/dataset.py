@@ -1,0 +1,190 @@
+"""A dataset as a driver holds it: the manifest, where its files are, and the way to its records for who needs them here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.event_stream import uniform
+from airflow_logio.errors import LogInconsistent, LogUnavailable, OperatorFailed
+from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.systems.payloads.manifests import DataFile, Manifest
+from airflow_logio.systems.payloads.task_files import footer_checksum
+
+MAX_TABLE_BYTES = 256 * 2**20
+"""The largest dataset, in bytes of its files, that a driver takes into its memory as one table."""
+BATCH_RECORDS = 20_000
+BATCH_BYTES = 16 * 2**20
+"""The most that is in memory of a dataset that is read in batches, before it is converted; one record may be larger."""
+
+
+def metadata_of(path: str, where: str) -> Any:
+    """The footer of a Parquet file of the payload store, as Arrow has it; `where` names what the file is of.
+
+    Raises `LogInconsistent` if there is none, `LogUnavailable` if the store does not answer.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_metadata(path)
+    except (FileNotFoundError, pa.ArrowException) as error:
+        raise LogInconsistent(f"{where}: {path} is missing or damaged: {error}") from error
+    except OSError as error:
+        raise LogUnavailable(f"the payload store does not answer for {where}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """`where` names what it is the body of, for errors; `root` is the folder of the payload store."""
+
+    where: str
+    root: str
+    reference: Reference
+    manifest: Manifest
+
+    @property
+    def num_rows(self) -> int:
+        """Records."""
+        return self.manifest.records
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its files."""
+        return self.manifest.size
+
+    def paths(self) -> Sequence[str]:
+        """The absolute paths of its files, after a look at each. Raises as `check`."""
+        self.check()
+        return self.file_paths()
+
+    def file_paths(self) -> Sequence[str]:
+        """The absolute paths of its files; nobody looks at them."""
+        return [self._path(file) for file in self.manifest.files]
+
+    def check(self) -> None:
+        """Compare files with the manifest: bytes and footer. Raises `LogInconsistent`, `LogUnavailable`."""
+        for file in self.manifest.files:
+            self._check(file)
+
+    def _check(self, file: DataFile) -> None:
+        path = self._path(file)
+        try:
+            size = os.path.getsize(path)
+            footer = footer_checksum(path, size) if size == file.size else None
+        except FileNotFoundError:
+            raise LogInconsistent(
+                f"the dataset of {self.where} has lost a file: {path} is missing. Put it back, or start a fresh run"
+            ) from None
+        except OSError as error:
+            raise LogUnavailable(f"the payload store {self.root}: {type(error).__name__}: {error}") from error
+        if footer != file.footer:
+            raise LogInconsistent(
+                f"the dataset of {self.where} is damaged: {path} is not the file that its manifest names "
+                f"({file.size:,} bytes, footer {file.footer:08x}). Put that back, or start a fresh run"
+            )
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """All records, in the order of the files, with the types that sources give (`event_stream.uniform`).
+
+        Raises `OperatorFailed` if they are too many for a driver, and as `check`.
+        """
+        import pyarrow.parquet as pq
+
+        if self.nbytes > MAX_TABLE_BYTES:
+            raise OperatorFailed(
+                f"{self.where} is a dataset of {self.nbytes:,} bytes, and an operator that works in the driver gets it "
+                f"as one table of at most {MAX_TABLE_BYTES:,} bytes. Make smaller events at the source, or let the operator "
+                "run in mode 'dataframe'"
+            )
+        schema = self.manifest.arrow_schema()
+        tables = [schema.empty_table()]
+        for path, file in zip(self.paths(), self.manifest.files, strict=True):
+            try:
+                table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
+            except (pa.ArrowException, OSError) as error:
+                raise self._damaged(path, str(error)) from error
+            self._check_records(file, table.num_rows)
+            tables.append(table.cast(schema))
+        return uniform(pa.concat_tables(tables))
+
+    # --- in batches: a `systems.stored_records.StoredRecords` ---------------------------------------------------------
+
+    def counts(self) -> Sequence[int]:
+        """The records of each file."""
+        return [file.records for file in self.manifest.files]
+
+    def empty(self) -> pa.Table:
+        """No records, of the types that `batches` gives."""
+        return uniform(self.manifest.arrow_schema().empty_table())
+
+    def batches(
+        self, number: int | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """The records in tables of bounded size, in the order of the files, each with the number of records before it.
+
+        Of file `number` only, if one is given, and with `columns` only. When a file ends, it has had the records that its
+        manifest says. Raises as `check`, and `OperatorFailed` as `table`.
+        """
+        first = 0
+        for place, file in enumerate(self.manifest.files):
+            if number in (None, place):
+                yield from self._batches_of(file, first, columns)
+            first += file.records
+
+    def _batches_of(self, file: DataFile, first: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
+        import pyarrow.parquet as pq
+
+        self._check(file)
+        path, schema, found = self._path(file), self.manifest.arrow_schema(), 0
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        try:
+            # Neither whole row groups nor whole columns are fetched ahead.
+            with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=2**20) as opened:
+                size = _batch_records(opened.metadata)
+                for batch in opened.iter_batches(batch_size=size, columns=columns, use_threads=False):
+                    yield first + found, uniform(pa.Table.from_batches([batch]).cast(schema))
+                    found += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(path, str(error)) from error
+        self._check_records(file, found)
+
+    def _check_records(self, file: DataFile, found: int) -> None:
+        if found != file.records:
+            raise self._damaged(self._path(file), f"it has {found:,} records, its manifest says {file.records:,}")
+
+    def _damaged(self, path: str, how: str) -> LogInconsistent:
+        return LogInconsistent(f"the dataset of {self.where} is damaged: {path}: {how}")
+
+    def _path(self, file: DataFile) -> str:
+        return os.path.join(self.root, file.path)
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """The dataset of an event that has a row already: another row that is to name these records gets files of its own."""
+
+    dataset: Dataset
+
+    @property
+    def num_rows(self) -> int:
+        """Records."""
+        return self.dataset.num_rows
+
+    @property
+    def table(self) -> pa.Table:
+        """As `Dataset.table`."""
+        return self.dataset.table
+
+
+def _batch_records(metadata: Any) -> int:
+    """How many records of a Parquet file are read at a time, by how wide they are on the average."""
+    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    wide = sum(group.total_byte_size for group in groups) / max(metadata.num_rows, 1)
+    return max(1, min(BATCH_RECORDS, int(BATCH_BYTES / max(wide, 1))))

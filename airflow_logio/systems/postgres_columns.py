@@ -1,0 +1,193 @@
+"""What a column of PostgreSQL keeps: an assignment rounds, cuts and pads without a word where the types allow it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
+from airflow_logio.systems.conversions import Target, converted
+from airflow_logio.systems.sql_types import decimal_kind, kind_of_records
+from airflow_logio.systems.value_checks import (
+    BYTES_OF_A_NAME,
+    MICROSECONDS,
+    Check,
+    at_most,
+    bytes_at_most,
+    exactly,
+    multiples_of,
+    nothing,
+    second_digits,
+    single_precision,
+)
+
+_INTEGERS = ("bigint", "integer", "smallint")
+_FLOATS = ("real", "double precision")
+_TEXTS = ("text", "citext", "character varying", "character", "bpchar", "name", '"char"')
+_TIMES = ("timestamp without time zone", "timestamp with time zone", "time without time zone", "time with time zone")
+_KINDS = {
+    **dict.fromkeys(_INTEGERS, "bigint"),
+    **dict.fromkeys(_FLOATS, "double"),
+    **dict.fromkeys(_TEXTS, "text"),
+    _TIMES[0]: "timestamp",
+    _TIMES[1]: "timestamptz",
+    "boolean": "boolean",
+    "date": "date",
+    "json": "json",
+    "jsonb": "json",
+    "uuid": "uuid",
+    "bytea": "binary",
+}
+_FORM = re.compile(r"(?P<name>[^(]+?)(\((?P<numbers>-?\d+(,-?\d+)?)\))?(?P<rest>[^()\[\]]*)(?P<brackets>\[\])?")
+
+
+class Found(NamedTuple):
+    """A type as PostgreSQL writes it, in parts: ``timestamp(0) without time zone[]``."""
+
+    name: str
+    numbers: tuple[int, ...]
+    is_array: bool
+
+
+def parsed(found: str) -> Found:
+    parts = _FORM.fullmatch(found)
+    if parts is None:  # a name in quotes, with brackets inside
+        return Found(found, (), is_array=False)
+    numbers = tuple(int(number) for number in (parts["numbers"] or "").split(",") if number)
+    return Found(parts["name"].strip() + parts["rest"], numbers, parts["brackets"] is not None)
+
+
+def kind_of(found: str) -> ColumnType | None:
+    """The type that holds every value of the column; None if this package does not know it."""
+    has = parsed(found)
+    if has.is_array:
+        return None
+    if has.name == "numeric":
+        return decimal_kind(*has.numbers) if has.numbers else ColumnType("double")
+    name = _KINDS.get(has.name)
+    return None if name is None else ColumnType(name)
+
+
+def loses(kind: ColumnType, found: str) -> bool:
+    """Whether the type of the column tells that it does not hold every value of `kind`."""
+    has = parsed(found)
+    if has.is_array:
+        return False
+    if kind.name not in ("text", "json", "uuid") and has.name in _TEXTS:
+        return True
+    judge = _LOSING.get(kind.name)
+    return judge is not None and judge(has, kind)
+
+
+def _loses_decimals(has: Found, kind: ColumnType) -> bool:
+    return has.name in _FLOATS or _digits_behind_the_point(has, kind.scale) < kind.scale
+
+
+def _loses_integers(has: Found, kind: ColumnType) -> bool:
+    if has.name == "oid" or has.name.startswith("reg"):  # which have no sign
+        return True
+    floats = _FLOATS if kind.name == "bigint" else ("real",)
+    return has.name in floats or _digits_behind_the_point(has, 0) < 0
+
+
+def _loses_doubles(has: Found, _: ColumnType) -> bool:
+    return has.name in (*_INTEGERS, "real", "money") or (has.name == "numeric" and bool(has.numbers))
+
+
+def _loses_times(has: Found, _: ColumnType) -> bool:
+    return has.name in ("date", *_TIMES[2:]) or _cuts(has)
+
+
+def _loses_texts(has: Found, _: ColumnType) -> bool:
+    return has.name == "money" or _cuts(has)
+
+
+_LOSING: Mapping[str, Callable[[Found, ColumnType], bool]] = {
+    DECIMAL: _loses_decimals,
+    "bigint": _loses_integers,
+    "int": _loses_integers,
+    "double": _loses_doubles,
+    "timestamp": _loses_times,
+    "timestamptz": _loses_times,
+    "text": _loses_texts,
+}
+
+
+def _digits_behind_the_point(has: Found, unknown: int) -> int:
+    if has.name in _INTEGERS:
+        return 0
+    return has.numbers[-1] if has.name in ("numeric", "money") and has.numbers else unknown
+
+
+def _cuts(has: Found) -> bool:
+    """Whether fractions of a second, or other parts of a time, are cut."""
+    if has.name.startswith("interval ") and not has.name.endswith("second"):
+        return True
+    return has.name.startswith(("interval", "time")) and bool(has.numbers) and has.numbers[0] < MICROSECONDS
+
+
+def check_of(kind: ColumnType | None, found: str | None) -> Check:
+    """What else is asked of each value; `kind` is None in a column of a type that this package does not know."""
+    if found is None:
+        return nothing
+    has = parsed(found)
+    if kind is None:
+        return _check_array(found) if has.is_array else _check_unknown(found)
+    return _check_text(has) if kind.name in ("text", "json", "uuid") else _check_number_or_time(kind, has)
+
+
+def _check_number_or_time(kind: ColumnType, has: Found) -> Check:
+    if kind.name == "double" and has.name == "real":
+        return single_precision
+    if has.name in _TIMES and _cuts(has):
+        return second_digits(has.numbers[0])
+    if kind.name == DECIMAL and has.name == "numeric" and has.numbers and has.numbers[1] < 0:
+        return multiples_of(10 ** -has.numbers[1])
+    return nothing
+
+
+def _check_text(has: Found) -> Check:
+    if has.name == "character varying" and has.numbers:
+        return at_most(has.numbers[0])
+    if has.name == "character":
+        return exactly(*has.numbers)
+    return {"name": bytes_at_most(BYTES_OF_A_NAME), '"char"': bytes_at_most(1)}.get(has.name, nothing)
+
+
+def _check_unknown(found: str) -> Check:
+    """For a type with which values are passed on as the records have them."""
+    has = parsed(found)
+
+    def check(values: pa.ChunkedArray) -> None:
+        kind = kind_of_records(values.type)
+        if kind is None and _cuts(has):
+            if has.name.startswith("interval "):
+                raise ValueError(f"a column of type {found} cuts what it is given")
+            if pa.types.is_time(values.type) or pa.types.is_duration(values.type):
+                second_digits(has.numbers[0])(values)
+        elif kind is not None and loses(kind, found):
+            raise ValueError(f"a column of type {found} does not hold every {kind}")
+
+    return check
+
+
+def _check_array(found: str) -> Check:
+    """For lists: each element is judged like a value in a column of the type of the elements."""
+    element = found.removesuffix("[]")
+
+    def check(values: pa.ChunkedArray) -> None:
+        kind, flat = kind_of(element), values
+        while pa.types.is_list(flat.type) or pa.types.is_large_list(flat.type):
+            flat = pa.chunked_array([chunk.flatten() for chunk in flat.chunks], flat.type.value_type)
+        if flat is values or element == "numeric":
+            if kind_of_records(values.type) is not None and parsed(element) != Found(element, (), is_array=False):
+                raise ValueError(f"no list, and a column of type {found} may change what is in it; make it a list")
+        elif kind is None:
+            _check_unknown(element)(flat)
+        else:
+            converted(flat, Target(kind, check_of(kind, element)))
+
+    return check

@@ -1,0 +1,227 @@
+"""Rows of SQL tables as Arrow records, in the types that the database tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
+from airflow_logio.dataflow.names import schema_and_table
+from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.systems import sql_types, sqlite_cells
+from airflow_logio.systems.table_names import reflected
+
+KEYS_PER_QUERY = 5_000
+KEYS = "keys"
+"""The parameter of a statement that has so many of them, or fewer."""
+FIRST_ROWS = 16
+ROWS_PER_PIECE = 10_000
+BYTES_PER_PIECE = 8 * 2**20
+"""What is taken from a cursor at a time: few rows first, then as many as are likely to stay within both bounds."""
+TEXT = ColumnType("text")
+_COMPARED: tuple[tuple[Callable[[pa.DataType], bool], tuple[type[Any], ...]], ...] = (
+    (pa.types.is_integer, (sa.Integer, sa.Numeric)),
+    (pa.types.is_decimal, (sa.Integer, sa.Numeric)),
+    (pa.types.is_boolean, (sa.Boolean,)),
+    (pa.types.is_date, (sa.Date,)),
+    (pa.types.is_timestamp, (sa.DateTime,)),
+)
+"""Arrow type of keys → types of columns for which different keys are different."""
+_FAILURES = (pa.ArrowException, ValueError, OverflowError)
+
+
+def described_table(connection: Connection, table: str, where: str) -> sa.Table:
+    """A table as the database describes it. Raises `ConfigurationError`, which ends with `where`, if there is none."""
+    schema, name = schema_and_table(table)
+    try:
+        return reflected(connection, name, schema)
+    except sa.exc.NoSuchTableError:
+        raise ConfigurationError(f"table {table!r} {where}") from None
+
+
+def fetch(connection: Connection, read: TableRead, keys: pa.Array | None) -> pa.Table:
+    """The rows of a table, or those whose key is among `keys`.
+
+    Raises `ConfigurationError`, naming table and column, for what is not there and for values that Arrow cannot hold.
+    """
+    chosen = selection(connection, read.connection, read.table, read.columns)
+    found: list[Any] = []
+    for statement, values in _asked(chosen, read, keys):
+        found += connection.execute(statement, values).all()
+    columns = list(zip(*found, strict=True)) if found else [()] * len(chosen.kinds)
+    return arrow_table(chosen.where, chosen.kinds, columns, as_cells=connection.dialect.name == "sqlite")
+
+
+def fetched(connection: Connection, read: TableRead, keys: pa.Array | None) -> Generator[pa.Table, None, None]:
+    """As `fetch`, in pieces: the first one has no rows."""
+    chosen = selection(connection, read.connection, read.table, read.columns)
+    yield chosen.schema.empty_table()
+    before = 0
+    for statement, values in _asked(chosen, read, keys):
+        for table in pieces(connection, chosen.where, statement, chosen.kinds, values, first_row=before):
+            yield table
+            before += table.num_rows
+
+
+def _asked(
+    chosen: Selection, read: TableRead, keys: pa.Array | None
+) -> Iterator[tuple[sa.Select[Any], dict[str, Any]]]:
+    """The statements of a read, with their values."""
+    if keys is None or read.key is None:
+        yield chosen.statement, {}
+        return
+    statement, distinct = chosen.by_keys(read.key), pc.unique(keys).drop_null()
+    for values in in_portions(distinct, KEYS_PER_QUERY if chosen.may_portion(read.key, keys.type) else len(distinct)):
+        yield statement, {KEYS: values}
+
+
+def in_portions(keys: Any, most: int) -> Iterator[list[Any]]:
+    """Keys for one statement each."""
+    for start in range(0, len(keys), max(1, most)):
+        yield keys.slice(start, most).to_pylist()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is read of a table."""
+
+    where: str
+    """The table and its connection, in words."""
+    table: sa.Table
+    statement: sa.Select[Any]
+    """Its columns, as they are taken from the database: all rows, in no order."""
+    kinds: dict[str, ColumnType]
+    """Column → type."""
+    is_sqlite: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_of_kinds(self.kinds)
+
+    def by_keys(self, key: str) -> sa.Select[Any]:
+        """Those rows whose key is among the values `KEYS`. Raises `ConfigurationError` if there is no such column."""
+        if key not in self.table.columns:
+            raise ConfigurationError(f"{self.where} has no column {key!r}, by which it is read")
+        return self.statement.where(self.table.columns[key].in_(sa.bindparam(KEYS, expanding=True)))
+
+    def may_portion(self, key: str, kind: pa.DataType) -> bool:
+        """Whether several statements may share keys of an Arrow type: the database takes no two different ones for equal.
+
+        Otherwise (text padded with blanks or without case, text for numbers) two statements could find one row. SQLite
+        tells no collation, and takes no more keys in a statement.
+        """
+        found = self.table.columns[key].type
+        if self.is_sqlite:
+            return True
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return type(found) in (sa.TEXT, sa.VARCHAR) and found.collation is None  # type: ignore[attr-defined]
+        plain = (kinds for is_one, kinds in _COMPARED if is_one(kind))
+        return isinstance(found, next(plain, ())) and not isinstance(found, sa.Float)
+
+
+def selection(
+    connection: Connection,
+    name: str,
+    table: str,
+    columns: Sequence[str] = (),
+    where: Callable[[sa.Table], sa.ColumnElement[bool]] | None = None,
+) -> Selection:
+    """Columns of a table of connection `name`, all of them where none is named; `where` restricts the rows.
+
+    Raises `ConfigurationError` for what is not there.
+    """
+    described = described_table(connection, table, f"is not in connection {name!r}")
+    names = list(columns) or [column.name for column in described.columns]
+    place = f"table {table!r} of connection {name!r}"
+    missing = [one for one in names if one not in described.columns]
+    if missing:
+        raise ConfigurationError(f"{place} has no column {missing[0]!r}")
+    kinds = {one: column_kind(described.columns[one]) for one in names}
+    is_sqlite = connection.dialect.name == "sqlite"
+    statement = sa.select(*(_read_as(described.columns[one], kind, is_sqlite=is_sqlite) for one, kind in kinds.items()))
+    restricted = statement if where is None else statement.where(where(described))
+    return Selection(place, described, restricted, kinds, is_sqlite)
+
+
+def pieces(
+    connection: Connection,
+    where: str,
+    statement: sa.Executable,
+    kinds: dict[str, ColumnType],
+    values: Mapping[str, Any] | None = None,
+    *,
+    first_row: int = 0,
+) -> Iterator[pa.Table]:
+    """The rows of a statement by a cursor of the server, in pieces of at most `ROWS_PER_PIECE` rows and about
+    `BYTES_PER_PIECE` bytes; `first_row` is the number of those read before.
+
+    Raises `ConfigurationError` as `arrow_table`, and what the database raises.
+    """
+    is_sqlite, before, rows = connection.dialect.name == "sqlite", first_row, FIRST_ROWS
+    with connection.execute(statement, dict(values or {}), execution_options={"stream_results": True}) as result:
+        while found := result.fetchmany(rows):
+            columns = list(zip(*found, strict=True))
+            table = arrow_table(where, kinds, columns, as_cells=is_sqlite, first_row=before)
+            yield table
+            before += len(found)
+            rows = max(1, min(4 * rows, ROWS_PER_PIECE, len(found) * BYTES_PER_PIECE // max(1, table.nbytes)))
+
+
+def column_kind(column: sa.Column[Any]) -> ColumnType:
+    """The type of a column of a database; text if this package does not know it."""
+    return sql_types.described(column.type) or TEXT
+
+
+def arrow_table(
+    where: str, kinds: dict[str, ColumnType], columns: Sequence[Sequence[Any]], *, as_cells: bool, first_row: int = 0
+) -> pa.Table:
+    """Columns of values as an Arrow table; `as_cells` if they are as SQLite has stored them, whatever they are.
+
+    Raises `ConfigurationError`, naming `where`, column and row (counted from 0; `first_row` is that of the first one).
+    """
+    arrays = {}
+    for (name, kind), values in zip(kinds.items(), columns, strict=True):
+        try:
+            arrays[name] = _array(kind, values, as_cells=as_cells)
+        except _FAILURES as error:
+            row = next(row for row, value in enumerate(values) if not _fits(kind, value, as_cells=as_cells))
+            raise ConfigurationError(
+                f"{where}, column {name!r}, row {first_row + row} of those read (counted from 0): the value is no "
+                f"{sql_types.arrow_type(kind)}: {error}"
+            ) from error
+    return pa.table(arrays, schema=schema_of_kinds(kinds))
+
+
+def schema_of_kinds(kinds: Mapping[str, ColumnType]) -> pa.Schema:
+    return pa.schema([(name, sql_types.arrow_type(kind)) for name, kind in kinds.items()])
+
+
+def _read_as(column: sa.Column[Any], kind: ColumnType, *, is_sqlite: bool) -> sa.ColumnElement[Any]:
+    if is_sqlite:
+        return sa.type_coerce(column, sa.types.NullType()).label(column.name)
+    if kind.name not in (DECIMAL, "json", "uuid"):
+        return column
+    return sa.type_coerce(column, sql_types.read_type(kind)).label(column.name)
+
+
+def _array(kind: ColumnType, values: Sequence[Any], *, as_cells: bool) -> pa.Array:
+    if as_cells:
+        values = [sqlite_cells.value_of(kind, value) for value in values]
+    elif kind.name == "double":  # NUMERIC without a precision comes as Decimal
+        values = [None if value is None else float(value) for value in values]
+    return pa.array(values, sql_types.arrow_type(kind))
+
+
+def _fits(kind: ColumnType, value: Any, *, as_cells: bool) -> bool:
+    try:
+        _array(kind, [value], as_cells=as_cells)
+    except _FAILURES:
+        return False
+    return True

@@ -1,0 +1,168 @@
+"""The transaction that applies a group of write actions to a table and advances their marker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner
+from airflow_logio.systems import staged_rows, table_inserts, warehouse_rows
+from airflow_logio.systems.conversions import row_of
+from airflow_logio.systems.kept_open import kept_open
+from airflow_logio.systems.refused_rows import first_refused
+from airflow_logio.systems.stored_records import RecordsInFiles, no_part, parts
+from airflow_logio.systems.table_names import TableName
+
+MANY_RECORDS = 10_000
+ALIVE_SECONDS = 1.0
+"""How often a server hears of a client that converts many records: more often than it ends one that stands still."""
+NOTHING_STORED: Mapping[int, RecordsInFiles] = MappingProxyType({})
+
+
+class TableTransaction:
+    """One gapless group of write actions of a writer, on a connection whose transaction is open.
+
+    `stored` has, by the number of the action, the records that are in files.
+    """
+
+    def __init__(
+        self,
+        connection: str,
+        name: TableName,
+        marker: Marker,
+        writer: TableWriter,
+        actions: Sequence[WriteAction],
+        stored: Mapping[int, RecordsInFiles],
+        *,
+        is_fresh: bool,
+    ) -> None:
+        self._name = name
+        self._marker = marker
+        self._writer = writer
+        self._actions = actions
+        self._stored = stored
+        mine = Owner(marker.run_uid, marker.started_at)
+        self._contender = Contender(writer.table, connection, marker.operator, mine, writer.on_new_run, is_fresh)
+
+    def apply(self, connection: Connection) -> None:
+        """Apply what is not applied yet, and advance the marker."""
+        before, pending = self._open(connection)
+        if not pending:
+            return
+        for is_stored, actions in groupby(pending, self._is_stored):
+            if is_stored:
+                for action in actions:
+                    self._insert_stored(connection, action)
+            elif filled := [action for action in actions if action.records.num_rows]:
+                into = table_inserts.prepared(connection, self._writer, self._name, filled)
+                into.insert(connection, _converted(connection, into, filled))
+        crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
+        warehouse_rows.advance_marker(connection, self._marker, before, pending[-1].number)
+
+    def refused_row(self, connection: Connection) -> str:
+        """The first row that the database refuses, in words for an error; empty if it refuses none by itself.
+
+        Found by trying (`refused_rows`). Everything is rolled back.
+        """
+        with connection.begin() as transaction:
+            _, pending = self._open(connection)
+            found = next(
+                filter(None, (self._refused(connection, part) for part in self._tried(connection, pending))), ""
+            )
+            transaction.rollback()
+        return f"table {self._writer.table!r}, {found}: " if found else ""
+
+    def _open(self, connection: Connection) -> tuple[MarkerRow, Sequence[WriteAction]]:
+        """Lock and check marker and owner; begin the run if that is asked for. What the marker holds, and what is left."""
+        before = warehouse_rows.lock_marker(connection, self._marker)
+        pending = self._marker.unapplied(self._actions, *before)
+        if pending:
+            if pending[0].is_opening:
+                self._begin(connection)
+            self._contender.check_owner(warehouse_rows.read_owner(connection, self._name, for_share=True))
+        return before, pending
+
+    def _begin(self, connection: Connection) -> None:
+        """The first write action of a run: take the table over or join, make it, treat what is in it as declared."""
+        warehouse_rows.lock_takeover(connection, self._name)
+        # Locked before anything is looked at or deleted: any writer that may write has committed, or will be refused.
+        owner = warehouse_rows.read_owner(connection, self._name, for_update=True)
+        takes_over = self._contender.takes_over(owner)
+        table = table_inserts.target_table(connection, self._writer, self._name)
+        if not takes_over:
+            return  # another writer of the run, or another slot of this one, has begun: its rows stay; or the run joins
+        is_filled = connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
+        if self._contender.empties(is_filled=is_filled):
+            connection.execute(sa.delete(table))
+        warehouse_rows.store_owner(connection, self._name, self._contender)
+
+    # --- records in files ---------------------------------------------------------------------------------------------
+
+    def _is_stored(self, action: WriteAction) -> bool:
+        return action.number in self._stored
+
+    def _insert_stored(self, connection: Connection, action: WriteAction) -> None:
+        """What executors have staged is moved; anything else is inserted bit by bit."""
+        records, staged = self._stored[action.number].records, self._stored[action.number].staged
+        if staged is not None:
+            columns = no_part(self._writer, action, records).records.column_names
+            staged_rows.check_whole(connection, self._name, columns, staged, records.counts())
+            staged_rows.move(connection, self._name, columns, staged)
+            return
+        into: table_inserts.Insertion | None = None
+        for part in parts(self._writer, action, records):
+            into = into or table_inserts.prepared(connection, self._writer, self._name, [part])
+            into.insert(connection, into.converted([part]))
+
+    # --- which row is refused -----------------------------------------------------------------------------------------
+
+    def _tried(self, connection: Connection, pending: Sequence[WriteAction]) -> Iterator[Sequence[WriteAction]]:
+        """The actions as they are tried, one after the other: in groups, or bit by bit where the records are in files."""
+        for is_stored, actions in groupby(pending, self._is_stored):
+            if not is_stored:
+                yield [action for action in actions if action.records.num_rows]
+                continue
+            for action in actions:
+                for file in self._refused_files(connection, action):
+                    yield from (
+                        [part] for part in parts(self._writer, action, self._stored[action.number].records, file)
+                    )
+
+    def _refused_files(self, connection: Connection, action: WriteAction) -> Iterator[int | None]:
+        """The file of which a staged row is refused: others are moved. None for all files, if none is staged."""
+        records, staged = self._stored[action.number].records, self._stored[action.number].staged
+        if staged is None:
+            yield None
+            return
+        columns = no_part(self._writer, action, records).records.column_names
+        for file in sorted(staged.attempts):
+            try:
+                with connection.begin_nested():
+                    staged_rows.move(connection, self._name, columns, staged, file)
+            except sa.exc.DBAPIError:
+                yield file
+
+    def _refused(self, connection: Connection, actions: Sequence[WriteAction]) -> str:
+        if not actions:
+            return ""
+        into = table_inserts.prepared(connection, self._writer, self._name, actions)
+        row = first_refused(connection, into.converted(actions), into)
+        return "" if row is None else row_of(row, actions)
+
+
+def _converted(connection: Connection, into: table_inserts.Insertion, actions: Sequence[WriteAction]) -> pa.Table:
+    """The records as the table takes them. To look at many takes longer than the server lets a session stand still that has
+    locked a marker; one that is alive may."""
+    many = sum(action.records.num_rows for action in actions) >= MANY_RECORDS
+    if many and connection.dialect.name == "postgresql":
+        with kept_open(connection, ALIVE_SECONDS):
+            return into.converted(actions)
+    return into.converted(actions)

@@ -1,0 +1,307 @@
+"""A SQL warehouse as an external system: reads, and atomically conditional write actions.
+
+One transaction applies a group of write actions and advances the marker of (run, operator, connection, slot). It is
+refused if the marker has passed these numbers (they were applied by an earlier incarnation), if a higher fencing token
+wrote, or if another run owns the table. A stopped process cannot hold the marker's row for long: its session is ended by
+`idle_in_transaction_session_timeout` (PostgreSQL), or the process itself is ended before it is replaced (SQLite).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.databases import (
+    RETRYABLE,
+    cause_of,
+    is_misconfigured,
+    parse_url,
+    plain_engine,
+    read_url,
+    snapshot_options,
+    sqlite_engine,
+)
+from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, WriteRefused
+from airflow_logio.postgres_sessions import postgres_engine
+from airflow_logio.protocol.warehouse_rules import OPENING_WRITE, Contender, Owner, check_token
+from airflow_logio.systems import table_inserts, table_reads, table_retyping, warehouse_rows
+from airflow_logio.systems.sql_types import know_exact_decimals
+from airflow_logio.systems.stored_records import RecordsInFiles
+from airflow_logio.systems.table_names import TableName, table_name
+from airflow_logio.systems.table_transaction import NOTHING_STORED, TableTransaction
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOCK_TIMEOUT_SECONDS = 20.0
+"""Longer than PostgreSQL needs to end an idle session in a transaction, so that one wait is enough."""
+CONDITIONAL = ("postgresql", "sqlite")
+"""Kinds of databases that keep what conditional writes rest on: locks of rows, and transactions that nothing commits
+half-way. (In MariaDB, a statement that makes a table commits what came before it.)"""
+
+
+_IN_USE = ("55006", "55P03")
+"""object_in_use, lock_not_available"""
+REFUSALS = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.InternalError)
+"""What a database answers that refuses a row."""
+
+
+class Warehouse:
+    """One external SQL database, under the name the pipeline gives it. Used by one thread at a time per operation."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.engine = _engine(name, url)
+        self._prepared: dict[Hashable, TableName] = {}
+        self._retyped: set[tuple[str, str]] = set()
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    def read(self, read: TableRead, keys: pa.Array | None = None) -> pa.Table:
+        """The effect of a read action, obtained in one snapshot.
+
+        With `keys`, only the rows whose `read.key` is among them. Raises `ExternalUnavailable`, `ConfigurationError`.
+        """
+        with self.snapshot() as connection:
+            return table_reads.fetch(connection, read, keys)
+
+    def pieces(self, read: TableRead, keys: pa.Array | None, take: Callable[[Iterator[pa.Table]], T]) -> T:
+        """What `take` makes of the effect of a read action, which it gets in pieces of one snapshot, the first one without
+        rows. Raises as `read`, and what `take` raises."""
+        with self.snapshot() as connection, closing(table_reads.fetched(connection, read, keys)) as tables:
+            return take(tables)
+
+    @contextmanager
+    def snapshot(self, **options: Any) -> Iterator[Connection]:
+        """A connection for reads of one snapshot; driver errors come out as `ExternalUnavailable`, as from `read`.
+
+        `options` are further execution options.
+        """
+        options = {**snapshot_options(self.engine), **options}
+        with self.translated(), self.engine.connect().execution_options(**options) as connection:
+            yield connection
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        marker: Marker,
+        writer: TableWriter,
+        actions: Sequence[WriteAction],
+        *,
+        is_fresh: bool = False,
+        stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
+    ) -> None:
+        """Apply a gapless group of write actions and advance the marker, in one transaction.
+
+        `is_fresh`: the run replaces one that was given up. `stored` has, by the number of the action, the records that are in
+        files. Raises `WriteRefused` (a newer run owns the table, or the
+        database refuses a row), `Fenced` (a higher token wrote), `LogInconsistent` (the external system is behind the
+        log), `ExternalUnavailable` (try again).
+        """
+        name = self._prepare(writer)
+        attempt = TableTransaction(self.name, name, marker, writer, actions, stored, is_fresh=is_fresh)
+        with self.translated(lambda error: self._refused_row(attempt, error)), self.engine.begin() as connection:
+            attempt.apply(connection)
+
+    def retype(self, marker: Marker, writer: TableWriter, former: table_retyping.FormerTypes) -> None:
+        """Give an empty table of the run the declared types, before anything else is done with it (`table_retyping`).
+
+        Once per table and writer: later the run has rows in it. Raises as `apply`.
+        """
+        if (writer.table, marker.operator) in self._retyped:
+            return
+        with self.translated(), self.engine.begin() as connection:
+            name = table_name(connection, writer.table)
+            warehouse_rows.make_tables(connection, name.schema)
+            if table_retyping.retype(connection, writer, name, marker, former):
+                log.info("table %s was empty, and has its columns as they are declared now", name)
+                crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
+        self._retyped.add((writer.table, marker.operator))
+
+    def fence_unwritten(self, marker: Marker, writer: TableWriter) -> None:
+        """Make sure that the run has no row in the table, and that no driver with a lower token than `marker.token` brings
+        one: in one transaction, the marker is found to have passed no action with records, and gets that token.
+
+        Raises `WriteRefused` if it has, `Fenced` if a higher token wrote, `ExternalUnavailable`.
+        """
+        if self.engine.dialect.name not in CONDITIONAL:
+            raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
+        with self.translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
+            warehouse_rows.make_tables(connection, table_name(connection, writer.table).schema)
+            before = warehouse_rows.lock_marker(connection, marker)
+            check_token(marker.operator, marker.connection, marker.token, before)
+            if before.number > OPENING_WRITE:
+                raise WriteRefused(
+                    f"run {marker.run_uid} has written to table {writer.table!r} of connection {self.name!r} already "
+                    f"(write actions up to {before.number})"
+                )
+            warehouse_rows.advance_marker(connection, marker, before, before.number)
+
+    def check_not_replaced(self, writer: TableWriter, run: Owner) -> None:
+        """Raises `WriteRefused` if a newer run owns the writer's table, so that this run could write to it no more."""
+        name = self._prepare(writer)
+        contender = Contender(writer.table, self.name, "", run, writer.on_new_run)
+        with self.translated(), self.snapshot() as connection:
+            contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
+
+    def rehearse(self, writer: TableWriter, actions: Sequence[WriteAction] = ()) -> None:
+        """Do what the writer would do, in a transaction that is rolled back: advance its marker, become the owner of its
+        table, make it, empty it, insert records.
+
+        Nothing is emptied: the statement that would do so finds no row. Raises as `apply`, and `WriteRefused` where the
+        database refuses a statement: for a permission, a column, a value, or a key that is in the table already.
+        """
+        with self.translated(), self.engine.connect() as connection, connection.begin() as transaction:
+            name = table_name(connection, writer.table)
+            with self.translated(lambda _: _what_is_kept(writer)):
+                warehouse_rows.make_tables(connection, name.schema)
+                warehouse_rows.rehearse(connection, name, self._nobody(writer))
+            table_inserts.check_target(connection, writer, name)
+            table_inserts.rehearse(connection, writer, name, actions)
+            transaction.rollback()
+
+    def _nobody(self, writer: TableWriter) -> Contender:
+        """A run that no log has."""
+        return Contender(writer.table, self.name, "rehearsal", Owner(uuid4().hex, 0.0), writer.on_new_run)
+
+    def _prepare(self, writer: TableWriter) -> TableName:
+        """Once for a table and its columns as a writer declares them: which table it is, that it holds what is declared, and
+        the tables that we keep ourselves.
+        """
+        checked = writer.table, None if writer.columns is None else tuple(writer.columns.items())
+        if checked not in self._prepared:
+            if self.engine.dialect.name not in CONDITIONAL:
+                raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
+            with self.translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
+                name = table_name(connection, writer.table)
+                warehouse_rows.make_tables(connection, name.schema)
+                table_inserts.check_target(connection, writer, name)
+            self._prepared[checked] = name
+        return self._prepared[checked]
+
+    def _refused_row(self, attempt: TableTransaction, error: sa.exc.DBAPIError) -> str:
+        """Which row it is that the database refuses, in words: found by trying, in a transaction that is rolled back."""
+        if not (isinstance(error, REFUSALS) or is_refusal(error)):
+            return ""
+        try:
+            with self.engine.connect() as connection:
+                return attempt.refused_row(connection)
+        except (sa.exc.SQLAlchemyError, LogioError) as other:
+            log.warning("connection %r: which row was refused is unknown: %s", self.name, cause_of(other))
+            return ""
+
+    @contextmanager
+    def translated(self, place: Callable[[sa.exc.DBAPIError], str] = lambda _: "") -> Iterator[None]:
+        """Errors of the database as ours; `place` says where in what was written a refusal has its cause."""
+        try:
+            yield
+        except (sa.exc.TimeoutError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
+            raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
+        except sa.exc.DBAPIError as error:
+            if not is_refusal(error):
+                wrong = ConfigurationError if is_misconfigured(error) else ExternalUnavailable
+                raise wrong(f"connection {self.name!r}: {cause_of(error)}") from error
+            where = place(error)
+            raise WriteRefused(f"connection {self.name!r} refused a statement: {where}{cause_of(error)}") from error
+        except (ValueError, OverflowError, pa.ArrowException) as error:  # text with NUL, a number too long
+            raise WriteRefused(f"connection {self.name!r}: a value cannot be passed on: {error}") from error
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """A `TableWriter` as the runtime drives it: like an author's `ConditionalWriter`."""
+
+    writer: TableWriter
+    warehouse: Warehouse
+    is_fresh: bool = False
+    """The run replaces one that was given up."""
+    former_types: table_retyping.FormerTypes = field(default_factory=dict)
+    """Those with which an empty table of the run may have been made."""
+    unavailable: tuple[type[Exception], ...] = ()
+
+    def connect(self, _url: str) -> AbstractContextManager[Warehouse]:
+        """The run's one pool of connections to the database, which reconnects by itself."""
+        return nullcontext(self.warehouse)
+
+    def apply(
+        self,
+        client: Warehouse,
+        marker: Marker,
+        actions: Sequence[WriteAction],
+        stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
+    ) -> None:
+        """As `Warehouse.apply`."""
+        if self.former_types:
+            client.retype(marker, self.writer, self.former_types)
+        client.apply(marker, self.writer, actions, is_fresh=self.is_fresh, stored=stored)
+
+
+def is_refusal(error: sa.exc.DBAPIError) -> bool:
+    """Whether the database does not take the statement or a value, now or later. Otherwise it is unavailable.
+
+    psycopg2 calls two kinds of refusals operational as well: limits of the server (SQLSTATE 54, "index row size exceeds")
+    and objects that do not allow it (55, a view), but for those that someone else uses just now.
+    """
+    code = getattr(error.orig, "pgcode", None) or ""
+    if error.connection_invalidated or code.startswith(RETRYABLE):
+        return False
+    if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
+        return code.startswith(("54", "55")) and code not in _IN_USE
+    return True
+
+
+def _what_is_kept(writer: TableWriter) -> str:
+    return (
+        f"the writer of table {writer.table!r} keeps logio_owner in its schema and logio_marker in the default schema; it "
+        "makes them, or someone else has and lets it select, insert and update there: "
+    )
+
+
+def not_conditional(connection: str, backend: str) -> str:
+    """Why tables cannot be written in that kind of database, and what to do."""
+    return (
+        f"connection {connection!r} is a database of kind {backend!r}: TableWriter writes exactly once to PostgreSQL and "
+        "SQLite only. Reading from it is fine; to write there, derive a writer of your own "
+        "(docs/how-to/write-a-writer.md)"
+    )
+
+
+def _engine(name: str, url: str) -> Engine:
+    """PostgreSQL and SQLite with all their guarantees; any other database that SQLAlchemy reaches, with its own."""
+    try:
+        parsed = read_url(url)
+        if parsed.get_backend_name() in CONDITIONAL:
+            parsed = parse_url(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"connection {name!r}: {error}") from None
+    if parsed.get_backend_name() == "sqlite":
+        engine = sqlite_engine(parsed)
+        know_exact_decimals(engine)
+        return engine
+    if parsed.get_backend_name() not in CONDITIONAL:
+        return plain_engine(parsed, f"connection {name!r}", pool_pre_ping=True, hide_parameters=True)
+    return postgres_engine(
+        parsed,
+        f"logio {name}",
+        lock_timeout=LOCK_TIMEOUT_SECONDS,
+        pool_size=2,
+        pool_pre_ping=True,
+        json_deserializer=str,  # JSON is read as the text that it is
+    )

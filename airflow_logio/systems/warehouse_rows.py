@@ -1,0 +1,148 @@
+"""The rows that a warehouse keeps for its writers: a marker for each writer, an owner for each table.
+
+Markers are in the default schema of the connection. The owner of a table is in the schema of the table, so that all
+connections find it, whatever their default schema is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from airflow_logio.dataflow.write_actions import Marker
+from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner, check_advanced
+from airflow_logio.systems.table_names import TableName
+
+marker_table = sa.Table(
+    "logio_marker",
+    sa.MetaData(),
+    sa.Column("run_uid", sa.String(32), primary_key=True),
+    sa.Column("operator", sa.String(250), primary_key=True),
+    sa.Column("connection", sa.String(250), primary_key=True),
+    sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("last_write", sa.BigInteger, nullable=False),
+    sa.Column("token", sa.BigInteger, nullable=False),
+)
+
+
+@cache  # one object per schema, so that SQLAlchemy compiles each statement once and not for every write
+def owner_table(schema: str | None) -> sa.Table:
+    """The owners of the tables of a schema."""
+    return sa.Table(
+        "logio_owner",
+        sa.MetaData(),
+        sa.Column("table_name", sa.String(250), primary_key=True),
+        sa.Column("run_uid", sa.String(32), nullable=False),
+        sa.Column("started_at", sa.Double, nullable=False),
+        schema=schema,
+    )
+
+
+def make_tables(connection: Connection, schema: str | None) -> None:
+    """Make the tables that are missing."""
+    lock_making(connection)
+    for table in (marker_table, owner_table(schema)):
+        table.create(connection, checkfirst=True)
+
+
+def rehearse(connection: Connection, name: TableName, contender: Contender) -> None:
+    """Every statement that a writer executes for its marker and for the owner of a table, without touching the row of any
+    run: `contender` is a run that is not. Its rows are there until the transaction is rolled back."""
+    marker = Marker(contender.mine.run_uid, contender.operator, contender.connection, 0, 1, contender.mine.started_at)
+    advance_marker(connection, marker, lock_marker(connection, marker), 1)
+    nowhere = TableName(name.schema, f"no table of {contender.mine.run_uid}")
+    for how in ({"for_update": True}, {"for_share": True}):
+        read_owner(connection, nowhere, **how)
+    store_owner(connection, nowhere, contender)
+
+
+def lock_making(connection: Connection) -> None:
+    """One client at a time makes tables that all of them need."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio warehouse'))"))
+
+
+# --- markers ----------------------------------------------------------------------------------------------------------
+
+
+def lock_marker(connection: Connection, marker: Marker) -> MarkerRow:
+    """Read a marker with its row locked: any other writer waits here, then finds this one's token."""
+    query = sa.select(marker_table.c.last_write, marker_table.c.token).where(*_is(marker)).with_for_update()
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        _insert_marker(connection, marker)
+        row = connection.execute(query).one()
+    return MarkerRow(int(row.last_write), int(row.token))
+
+
+def advance_marker(connection: Connection, marker: Marker, before: MarkerRow, number: int) -> None:
+    """Compare-and-set: from what was read. Raises `ExternalUnavailable` if the row holds something else by now."""
+    columns = marker_table.c
+    was_read = (columns.last_write == before.number, columns.token == before.token)
+    change = sa.update(marker_table).where(*_is(marker), *was_read).values(last_write=number, token=marker.token)
+    check_advanced(marker.operator, marker.connection, connection.execute(change).rowcount)
+
+
+def _insert_marker(connection: Connection, marker: Marker) -> None:
+    """Two drivers may come here at once (the older one is about to be refused): the first one makes the row."""
+    insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    values = {
+        "run_uid": marker.run_uid,
+        "operator": marker.operator,
+        "connection": marker.connection,
+        "slot": marker.slot,
+        "last_write": 0,
+        "token": marker.token,
+    }
+    connection.execute(insert(marker_table).on_conflict_do_nothing().values(**values))
+
+
+def _is(marker: Marker) -> tuple[sa.ColumnElement[bool], ...]:
+    columns = marker_table.c
+    return (
+        columns.run_uid == marker.run_uid,
+        columns.operator == marker.operator,
+        columns.connection == marker.connection,
+        columns.slot == marker.slot,
+    )
+
+
+# --- owners -----------------------------------------------------------------------------------------------------------
+
+
+def read_owner(
+    connection: Connection, name: TableName, *, for_update: bool = False, for_share: bool = False
+) -> Owner | None:
+    """The owner of a table; with its row locked, if asked for.
+
+    SQLite may have several rows, of a version that took ``Sales`` and ``sales`` for two tables: the newest one counts.
+    """
+    table = owner_table(name.schema)
+    query = sa.select(table).where(_owns(table, name))
+    if for_update or for_share:
+        query = query.with_for_update(read=for_share)
+    owners = [Owner(row.run_uid, row.started_at) for row in connection.execute(query)]
+    return max(owners, key=lambda owner: (owner.started_at, owner.run_uid), default=None)
+
+
+def lock_takeover(connection: Connection, name: TableName) -> None:
+    """Two runs, or two writers of one table, begin one after the other: before there is a row to lock, too."""
+    if connection.dialect.name == "postgresql":
+        key = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio table'), hashtext(:name))")
+        connection.execute(key, {"name": str(name)})
+
+
+def store_owner(connection: Connection, name: TableName, contender: Contender) -> None:
+    """Make the contender's claim the owner; its row is locked."""
+    table, values = owner_table(name.schema), contender.claimed._asdict()
+    if not connection.execute(sa.update(table).where(_owns(table, name)).values(**values)).rowcount:
+        connection.execute(sa.insert(table).values(table_name=name.key, **values))
+
+
+def _owns(table: sa.Table, name: TableName) -> sa.ColumnElement[bool]:
+    column = table.c.table_name
+    return (sa.func.lower(column) if name.schema is None else column) == name.key

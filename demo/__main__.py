@@ -1,0 +1,75 @@
+"""``python -m demo``: runs the demonstration, and keeps Airflow running until Ctrl-C.
+
+With ONCE=1 it ends with the run; the exit code is 0 only if the result is exact. DAG names the DAG to show, by default
+``logio_sales``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+
+from rich.console import Console
+
+from airflow_logio.cli.display import Progress
+from airflow_logio.errors import LogioError
+from demo.demonstration import Demonstration
+from demo.examples import example
+from demo.interrupts import Interrupts
+from demo.places import Places
+from demo.standalone import Standalone
+
+INTERRUPTED = 130
+
+
+def main() -> int:
+    once = os.environ.get("ONCE", "") not in ("", "0")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
+    try:
+        places = Places.of_this_clone()
+        shown = example(os.environ.get("DAG") or "logio_sales")
+        demo = Demonstration(places, Progress(console), Standalone(places), shown, shows_login=not once)
+    except LogioError as error:
+        console.print(f"demo: {error}", style="red", markup=False)
+        return 1
+    interrupts = Interrupts()
+    try:
+        return _run(demo, console, once=once)
+    except KeyboardInterrupt:
+        console.print(
+            "\nstopping Airflow and the drivers; press Ctrl-C again to quit without waiting for them", markup=False
+        )
+        return INTERRUPTED
+    finally:
+        try:
+            interrupts.begin_cleaning()
+        finally:
+            demo.stop(interrupts.is_patient)
+
+
+def _run(demo: Demonstration, console: Console, *, once: bool) -> int:
+    try:
+        exact = demo.run()
+    except LogioError as error:
+        console.print(f"demo: {error}", style="red", markup=False)
+        return 1
+    verdict = "exact" if exact else "NOT exact"
+    console.print(f"\n{verdict}. {demo.watch.total:.0f} s in all; details: {demo.places.summary}", markup=False)
+    if not once:
+        console.print(f"the run: {demo.page}{demo.login}", markup=False)
+        console.print("It runs until Ctrl-C.", markup=False)
+        try:
+            while True:
+                demo.look_after_airflow()
+                time.sleep(1)
+        except LogioError as error:
+            console.print(f"demo: {error}", style="red", markup=False)
+            return 1
+    return 0 if exact else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""The demonstration, step by step: prepare, start Airflow, trigger, follow, check, sum up; and how to undo each step."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from airflow_logio.cli.display import Progress
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError, LogioError
+from airflow_logio.launch import bundle, leftovers, spark_binary
+from airflow_logio.launch.driver_log import tail
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
+from airflow_logio.supervision.end_drivers import DriverEnder
+from airflow_logio.ui.airflow_places import page_of_run
+from demo import earlier
+from demo.airflow_components import AirflowComponents
+from demo.comparing import CheckResult
+from demo.dag_run_watch import Followed, Follower
+from demo.examples import Example, Params
+from demo.places import Places
+from demo.rest import Airflow, AirflowUnavailable
+from demo.standalone import Standalone
+from demo.timing import Stopwatch, run_stages
+
+START_SECONDS = 240.0
+PARSE_SECONDS = 120.0
+HALT_SECONDS = 5.0
+HEALTH_SECONDS = 3.0
+
+
+@dataclass(slots=True)
+class Demonstration:
+    """`run` returns whether everything was exact. `stop` leaves no process behind, whenever it is called."""
+
+    places: Places
+    progress: Progress
+    standalone: Standalone
+    example: Example
+    shows_login: bool = False
+    """Say user and password with the address of the run: a person is there, who wants to look."""
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    run_id: str = field(default_factory=lambda: f"demo__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
+    _store: LogStore | None = None
+    _airflow: Airflow | None = None
+    _components: AirflowComponents | None = None
+    _looked_at: float = float("-inf")
+
+    def run(self) -> bool:
+        """Raises `LogioError` for anything that fails."""
+        spark_binary.check_java()
+        self.example.check_installed()
+        with self.watch.measured("prepare"):
+            self._remove_leftovers()
+            pipeline = bundle.load(bundle.parse_ref(str(self.places.dags / "pipelines" / self.example.pipeline)))
+            store = self._store = open_store(self.places.log_url, application="logio demo", create=True)
+            params = self.example.prepare(self.places, self.progress.say)
+        with self.watch.measured("airflow_start"):
+            airflow = self._start_airflow()
+        with self.watch.measured("dag_parsed"):
+            self._wait_for_dag(airflow)
+        triggered_at = time.time()
+        with self.watch.measured("dag_run"):
+            followed = self._follow(airflow, store, pipeline, params)
+        ended_at = time.time()
+        self._report_failure(airflow, followed)
+        with self.watch.measured("check"):
+            result = self._check(params)
+        exact = result is not None and result.exact and followed.state == "success"
+        records = self.example.records_read(params)
+        self._write_summary(followed, result, records, exact=exact, triggered_at=triggered_at, ended_at=ended_at)
+        return exact
+
+    def stop(self, patient: Callable[[], bool]) -> None:
+        """Stops Airflow first, so that it does not relaunch the drivers that are ended next."""
+        self.standalone.stop(patient)
+        if self._store is not None:
+            self._end_drivers(self._store, patient)
+            self._store.dispose()
+        leftovers.end_under(self.places.drivers)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _remove_leftovers(self) -> None:
+        """Remove what is left of a demonstration that was killed before it could clean up."""
+        self.standalone.stop()
+        leftovers.end_under(self.places.drivers)
+
+    def _start_airflow(self) -> Airflow:
+        self.standalone.start()
+        airflow = Airflow(self.standalone.url, self.standalone.login)
+        self._wait("Airflow starts", airflow.is_healthy, START_SECONDS)
+        self._airflow = airflow
+        self._components = AirflowComponents(self.standalone.start_component, self.progress.say)
+        self._components.remember(self.standalone.components())
+        return airflow
+
+    def look_after_airflow(self) -> None:
+        """Every few seconds: say which component of Airflow is gone, and start it again. Raises `ConfigurationError` if
+        Airflow as a whole has ended."""
+        self.standalone.check_alive()
+        if self._airflow is None or self._components is None or time.monotonic() - self._looked_at < HEALTH_SECONDS:
+            return
+        self._components.look(self._airflow.health())
+        self._looked_at = time.monotonic()
+
+    def _wait_for_dag(self, airflow: Airflow) -> None:
+        def parsed() -> bool:
+            if errors := airflow.import_errors():
+                raise ConfigurationError(f"a DAG cannot be imported: {errors[0]}")
+            return airflow.has_dag(self.example.dag_id)
+
+        self._wait(f"Airflow parses {self.example.dag_id}", parsed, PARSE_SECONDS)
+
+    def _wait(self, what: str, done: Callable[[], bool], seconds: float) -> None:
+        began = said = time.monotonic()
+        self.progress.say(f"{what} ...")
+        while not self._answer(done):
+            self.look_after_airflow()
+            now = time.monotonic()
+            if now - began > seconds:
+                raise ConfigurationError(f"timed out after {seconds:g} s: {what}; see {self.places.airflow_log}")
+            if now - said >= 10:
+                said = now
+                self.progress.say(f"{what} ... {now - began:.0f} s")
+            time.sleep(0.3)
+        self.progress.say(f"{what}: done after {time.monotonic() - began:.1f} s")
+
+    @staticmethod
+    def _answer(done: Callable[[], bool]) -> bool:
+        try:
+            return done()
+        except AirflowUnavailable:
+            return False
+
+    @property
+    def page(self) -> str:
+        """The address of the run in Airflow, as a picture that follows it."""
+        return page_of_run(self.standalone.url, self.example.dag_id, self.run_id)
+
+    @property
+    def login(self) -> str:
+        """What a person logs in with, behind an address."""
+        user, password = self.standalone.login() or ("admin", "?")
+        return f"   user {user}, password {password}" if self.shows_login else ""
+
+    def _follow(self, airflow: Airflow, store: LogStore, pipeline: Pipeline, params: Params) -> Followed:
+        self._give_up_earlier(airflow, store)
+        airflow.unpause(self.example.dag_id)
+        airflow.trigger(self.example.dag_id, self.run_id, dict(params))
+        self.progress.say(f"triggered {self.example.dag_id}, run {self.run_id}: {self.page}{self.login}")
+        if "LOGIO_URL" not in os.environ:  # its own file: the address of a user's database is not repeated
+            logio = Path(sys.executable).parent / "logio"
+            self.progress.say(f"details, pids to kill: LOGIO_URL={self.places.log_url} {logio} status {self.run_id}")
+        follower = Follower(store, pipeline, airflow, self.look_after_airflow, self.example.dag_id)
+        with self.progress:
+            return follower.follow(self.run_id, self.progress)
+
+    def _give_up_earlier(self, airflow: Airflow, store: LogStore) -> None:
+        """Give up what interrupted demonstrations have left, because only one run is allowed at a time."""
+        active = airflow.active_runs(self.example.dag_id)
+        for dag_run in active:
+            airflow.fail_run(self.example.dag_id, dag_run)
+        for run in earlier.unfinished(store, self.places.drivers, active):
+            self.progress.say(f"giving up run {run.spec.key.dag_run_id}, which was interrupted")
+            earlier.give_up(store, run, self.places.drivers, HALT_SECONDS)
+
+    def _report_failure(self, airflow: Airflow, followed: Followed) -> None:
+        if followed.state == "success":
+            return
+        states = airflow.task_states(self.example.dag_id, self.run_id)
+        self.progress.say(f"the DAG run has failed: {', '.join(f'{task} {state}' for task, state in states.items())}")
+        for group in followed.summary.groups if followed.summary else ():
+            if group.error:
+                self.progress.say(f"group {group.group} is {group.state.value}: {group.error}")
+                for line in tail(group.log_path):
+                    self.progress.say(f"  | {line}")
+
+    def _check(self, params: Params) -> CheckResult | None:
+        """None if there is nothing to check: a failed run may not have created the tables."""
+        self.progress.say("checking the result with DuckDB, straight from the Parquet files")
+        try:
+            result = self.example.check(self.places, params)
+        except ConfigurationError as error:
+            self.progress.say(str(error))
+            return None
+        for line in result.lines():
+            self.progress.say(line)
+        return result
+
+    def _end_drivers(self, store: LogStore, patient: Callable[[], bool]) -> None:
+        """End the drivers of this run, and of earlier, interrupted runs in this folder."""
+        try:
+            runs = earlier.unfinished(store, self.places.drivers, [self.run_id])
+        except LogioError as error:
+            self.progress.say(f"the log does not answer: {error}")
+            return
+        for run in runs:
+            DriverEnder(store, run, run.spec.groups, self.places.drivers, HALT_SECONDS).end(patient)
+
+    def _write_summary(
+        self,
+        followed: Followed,
+        result: CheckResult | None,
+        records: int | None,
+        *,
+        exact: bool,
+        triggered_at: float,
+        ended_at: float,
+    ) -> None:
+        details: dict[str, Any] = followed.summary.as_json() if followed.summary else {}
+        if records is not None:
+            details |= {"records": records, "records_per_second": None}
+        seconds = {"total": self.watch.total, "first_to_last_event": None, **details.pop("seconds", {})}
+        seconds["total"] = self.watch.total
+        stages = run_stages(followed.summary, triggered_at, ended_at) if followed.summary else {}
+        compared = result.comparisons if result else ()
+        tables = {one.what: one.found_rows for one in compared if " " not in one.what}
+        summary = {
+            "exact": exact,
+            "dag_run_state": followed.state,
+            **{name: details.pop(name, None) for name in ("records", "records_per_second")},
+            "seconds": seconds,
+            "seconds_by_step": {**self.watch.seconds, "of_dag_run": stages},
+            "rows_written": tables,
+            **details,
+        }
+        self.places.summary.write_text(json.dumps(summary, indent=2) + "\n")

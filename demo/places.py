@@ -1,0 +1,64 @@
+"""Where the demonstration keeps everything: folder `.demo` beside the DAGs, and the databases it uses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_logio.databases import sqlite_file
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.systems.sqlite_files import absolute, in_url
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """`log_url` and `warehouse_url` come from LOGIO_URL and WAREHOUSE_URL; by default they are SQLite files in the folder."""
+
+    folder: Path
+    dags: Path
+    log_url: str
+    warehouse_url: str
+    payloads: str | None = None
+    """From LOGIO_PAYLOADS; by default a folder beside an SQLite log (None), or in `folder`."""
+
+    @classmethod
+    def of_this_clone(cls, environment: Mapping[str, str] = os.environ) -> Places:
+        """Create the folder. Raises `ConfigurationError` if there are no example DAGs."""
+        root = Path(__file__).resolve().parents[1]
+        dags = root / "dags"
+        if not (dags / "logio_sales.py").is_file():
+            raise ConfigurationError(f"the demonstration runs from a clone of the repository; there is no {dags}")
+        folder = root / ".demo"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        log_url = absolute(environment.get("LOGIO_URL", "")) or f"sqlite:///{in_url(folder / 'logio.db')}"
+        return cls(
+            folder,
+            dags,
+            log_url,
+            absolute(environment.get("WAREHOUSE_URL", "")) or f"sqlite:///{in_url(folder / 'warehouse.db')}",
+            environment.get("LOGIO_PAYLOADS") or (None if sqlite_file(log_url) else str(folder / "payloads")),
+        )
+
+    @property
+    def airflow_home(self) -> Path:
+        return self.folder / "airflow"
+
+    @property
+    def airflow_log(self) -> Path:
+        return self.folder / "airflow.log"
+
+    @property
+    def drivers(self) -> Path:
+        """The launcher's work_dir, one folder per run."""
+        return self.folder / "drivers"
+
+    @property
+    def lake(self) -> Path:
+        """Where the folders of `DatasetWriter` are."""
+        return self.folder / "lake"
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / "summary.json"

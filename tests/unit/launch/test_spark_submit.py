@@ -1,0 +1,122 @@
+"""The command line of a driver: which spark-submit, what stands on it, and where relative paths lead."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch.spark_arguments import SparkArguments, SparkTarget
+from airflow_logio.launch.spark_binary import find_spark_submit
+from airflow_logio.launch.spark_submit import SparkSettings, check, command
+
+
+def executable(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def line(settings: SparkSettings, group: dict[str, str] | None = None) -> list[str]:
+    conf = settings.effective_conf(group or {})
+    return command(settings, conf, "of the launch", None, Path("/driver.py"), Path("/driver.json"))
+
+
+# --- the binary -------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_looked_up_on_path_and_spark_submit_may_be_missing_there(tmp_path: Path) -> None:
+    """Upstream only looks on PATH; a worker that is started by its path has no virtual environment there."""
+    path = {"PATH": str(tmp_path / "bin")}
+    of_pyspark = find_spark_submit(None, {"PATH": "/nowhere"})
+    assert of_pyspark.endswith("/pyspark/bin/spark-submit")
+    assert find_spark_submit("spark-submit", path) == of_pyspark
+    for name in ("spark-submit", "spark3-submit"):
+        on_path = executable(tmp_path / "bin" / name)
+        assert find_spark_submit(name, path) == str(on_path)
+    assert find_spark_submit(None, path) == of_pyspark
+    with pytest.raises(ConfigurationError, match=r"'spark2-submit' is not an executable.*looked up on PATH"):
+        find_spark_submit("spark2-submit", path)
+
+
+def test_spark_home_counts(tmp_path: Path) -> None:
+    home = {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path)}
+    with pytest.raises(ConfigurationError, match=r"SPARK_HOME is .* but there is no .*/bin/spark-submit"):
+        find_spark_submit(None, home)
+    there = executable(tmp_path / "bin" / "spark-submit")
+    assert find_spark_submit(None, home) == find_spark_submit("spark-submit", home) == str(there)
+    assert line(SparkSettings(env_vars={"SPARK_HOME": str(tmp_path)}))[0] == str(there), "of the driver's environment"
+
+
+def test_a_relative_binary_is_found_from_the_folder_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = executable(tmp_path / "bin" / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert find_spark_submit("bin/mine", os.environ) == str(there)
+    assert SparkArguments(spark_binary="bin/mine").placed(tmp_path).spark_binary == str(there)
+    assert SparkArguments(spark_binary="spark3-submit").placed(tmp_path).spark_binary == "spark3-submit"
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_driver_memory_stands_there_only_where_it_was_said() -> None:
+    """An option decides against the properties file and spark-defaults.conf."""
+
+    def memory(settings: SparkSettings, group: dict[str, str] | None = None) -> str | None:
+        words = line(settings, group)
+        assert not any(word.startswith("spark.driver.memory=") for word in words)
+        return words[words.index("--driver-memory") + 1] if "--driver-memory" in words else None
+
+    group = {"spark.driver.memory": "2g"}
+    assert memory(SparkSettings()) is None
+    assert memory(SparkSettings(properties_file="/etc/spark.conf")) is None
+    assert memory(SparkSettings(), group) == "2g"
+    assert memory(SparkSettings(conf={"spark.driver.memory": "3g"}), group) == "3g"
+    assert memory(SparkSettings(conf={"spark.driver.memory": "3g"}, driver_memory="4g"), group) == "4g"
+
+
+def test_a_name_is_that_of_the_application() -> None:
+    assert "of the launch" in line(SparkSettings())
+    words = line(SparkSettings(name="orders"))
+    assert words[words.index("--name") + 1] == "orders" and "of the launch" not in words
+
+
+def test_a_ticket_cache_must_be_there_before_anything_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KRB5CCNAME", raising=False)
+    settings = SparkArguments(use_krb5ccache=True, principal="etl@R").settings(SparkTarget())
+    with pytest.raises(ConfigurationError, match="use_krb5ccache: there is no KRB5CCNAME"):
+        check(settings)
+    assert "spark.kerberos.renewal.credentials=ccache" in line(settings)
+
+
+def test_relative_paths_lead_from_the_task_and_addresses_stay(tmp_path: Path) -> None:
+    given = SparkArguments(
+        jars="lib/a.jar, /opt/b.jar,hdfs://n/c.jar,local:/opt/d.jar",
+        archives="env.tgz#env",
+        py_files="one.py",
+        driver_class_path="lib/*:/opt/conf",
+        properties_file="spark.conf",
+        keytab="../etl.keytab",
+        conf={"spark.jars": "x.jar", "spark.app.name": "x.jar", "spark.kerberos.keytab": "/etc/k", "spark.n": 1},
+    ).placed(tmp_path / "task")
+    here = tmp_path / "task"
+    assert given == SparkArguments(
+        jars=f"{here}/lib/a.jar, /opt/b.jar,hdfs://n/c.jar,local:/opt/d.jar".replace(", ", ","),
+        archives=f"{here}/env.tgz#env",
+        py_files=f"{here}/one.py",
+        driver_class_path=f"{here}/lib/*:/opt/conf",
+        properties_file=f"{here}/spark.conf",
+        keytab=f"{tmp_path}/etl.keytab",
+        conf={
+            "spark.jars": f"{here}/x.jar",
+            "spark.app.name": "x.jar",
+            "spark.kerberos.keytab": "/etc/k",
+            "spark.n": 1,
+        },
+    )
+    assert SparkArguments().placed(here) == SparkArguments()

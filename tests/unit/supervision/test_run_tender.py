@@ -1,0 +1,186 @@
+"""A supervisor without Airflow: when it begins a round of a run, what it says in the log, and which drivers it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.launch.leftovers import local_drivers
+from airflow_logio.launch.processes import APPLICATION
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.address_port import LINGER_SECONDS
+from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.store.records import GroupRef, Run, RunKey, Supervision
+from airflow_logio.supervision.run_tender import AGAIN_SECONDS, NOTE_SECONDS, Round, RunTender
+from airflow_logio.supervision.void_drivers import VoidDriverEnder
+from tests.support.logs import SOMEBODY, spec, start_driver
+from tests.support.running import has_ended
+from tests.support.waiting import eventually
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class ByHand(Round):
+    uid: str
+    outcome: bool | None = None
+
+    def ended(self) -> bool | None:
+        return self.outcome
+
+
+class Tended:
+    """A tender whose rounds the test ends."""
+
+    def __init__(self, store: MemoryLogStore, clock: Clock, run_uid: str | None = None) -> None:
+        self.rounds: list[ByHand] = []
+        nothing = VoidDriverEnder(store, drivers=list)
+        self.tender = RunTender(store, "tender", self._begin, run_uid=run_uid, clock=clock, void=nothing)
+
+    def _begin(self, uid: str) -> ByHand:
+        self.rounds.append(ByHand(uid))
+        return self.rounds[-1]
+
+    def look(self) -> list[str]:
+        """uids of the runs of which a round has been begun so far."""
+        self.tender.look()
+        return [one.uid for one in self.rounds]
+
+
+@pytest.fixture
+def store() -> MemoryLogStore:
+    return MemoryLogStore()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def dead(store: MemoryLogStore, name: str, supervision: Supervision = Supervision.TASK) -> tuple[Run, GroupRef]:
+    made = replace(spec(dag_run=name), supervision=supervision)
+    driver = start_driver(store, run=store.start_run(made))
+    store.declare_dead(driver.ref, "test")
+    return driver.run, driver.ref
+
+
+def test_one_round_per_run_at_a_time(store: MemoryLogStore, clock: Clock) -> None:
+    first, second = dead(store, "run-1")[0], dead(store, "run-2")[0]
+    dead(store, "run-3", Supervision.PROCESS)
+    tended = Tended(store, clock)
+    assert tended.look() == [first.uid, second.uid], "`logio run` looks after its own"
+    assert tended.look() == [first.uid, second.uid]
+    tended.rounds[0].outcome = True
+    assert tended.look() == [first.uid, second.uid, first.uid], "it is dead still, or again"
+
+
+def test_only_one_run_if_one_is_named(store: MemoryLogStore, clock: Clock) -> None:
+    dead(store, "run-1")
+    second = dead(store, "run-2")[0]
+    assert Tended(store, clock, second.uid).look() == [second.uid]
+
+
+def test_after_a_failure_it_waits_and_does_not_pretend_to_look(store: MemoryLogStore, clock: Clock) -> None:
+    run, ref = dead(store, "run-1")
+    tended = Tended(store, clock)
+    assert tended.look() == [run.uid]
+    assert [one.name for one in store.supervisors()] == ["tender"]
+    store.tables.supervisors.clear()
+    tended.rounds[0].outcome = False
+    clock.now += NOTE_SECONDS
+    assert len(tended.look()) == 1 and not store.supervisors()
+    clock.now += AGAIN_SECONDS
+    assert len(tended.look()) == 2
+    claim = store.claim(run.run_id, ref.group, expected=1, reason="another supervisor")
+    store.register(claim, SOMEBODY)
+    tended.rounds[1].outcome = False
+    tended.look()
+    clock.now += NOTE_SECONDS
+    tended.look()
+    assert [one.name for one in store.supervisors()] == ["tender"], "nothing is left that it could not do"
+
+
+# --- drivers that are void --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+def driver(folder: Path, run_uid: str, group: str, incarnation: int) -> subprocess.Popen[bytes]:
+    """A process that looks like a driver: by its program, and by the folder that it works in."""
+    where = folder / run_uid / group / str(incarnation)
+    where.mkdir(parents=True)
+    command = [sys.executable, "-c", "import time; time.sleep(300)", str(APPLICATION)]
+    return subprocess.Popen(command, cwd=where)
+
+
+def test_only_drivers_of_a_void_incarnation_are_ended_and_not_at_once(
+    store: MemoryLogStore, clock: Clock, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    run, _ = dead(store, "run-1")
+    claim = store.claim(run.run_id, "g", expected=1, reason="test")
+    ref = store.register(claim, SOMEBODY)
+    other = store.start_run(replace(spec("a", "b"), key=RunKey("other", "dag", "run-1")))
+    store.claim(other.run_id, "a", expected=0, reason="test")
+    replaced, present = driver(tmp_path, run.uid, "g", 1), driver(tmp_path, run.uid, "g", 2)
+    launching = driver(tmp_path, other.uid, "a", 1)
+    unknown = driver(tmp_path, "0" * 32, "g", 1)
+    processes += [replaced, present, launching, unknown]
+    ender = VoidDriverEnder(store, grace_seconds=30, clock=clock)
+    mine = {one.process.pid for one in local_drivers()}
+    assert {one.pid for one in processes} <= mine
+    assert ender.look() == []
+    clock.now += 29
+    assert ender.look() == []
+    clock.now += 1
+    assert [one.process.pid for one in ender.look()] == [replaced.pid]
+    eventually(lambda: replaced.poll() is not None, what="it is ended")
+    assert [one.poll() for one in (present, launching, unknown)] == [None] * 3
+    assert store.halted(ref) and store.group(run.run_id, "g").state is GroupState.HALTED
+    assert ender.look() == []
+    clock.now += 30
+    assert [one.process.pid for one in ender.look()] == [present.pid]
+    eventually(lambda: present.poll() is not None, what="the halted one is ended, too")
+    assert [one.poll() for one in (launching, unknown)] == [None] * 2
+
+
+def test_one_that_has_finished_may_stay_for_receivers_that_lag(
+    store: MemoryLogStore, clock: Clock, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    """It hands over what they would have to make again (ADR-107), and ends by itself."""
+    finished = start_driver(store, group="a", run=store.start_run(spec("a")))
+    processes.append(driver(tmp_path, finished.run.uid, "a", 1))
+    finished.session.commit([fx.FinishGroup()])
+    ender = VoidDriverEnder(store, grace_seconds=30, clock=clock)
+    for seconds in (0.0, 31.0, LINGER_SECONDS - 2):
+        clock.now += seconds
+        assert ender.look() == []
+    clock.now += 2
+    assert [one.process.pid for one in ender.look()] == [processes[0].pid], "it hangs"
+
+
+def test_one_that_is_dead_and_not_replaced_is_left_alone(
+    store: MemoryLogStore, clock: Clock, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    """It may be slow only, and finish after all."""
+    run, _ = dead(store, "run-1")
+    processes.append(driver(tmp_path, run.uid, "g", 1))
+    ender = VoidDriverEnder(store, grace_seconds=0, clock=clock)
+    assert ender.look() == [] and not has_ended(local_drivers()[0].process)

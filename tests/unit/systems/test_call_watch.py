@@ -1,0 +1,159 @@
+"""Whose time is taken while an author's code runs: the innermost call's; and what does not count."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from airflow_logio.dataflow import Count, FunctionRead, Pipeline
+from airflow_logio.dataflow.call_limits import CallLimit
+from airflow_logio.errors import ExternalUnavailable, FailurePoint, PipelineDefinitionError
+from airflow_logio.systems.call_watch import CallWatch
+from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.testing import ScriptedSource
+
+POINT = FailurePoint("enrich[3]", inset_id="7")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(clock: Clock) -> CallWatch:
+    made = CallWatch(clock)
+    made.limits = {"enrich": CallLimit(10, "park")}
+    return made
+
+
+def test_nothing_is_shown_while_no_code_of_an_author_runs(watch: CallWatch, clock: Clock) -> None:
+    assert watch.longest() == ("", 0.0)
+    with watch.call("generate", POINT):
+        clock.now += 3
+        assert watch.longest() == ("`generate` of Input Set '7' of operator 'enrich[3]'", 3.0)
+    assert watch.longest() == ("", 0.0)
+
+
+def test_the_limit_is_that_of_the_operator_as_its_author_named_it(watch: CallWatch, clock: Clock) -> None:
+    with watch.call("generate", POINT) as call:
+        clock.now += 10
+        assert watch.overrun() is None
+        clock.now += 1
+        assert watch.overrun() == (call, 11.0)
+        assert call.limit == CallLimit(10, "park")
+    assert watch.overrun() is None
+    with watch.call("generate", FailurePoint("other")):
+        clock.now += 1000
+        assert watch.overrun() is None
+
+
+def test_each_call_is_measured_by_itself(watch: CallWatch, clock: Clock) -> None:
+    for _ in range(5):
+        with watch.call("generate", POINT):
+            clock.now += 9
+            assert watch.overrun() is None
+
+
+def test_a_call_does_not_count_what_is_called_inside_of_it(watch: CallWatch, clock: Clock) -> None:
+    with watch.call("generate", POINT) as outer:
+        clock.now += 6
+        with watch.inner("read", limited=False):
+            clock.now += 600  # back-off while the system is unavailable
+            assert watch.overrun() is None
+            with watch.inner("fetch") as fetch:
+                clock.now += 11
+                assert watch.overrun() == (fetch, 11.0), "but one attempt has the limit, too"
+        assert watch.overrun() is None
+        clock.now += 5
+        assert watch.overrun() == (outer, 11.0)
+
+
+def test_the_time_in_which_the_process_was_stopped_is_nobodys(watch: CallWatch, clock: Clock) -> None:
+    with watch.call("generate", POINT):
+        clock.now += 3600
+        watch.forgive(3600)
+        assert watch.overrun() is None
+
+
+def test_threads_do_not_mix(watch: CallWatch, clock: Clock) -> None:
+    begun, leave = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with watch.call("read", FailurePoint("feed", action="read action 1")):
+            begun.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    begun.wait(10)
+    clock.now += 5
+    with watch.call("generate", POINT):
+        clock.now += 1
+        assert watch.longest() == ("`read` of read action 1 of operator 'feed'", 6.0)
+    leave.set()
+    thread.join()
+    assert watch.longest() == ("", 0.0)
+
+
+def test_waiting_for_an_unavailable_system_is_no_overrun(clock: Clock, watch: CallWatch) -> None:
+    attempts = iter(range(3))
+    seen: list[object] = []
+
+    def fetch(url: str, keys: pa.Array | None) -> pa.Table:
+        clock.now += 6
+        seen.append(watch.overrun())
+        if next(attempts) < 2:
+            raise ExternalUnavailable("come back later")
+        return pa.table({"a": [1]})
+
+    connections = Connections("p", {"api": "http://api"}, WriterIdentity("run", 1, 0.0), 30, watch)
+    with watch.call("generate", POINT):
+        connections.read(FunctionRead("api", fetch), None)
+        assert watch.overrun() is None
+    assert seen == [None, None, None], "eighteen seconds, but no attempt took ten"
+
+
+# --- the declaration ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pipeline() -> Iterator[Pipeline]:
+    yield reading()
+
+
+def reading() -> Pipeline:
+    made = Pipeline("p")
+    made.sink("done", Count(), made.source("read", ScriptedSource(pa.table({"n": [1]}), 1)))
+    return made
+
+
+def test_limits_are_no_part_of_what_a_run_resumes_with(pipeline: Pipeline) -> None:
+    other = reading()
+    other.limit("read", max_seconds=60, on_overrun="park")
+    assert other.limits == {"read": CallLimit(60, "park")}
+    assert pipeline.limits == {}
+    assert other.fingerprint()["graph"] == pipeline.fingerprint()["graph"]
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), True, "60"])
+def test_seconds_that_are_none_are_refused(pipeline: Pipeline, seconds: float) -> None:
+    with pytest.raises(PipelineDefinitionError, match="max_seconds is"):
+        pipeline.limit("read", max_seconds=seconds)
+
+
+def test_unknown_operators_and_ends_are_refused(pipeline: Pipeline) -> None:
+    with pytest.raises(PipelineDefinitionError, match=r"names 'raed', which is no operator. Did you mean 'read'"):
+        pipeline.limit("raed", max_seconds=1)
+    with pytest.raises(PipelineDefinitionError, match="on_overrun 'stop' is neither 'recover' nor 'park'"):
+        pipeline.limit("read", max_seconds=1, on_overrun="stop")

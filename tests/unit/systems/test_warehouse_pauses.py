@@ -1,0 +1,263 @@
+"""Two writers of one table, one of them slow: it stands still anywhere in its transaction while the other one writes.
+
+A zombie that is stopped loses its session, and its locks; one that is slow keeps both, and writes on. So what excludes the
+two must be the locks of marker and owner, and nothing that only a stopped one does. On PostgreSQL alone: a transaction on
+SQLite has the whole database to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.errors import ExternalUnavailable, Fenced, WriteRefused
+from airflow_logio.systems.warehouse import Warehouse
+from tests.support.faults import STANDS_SECONDS, Pause, place
+
+pytestmark = pytest.mark.postgres
+
+OLD, NEW = ("old", 1.0), ("new", 2.0)
+Rows = list[tuple[int, str]]
+
+
+@dataclass
+class Table:
+    """One table, and what two drivers do with it; `opened` are their pools of connections."""
+
+    name: str
+    opened: tuple[Warehouse, Warehouse]
+    on_new_run: str = "replace"
+
+    def apply(self, which: int, run: tuple[str, float], token: int, *numbers: int) -> None:
+        """The driver of that number, 0 or 1, executes write actions: 1 begins the run, the others insert their number."""
+        uid = f"{run[0]} {self.name}"
+        writer = TableWriter("wh", self.name, {"a": "bigint", "who": "text"}, on_new_run=self.on_new_run)
+        actions = [
+            WriteAction(uid, "publish", "wh", number, token, _records(run, number), {"action": _kind(number)})
+            for number in numbers
+        ]
+        self.opened[which].apply(Marker(uid, "publish", "wh", 0, token, run[1]), writer, actions)
+
+    def rows(self) -> Rows:
+        with self.opened[1].engine.connect() as connection:
+            found = connection.execute(sa.text(f"SELECT a, who FROM {self.name} ORDER BY a"))
+            return [(row.a, row.who) for row in found]
+
+
+def _kind(number: int) -> str:
+    return "begin" if number == 1 else "insert"
+
+
+def _records(run: tuple[str, float], number: int) -> pa.Table:
+    if number == 1:
+        return pa.table({})
+    return pa.table({"a": pa.array([number], pa.int64()), "who": pa.array([run[0]], pa.string())})
+
+
+@pytest.fixture
+def opened(postgres_url: str) -> Iterator[tuple[Warehouse, Warehouse]]:
+    """Two drivers' pools, with the tables of markers and owners made."""
+    first, second = Warehouse("wh", postgres_url), Warehouse("wh", postgres_url)
+    for which in (0, 1):
+        Table("warm", (first, second)).apply(which, NEW, 1, 1, 2)
+    yield first, second
+    first.close()
+    second.close()
+
+
+Act = Callable[[Table], None]
+Told = tuple[str, ...]
+
+
+def _every_place(
+    opened: tuple[Warehouse, Warehouse], before: Act, slow: Act, quick: Act, on_new_run: str = "replace"
+) -> Iterator[tuple[str, Rows, Told]]:
+    """Where the slow one stood, what is in the table in the end, and which errors the two were told ('' for none)."""
+    index, reached = 0, True
+    while reached:
+        table = Table(f"t{index}", opened, on_new_run)
+        before(table)
+        pause = Pause()
+        where, standing = place(opened[0], index, pause)
+        with ThreadPoolExecutor(2) as pool, standing:
+            first = pool.submit(slow, table)
+            reached = pause.is_reached_before(first)
+            second = pool.submit(quick, table)
+            wait([second], STANDS_SECONDS)
+            pause.release()
+            told = _told([first, second])
+        yield where, table.rows(), told
+        index += 1
+    assert index > 8, "a transaction of the warehouse has more statements than that"
+
+
+def _told(outcomes: Sequence[Future[None]]) -> Told:
+    errors = [outcome.exception(30) for outcome in outcomes]
+    return tuple("" if error is None else type(error).__name__ for error in errors)
+
+
+# --- one run: a driver that was replaced, and its successor -----------------------------------------------------------
+
+
+def test_a_slow_zombie_and_its_successor_apply_an_action_once(opened: tuple[Warehouse, Warehouse]) -> None:
+    """Both were given actions 3 and 4 by the log. Shows a marker that is read without its row's lock: then twice."""
+    places = _every_place(
+        opened,
+        lambda table: table.apply(0, NEW, 1, 1, 2),
+        lambda table: table.apply(0, NEW, 1, 3, 4),
+        lambda table: table.apply(1, NEW, 2, 3, 4, 5),
+    )
+    for where, rows, (slow, quick) in places:
+        assert rows == [(number, "new") for number in (2, 3, 4, 5)], f"the zombie stood {where}: {rows}"
+        assert (slow in ("", Fenced.__name__), quick) == (True, ""), where
+
+
+def test_a_slow_zombie_and_its_successor_begin_the_run_once(opened: tuple[Warehouse, Warehouse]) -> None:
+    """Neither has a marker yet: whoever comes second finds the one that the first has made."""
+    places = _every_place(
+        opened,
+        lambda table: table.apply(0, OLD, 1, 1, 2),
+        lambda table: table.apply(0, NEW, 1, 1, 2),
+        lambda table: table.apply(1, NEW, 2, 1, 2, 3),
+    )
+    for where, rows, (slow, quick) in places:
+        assert rows == [(2, "new"), (3, "new")], f"the zombie stood {where}: {rows}"
+        assert (slow in ("", Fenced.__name__), quick) == (True, ""), where
+
+
+def test_a_slow_successor_is_not_overtaken_by_the_zombie(opened: tuple[Warehouse, Warehouse]) -> None:
+    """The other way round: what the zombie finds, it finds behind its successor's transaction, or before it."""
+    places = _every_place(
+        opened,
+        lambda table: table.apply(0, NEW, 1, 1, 2),
+        lambda table: table.apply(0, NEW, 2, 3, 4),
+        lambda table: table.apply(1, NEW, 1, 3, 4),
+    )
+    for where, rows, (slow, quick) in places:
+        assert rows == [(number, "new") for number in (2, 3, 4)], f"the successor stood {where}: {rows}"
+        assert (slow, quick in ("", Fenced.__name__)) == ("", True), where
+
+
+# --- two runs: whose the table is -------------------------------------------------------------------------------------
+
+
+def test_a_slow_run_writes_nothing_into_a_table_that_a_newer_one_has_taken(opened: tuple[Warehouse, Warehouse]) -> None:
+    """Shows an owner that a writer reads without its row's lock: its rows come into the newer run's table."""
+    places = _every_place(
+        opened,
+        lambda table: table.apply(0, OLD, 1, 1, 2),
+        lambda table: table.apply(0, OLD, 1, 3),
+        lambda table: table.apply(1, NEW, 1, 1, 2),
+    )
+    for where, rows, (slow, quick) in places:
+        assert rows == [(2, "new")], f"the older run stood {where}: {rows}"
+        assert (slow in ("", WriteRefused.__name__), quick) == (True, ""), where
+
+
+def test_a_run_that_is_slow_to_begin_leaves_no_row_of_an_older_one(opened: tuple[Warehouse, Warehouse]) -> None:
+    """Shows an owner that `begin` reads without its row's lock: what is written meanwhile stays behind the DELETE."""
+    places = _every_place(
+        opened,
+        lambda table: table.apply(1, OLD, 1, 1, 2),
+        lambda table: table.apply(0, NEW, 1, 1, 2),
+        lambda table: table.apply(1, OLD, 1, 3),
+    )
+    for where, rows, (slow, quick) in places:
+        assert rows == [(2, "new")], f"the newer run stood {where}: {rows}"
+        assert (slow, quick in ("", WriteRefused.__name__)) == ("", True), where
+
+
+@pytest.mark.parametrize("slow_run", [OLD, NEW], ids=["the older run is slow", "the newer run is slow"])
+def test_two_runs_begin_at_once_and_the_newer_one_has_the_table(
+    opened: tuple[Warehouse, Warehouse], slow_run: tuple[str, float]
+) -> None:
+    """Nobody owns it yet, and it is not there: no row to lock. Shows a `begin` without its advisory lock."""
+    other = NEW if slow_run is OLD else OLD
+    places = _every_place(
+        opened,
+        lambda _table: None,
+        lambda table: table.apply(0, slow_run, 1, 1, 2),
+        lambda table: table.apply(1, other, 1, 1, 2),
+    )
+    for where, rows, told in places:
+        assert rows == [(2, "new")], f"{slow_run[0]} stood {where}: {rows}"
+        older, newer = told if slow_run is OLD else told[::-1]
+        assert (older in ("", WriteRefused.__name__), newer) == (True, ""), where
+
+
+def test_runs_that_append_do_not_disturb_each_other(opened: tuple[Warehouse, Warehouse]) -> None:
+    places = _every_place(
+        opened,
+        lambda table: table.apply(0, OLD, 1, 1, 2),
+        lambda table: table.apply(0, OLD, 1, 3),
+        lambda table: table.apply(1, NEW, 1, 1, 2),
+        on_new_run="append",
+    )
+    for where, rows, told in places:
+        assert told == ("", ""), where
+        assert sorted(rows) == [(2, "new"), (2, "old"), (3, "old")], where
+
+
+# --- without the lock of the marker's row -----------------------------------------------------------------------------
+
+
+def test_where_no_lock_is_rendered_the_marker_alone_lets_an_action_through_once(
+    opened: tuple[Warehouse, Warehouse],
+) -> None:
+    """As a database does whose dialect knows no FOR UPDATE: the marker is advanced only from what was read."""
+    for warehouse in opened:
+        sa.event.listen(warehouse.engine, "before_cursor_execute", _without_locks_of_markers, retval=True)
+    places = _every_place(
+        opened,
+        lambda table: table.apply(0, NEW, 1, 1, 2),
+        lambda table: table.apply(0, NEW, 1, 3, 4),
+        _applies_and_tries_again,
+    )
+    late = set()
+    for where, rows, (slow, quick) in places:
+        assert rows == [(number, "new") for number in (2, 3, 4, 5)], f"the zombie stood {where}: {rows}"
+        assert quick == "", where
+        late.add(slow)
+    assert ExternalUnavailable.__name__ in late, "the marker was changed under it: nothing of it stays"
+
+
+def _applies_and_tries_again(table: Table) -> None:
+    """As its writer thread does when the zombie's commit has come first."""
+    try:
+        table.apply(1, NEW, 2, 3, 4, 5)
+    except ExternalUnavailable as error:
+        assert "was changed by another driver" in str(error)
+        table.apply(1, NEW, 2, 3, 4, 5)
+
+
+def _without_locks_of_markers(
+    _connection: object, _cursor: object, statement: str, parameters: object, *_: object
+) -> tuple[str, object]:
+    return (statement.replace(" FOR UPDATE", "") if "FROM logio_marker" in statement else statement), parameters
+
+
+# --- one run: types of its columns are changed, while a driver that was replaced is still there --------------------------
+
+
+def test_a_zombie_has_written_before_types_change_or_writes_nothing(opened: tuple[Warehouse, Warehouse]) -> None:
+    """Shows a marker that is looked at without a new token: then the zombie's row comes in the type of before."""
+
+    def fence(table: Table) -> None:
+        writer = TableWriter("wh", table.name, {"a": "text", "who": "text"}, on_new_run="replace")
+        opened[1].fence_unwritten(Marker(f"{NEW[0]} {table.name}", "publish", "wh", 0, 2, NEW[1]), writer)
+
+    places = _every_place(
+        opened, lambda table: table.apply(0, NEW, 1, 1), lambda table: table.apply(0, NEW, 1, 2), fence
+    )
+    seen = set()
+    for where, rows, told in places:
+        assert (rows, told) in (([(2, "new")], ("", WriteRefused.__name__)), ([], (Fenced.__name__, ""))), where
+        seen.add(told)
+    assert len(seen) == 2
