@@ -11,7 +11,7 @@ import typer
 from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.left_runs import check_goes_on, check_supervised, declare_lost, supervised_by, takes_over
-from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code, with_types_of_now
+from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code
 from airflow_logio.cli.run import supervise
 from airflow_logio.cli.spark_options import (
     ConfOption,
@@ -86,8 +86,6 @@ def retry(
         mine = found.spec.key.dag_id == CLI_DAG_ID
         if mine and group is not None:
             check_goes_on(store, found, group)
-        if code is Code.NEW or found.spec.code_digest is None:
-            found = with_types_of_now(store, found, known, lambda said: out.print(said, markup=False))
         if code is Code.NEW:
             _take_new_code(store, found, group)
         settings = options_for(found, given).settings()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource
-from airflow_logio.errors import IncompatibleRun
 from airflow_logio.launch import bundle, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, collect
@@ -24,7 +23,6 @@ from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, e
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.launch.table_databases import check_table_databases
-from airflow_logio.launch.taken_types import take_types
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, RunSpec
@@ -69,7 +67,7 @@ def prepare(
     """
     spark_submit.check(wanted.spark.settings())
     described = describe(payloads, wanted, known, say)
-    run = _started(store, described, say, alone=wanted.alone)
+    run = store.start_run(described.spec, alone=wanted.alone, code=described.code.kept())
     if run.spec.code_digest not in (None, described.code.digest):
         say(
             f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "
@@ -99,31 +97,6 @@ def prepare(
             "if its drivers need it"
         )
     return _context(store, log_url, payloads, run, pipeline, ref, described.urls, spark.settings(), code=code)
-
-
-def _started(store: LogStore, described: Described, say: Callable[[str], None], *, alone: bool) -> Run:
-    """The run of the description. One that exists and keeps no code takes other types of columns, where it can
-    (`take_types`): it is resumed with the code of now."""
-    spec = described.spec
-    try:
-        run = store.start_run(spec, alone=alone, code=described.code.kept())
-    except IncompatibleRun:
-        run = store.find_run(spec.key.dag_run_id)
-        if run.spec.code_digest is not None or replace(run.spec.key, generation=1) != spec.key:
-            raise
-        taken = take_types(store, run, described.pipeline, described.urls.__getitem__, say)
-        if taken == run:
-            raise
-        return taken
-    if run.spec.code_digest is not None:
-        return run
-    return take_types(store, run, described.pipeline, described.urls.__getitem__, say)
-
-
-def with_types_of_now(store: LogStore, run: Run, known: ConnectionUrls, say: Callable[[str], None]) -> Run:
-    """The run, with the types of columns that its pipeline has now, where it can take them (`take_types`)."""
-    pipeline = bundle.load(bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root)))
-    return take_types(store, run, pipeline, lambda name: _urls(run.spec.connections, known, pipeline)[0][name], say)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,6 @@ class Driver:
                 ref.incarnation,
                 run.created_at,
                 is_fresh=run.spec.key.generation > 1,
-                former_types=run.spec.former_types,
             )
             connections = Connections(
                 pipeline.name, self._config.connections, identity, run.spec.replay_seconds, self._calls, run.spec.params
@@ -403,7 +402,7 @@ def _lost_commits(ref: GroupRef, error: Fenced) -> LogInconsistent:
 def _check_fingerprint(pipeline: Pipeline, run: Run, ref: GroupRef) -> None:
     """A run resumes with the pipeline it was started with (design D13); changed code alone only warns."""
     found = pipeline.fingerprint()
-    check_graph(run, found["graph"], pipeline.describe(), ref.group)
+    check_graph(run, found["graph"], pipeline.describe())
     if ref.code:
         log.info("code %d, which a person has taken for the group", ref.code)
     elif found["code"] != run.spec.code_fingerprint:

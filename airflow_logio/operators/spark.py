@@ -385,7 +385,6 @@ class LogioSparkOperator(BaseOperator):
         watcher = WholeWatcher(store, run, name)
         launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
         if asked and store.patience.call("looking at the group", lambda: _restarts(store, run, watcher.members)):
-            run = launching.take_types(run, recipe, self.pipeline)
             self._take_new_code(store, run, pipeline, ref, context)
         launch = replace(launching.context(run, name, recipe, self.pipeline), own=frozenset(watcher.members))
         self._stop_if_killed()

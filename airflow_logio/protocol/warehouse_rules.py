@@ -37,9 +37,6 @@ class Owner(NamedTuple):
         return (self.started_at, self.run_uid) > (other.started_at, other.run_uid)
 
 
-OPENING_WRITE = 1
-"""The number of the write action that a run begins with at a table: a marker up to it says that no row was applied."""
-
 NO_RUN = Owner("", 0.0)
 """The owner of a table that runs have only appended to."""
 

@@ -38,7 +38,6 @@ from airflow_logio.store.records import (
     UnderWay,
 )
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.rules.type_rules import TypeChange
 from airflow_logio.store.session_port import GroupSession
 
 
@@ -101,16 +100,6 @@ class LogStore(ABC):
         """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, in one state, where that is given; and
         those whose pipeline, DAG or DAG run has `named` in its name: ASCII letters in either case, others as the database
         compares them."""
-
-    @abstractmethod
-    def change_types(self, run_id: int, change: TypeChange) -> Run:
-        """Give columns of a run's tables other types, in one transaction; returns the run as it is then described.
-
-        Nothing happens if that was done before. Whoever calls this has made sure that no row of the run is in these tables,
-        and that no earlier driver can put one there. Raises `IncompatibleRun` if a group of the change is not parked,
-        halted or new, or someone has launched it or changed the run since; `ProtocolViolation` for a run that was
-        superseded or a group that it does not have, `UnknownRun`.
-        """
 
     @abstractmethod
     def finish_run(self, run_id: int) -> bool:

@@ -136,8 +136,6 @@ class RunSpec:
     versions."""
     code_digest: str | None = None
     """Names the code that the run was started with (`CodeBundle`). None if an earlier version began it, which kept none."""
-    former_types: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Writer → column → the types that `graph` had before a person changed them, while nothing was in the column."""
     spark: Mapping[str, Any] = field(default_factory=dict)
     """Of `logio run`: the Spark options that it was given, without secrets (`SparkOptions.to_keep`)."""
 

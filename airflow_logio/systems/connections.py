@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -46,8 +46,6 @@ class WriterIdentity:
     """When the run was started."""
     is_fresh: bool = False
     """The run replaces one that was given up."""
-    former_types: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict, compare=False)
-    """Writer → column → types that the run has declared it with before, when nothing was in it (`RunSpec`)."""
 
     def token_after(self, moves: int) -> int:
         """The token for a slot that has changed owners so often: higher than that of any earlier owner."""

@@ -242,9 +242,7 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
 
 def table_target(operator: str, writer: TableWriter, connections: Connections) -> TableTarget:
     """What executes the write actions of a `TableWriter`."""
-    identity = connections.identity
-    former = identity.former_types.get(operator, {})
-    return TableTarget(writer, connections.warehouse(writer.connection), identity.is_fresh, former)
+    return TableTarget(writer, connections.warehouse(writer.connection), connections.identity.is_fresh)
 
 
 def _named(actions: Sequence[WriteAction]) -> str:

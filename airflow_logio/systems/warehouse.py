@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -19,7 +19,6 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import (
     RETRYABLE,
     cause_of,
@@ -35,8 +34,8 @@ from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, WriteRefused
 from airflow_logio.postgres_sessions import postgres_engine
-from airflow_logio.protocol.warehouse_rules import OPENING_WRITE, Contender, Owner, check_token
-from airflow_logio.systems import table_inserts, table_reads, table_retyping, warehouse_rows
+from airflow_logio.protocol.warehouse_rules import Contender, Owner
+from airflow_logio.systems import table_inserts, table_reads, warehouse_rows
 from airflow_logio.systems.sql_types import know_exact_decimals
 from airflow_logio.systems.stored_records import RecordsInFiles
 from airflow_logio.systems.table_names import TableName, table_name
@@ -66,7 +65,6 @@ class Warehouse:
         self.name = name
         self.engine = _engine(name, url)
         self._prepared: dict[Hashable, TableName] = {}
-        self._retyped: set[tuple[str, str]] = set()
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -116,40 +114,6 @@ class Warehouse:
         attempt = TableTransaction(self.name, name, marker, writer, actions, stored, is_fresh=is_fresh)
         with self.translated(lambda error: self._refused_row(attempt, error)), self.engine.begin() as connection:
             attempt.apply(connection)
-
-    def retype(self, marker: Marker, writer: TableWriter, former: table_retyping.FormerTypes) -> None:
-        """Give an empty table of the run the declared types, before anything else is done with it (`table_retyping`).
-
-        Once per table and writer: later the run has rows in it. Raises as `apply`.
-        """
-        if (writer.table, marker.operator) in self._retyped:
-            return
-        with self.translated(), self.engine.begin() as connection:
-            name = table_name(connection, writer.table)
-            warehouse_rows.make_tables(connection, name.schema)
-            if table_retyping.retype(connection, writer, name, marker, former):
-                log.info("table %s was empty, and has its columns as they are declared now", name)
-                crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
-        self._retyped.add((writer.table, marker.operator))
-
-    def fence_unwritten(self, marker: Marker, writer: TableWriter) -> None:
-        """Make sure that the run has no row in the table, and that no driver with a lower token than `marker.token` brings
-        one: in one transaction, the marker is found to have passed no action with records, and gets that token.
-
-        Raises `WriteRefused` if it has, `Fenced` if a higher token wrote, `ExternalUnavailable`.
-        """
-        if self.engine.dialect.name not in CONDITIONAL:
-            raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
-        with self.translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
-            warehouse_rows.make_tables(connection, table_name(connection, writer.table).schema)
-            before = warehouse_rows.lock_marker(connection, marker)
-            check_token(marker.operator, marker.connection, marker.token, before)
-            if before.number > OPENING_WRITE:
-                raise WriteRefused(
-                    f"run {marker.run_uid} has written to table {writer.table!r} of connection {self.name!r} already "
-                    f"(write actions up to {before.number})"
-                )
-            warehouse_rows.advance_marker(connection, marker, before, before.number)
 
     def check_not_replaced(self, writer: TableWriter, run: Owner) -> None:
         """Raises `WriteRefused` if a newer run owns the writer's table, so that this run could write to it no more."""
@@ -232,8 +196,6 @@ class TableTarget:
     warehouse: Warehouse
     is_fresh: bool = False
     """The run replaces one that was given up."""
-    former_types: table_retyping.FormerTypes = field(default_factory=dict)
-    """Those with which an empty table of the run may have been made."""
     unavailable: tuple[type[Exception], ...] = ()
 
     def connect(self, _url: str) -> AbstractContextManager[Warehouse]:
@@ -248,8 +210,6 @@ class TableTarget:
         stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
     ) -> None:
         """As `Warehouse.apply`."""
-        if self.former_types:
-            client.retype(marker, self.writer, self.former_types)
         client.apply(marker, self.writer, actions, is_fresh=self.is_fresh, stored=stored)
 
 

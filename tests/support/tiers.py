@@ -34,7 +34,6 @@ PLACES = {
 """Folder or module below `tests` → the mark of its tests."""
 BY_TURNS = {
     "test_by_hand.py": ("test_dying_there_twice_changes_nothing",),
-    "test_changed_types.py": ("test_the_run_continues_with_the_other_type_wherever_drivers_die",),
     "test_crash_points.py": ("test_dying_there_twice_changes_nothing",),
     "test_draining.py": ("test_dying_in_a_drain_reads_nothing_further",),
     "test_empty_sources.py": ("test_files_and_tables_have_their_schema_once_wherever_drivers_die",),

@@ -18,7 +18,6 @@ from airflow_logio.launch.kept_code import load_kept
 from airflow_logio.launch.launcher import LaunchContext, Launcher
 from airflow_logio.launch.spark_arguments import SparkArguments
 from airflow_logio.launch.spark_submit import SparkSettings
-from airflow_logio.launch.taken_types import take_types
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.store.port import LogStore
@@ -50,7 +49,7 @@ class Launching:
         found, ref = load_kept(self.store, run, lambda: resolve(pipeline) if pipeline else _pipeline_of(run), code)
         if name not in found.groups:
             raise ConfigurationError(found.no_group(name))
-        check_compatible(found, run, name)
+        check_compatible(found, run)
         hook = LogioHook(self.logio_conn_id)
         urls = connection_urls(found, name, run, recipe.connections)
         return LaunchContext(
@@ -61,12 +60,6 @@ class Launching:
         """The number of the code that the next driver of a group gets. All replicas have the same."""
         names = [name for name in run.spec.groups if replicated_group(name) == group] or [group]
         return self.store.group(run.run_id, names[0]).code
-
-    def take_types(self, run: Run, recipe: LaunchRecipe, pipeline: str) -> Run:
-        """The run, with the types of columns that the pipeline has now, where it can take them (`taken_types`)."""
-        found, _ = resolve(pipeline)
-        ids = {**run.spec.connections, **recipe.connections}
-        return take_types(self.store, run, found, lambda name: database_url(ids[name]))
 
 
 def _pipeline_of(run: Run) -> tuple[Pipeline, PipelineRef]:
@@ -101,10 +94,9 @@ def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mappin
     return {name: database_url(ids[name]) if name in sql else external_url(ids[name]) for name in sorted(used)}
 
 
-def check_compatible(pipeline: Pipeline, run: Run, group: str) -> None:
-    """Raises `IncompatibleRun` if this worker's pipeline differs, for the group, from the one that the run was started
-    with."""
-    check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe(), group)
+def check_compatible(pipeline: Pipeline, run: Run) -> None:
+    """Raises `IncompatibleRun` if this worker's pipeline differs from the one that the run was started with."""
+    check_graph(run, pipeline.fingerprint()["graph"], pipeline.describe())
 
 
 def check_place(settings: SparkSettings, ending_executor: str | None) -> None:

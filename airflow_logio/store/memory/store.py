@@ -24,7 +24,6 @@ from airflow_logio.store.memory import (
     quarantine,
     scaling_requests,
     slots,
-    type_changes,
 )
 from airflow_logio.store.memory.address_book import MemoryAddressBook
 from airflow_logio.store.memory.drivers import driver_records
@@ -58,7 +57,6 @@ from airflow_logio.store.records import (
     UnderWay,
 )
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.rules.type_rules import TypeChange
 from airflow_logio.store.session_port import GroupSession
 
 
@@ -117,10 +115,6 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             rows = [row for row in self.tables.runs.values() if is_meant(row.spec.key) and state in (None, row.state)]
             return [row.as_run() for row in reversed(rows)][:limit]
-
-    def change_types(self, run_id: int, change: TypeChange) -> Run:
-        with self.tables.transaction():
-            return type_changes.change(self.tables, run_id, change)
 
     def finish_run(self, run_id: int) -> bool:
         with self.tables.transaction():

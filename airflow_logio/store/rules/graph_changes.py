@@ -9,7 +9,6 @@ import msgspec
 
 from airflow_logio.errors import IncompatibleRun
 from airflow_logio.store.records import Run
-from airflow_logio.store.rules.type_rules import changed_types, is_former
 
 MOST_CHANGES = 5
 LONGEST_VALUE = 80
@@ -23,24 +22,16 @@ _SECTIONS = {
 _MISSING = object()
 
 
-def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any], group: str | None = None) -> None:
+def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> None:
     """Raises `IncompatibleRun` if the pipeline of this fingerprint and description is not the one that `run` was started
     with; it names what has changed (operator, setting, from, to).
-
-    Types of columns that the run has replaced since (`RunSpec.former_types`) are no difference, but for the group of their
-    writer, if `group` is that one.
     """
-    if fingerprint == run.spec.graph_fingerprint or is_former(run.spec, graph, group):
+    if fingerprint == run.spec.graph_fingerprint:
         return
     changes = list(changes_between(run.spec.graph, graph)) if run.spec.graph else []
     said = "; ".join(changes[:MOST_CHANGES]) or f"its graph was {run.spec.graph_fingerprint}, now {fingerprint}"
     more = f"; and {len(changes) - MOST_CHANGES} more changes" if len(changes) > MOST_CHANGES else ""
-    uid, way = run.uid[:8], ""
-    if changed_types(run.spec.graph, graph, run.spec.operators):
-        mended = f"`logio retry {uid}`" if run.spec.code_digest is None else f"`logio retry {uid} --code new`"
-        way = (
-            f"{mended} takes the other type once the group is parked or halted, if no row of the run is in the table. "
-        )
+    uid = run.uid[:8]
     continued = (
         f"Restore that version and `logio retry {uid}`"
         if run.spec.code_digest is None
@@ -48,7 +39,7 @@ def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any], group: str
     )
     raise IncompatibleRun(
         f"run {run.spec.key} was started by another version of pipeline {run.spec.key.pipeline!r}: {said}{more}. "
-        f"{way}{continued}, or start a fresh run (`logio fresh {uid}`)"
+        f"{continued}, or start a fresh run (`logio fresh {uid}`)"
     )
 
 

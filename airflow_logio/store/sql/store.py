@@ -42,7 +42,6 @@ from airflow_logio.store.records import (
 )
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.scaling_rules import Rescaling, shape_of
-from airflow_logio.store.rules.type_rules import TypeChange
 from airflow_logio.store.session_port import GroupSession
 from airflow_logio.store.sql import (
     backends,
@@ -63,7 +62,6 @@ from airflow_logio.store.sql import (
     slot_moves,
     slots,
     supervisors,
-    type_changes,
     wake,
 )
 from airflow_logio.store.sql.address_book import SqlAddressBook
@@ -152,12 +150,6 @@ class SqlLogStore(LogStore):
         given = {"pipeline": pipeline, "dag_run_id": dag_run_id, "state": state}
         with reading(self.engine) as connection:
             return runs.newest(connection, dag_ids, limit, named, **given)
-
-    def change_types(self, run_id: int, change: TypeChange) -> Run:
-        with writing(self.engine) as connection:
-            run = type_changes.change(connection, self._run(connection, run_id).run_id, change)
-        self._runs.drop(run_id)
-        return run
 
     def finish_run(self, run_id: int) -> bool:
         with writing(self.engine) as connection:

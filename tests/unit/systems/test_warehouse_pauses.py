@@ -241,23 +241,3 @@ def _without_locks_of_markers(
     _connection: object, _cursor: object, statement: str, parameters: object, *_: object
 ) -> tuple[str, object]:
     return (statement.replace(" FOR UPDATE", "") if "FROM logio_marker" in statement else statement), parameters
-
-
-# --- one run: types of its columns are changed, while a driver that was replaced is still there --------------------------
-
-
-def test_a_zombie_has_written_before_types_change_or_writes_nothing(opened: tuple[Warehouse, Warehouse]) -> None:
-    """Shows a marker that is looked at without a new token: then the zombie's row comes in the type of before."""
-
-    def fence(table: Table) -> None:
-        writer = TableWriter("wh", table.name, {"a": "text", "who": "text"}, on_new_run="replace")
-        opened[1].fence_unwritten(Marker(f"{NEW[0]} {table.name}", "publish", "wh", 0, 2, NEW[1]), writer)
-
-    places = _every_place(
-        opened, lambda table: table.apply(0, NEW, 1, 1), lambda table: table.apply(0, NEW, 1, 2), fence
-    )
-    seen = set()
-    for where, rows, told in places:
-        assert (rows, told) in (([(2, "new")], ("", WriteRefused.__name__)), ([], (Fenced.__name__, ""))), where
-        seen.add(told)
-    assert len(seen) == 2

@@ -1,4 +1,4 @@
-"""`logio run` and `logio retry` of a run whose pipeline has other types of columns by now."""
+"""A run keeps the column types that it was started with: commands refuse a pipeline that declares others."""
 
 from __future__ import annotations
 
@@ -84,34 +84,40 @@ def types(store: LogStore) -> str:
 NEW = ("retry", "mine", "--code", "new")
 
 
-def test_new_code_takes_the_types_and_a_driver_that_runs_keeps_them(
+def refused(logio: Logio, command: tuple[str, ...], column: str, before: str, now: str) -> str:
+    """What a command says that refuses a changed type: operator, column, both types, and a fresh run as the next step."""
+    code, said = logio(*command)
+    said = " ".join(said.split())
+    assert code != 0 and f"operator 'save', columns, {column} was '{before}', is now '{now}'" in said, said
+    assert "start a fresh run (`logio fresh " in said, said
+    return said
+
+
+def test_another_type_is_refused_and_the_run_continues_with_its_own(
     logio: Logio, store: LogStore, tmp_path: Path
 ) -> None:
     assert logio(*RUN)[0] == 0
-    edit(tmp_path, '"double"', '"text"')
+    assert store.park(start_driver(store, group="store", run=store.find_run("mine")).ref, "a decimal is no double")
+    edit(tmp_path, '"double"', '"decimal(20,2)"')
+    for command in (RUN, NEW):
+        said = refused(logio, command, "price", "double", "decimal(20,2)")
+        assert "continues it with the version that it has" in said, said
+    assert logio("retry", "mine")[0] == 0
+    assert types(store) == "double"
+
+
+def test_a_fresh_run_has_the_other_type(logio: Logio, store: LogStore, tmp_path: Path) -> None:
+    assert logio(*RUN)[0] == 0
+    edit(tmp_path, '"double"', '"decimal(20,2)"')
+    assert logio("fresh", "mine", "--yes")[0] == 0
     code, said = logio(*RUN)
-    assert code != 0 and "--code new` takes the other type" in " ".join(said.split()), said
-    assert logio("retry", "mine")[0] == 0 and types(store) == "double", "it continues with the code that it has"
-    code, said = logio(*NEW)
-    assert (code, types(store)) == (0, "text"), said
-    edit(tmp_path, '"text"', '"decimal(20,2)"')
-    code, said = logio(*NEW)
     assert (code, types(store)) == (0, "decimal(20,2)"), said
-    driver = start_driver(store, group="store", run=store.find_run("mine"))
-    edit(tmp_path, '"decimal(20,2)"', '"text"')
-    code, said = logio(*NEW)
-    said = " ".join(said.split())
-    assert code != 0 and "it is running: halt it (`logio stop" in said, said
-    store.halted(driver.ref)
-    assert store.group(driver.run.run_id, "store").state is GroupState.HALTED
-    assert logio(*NEW)[0] == 0
-    assert types(store) == "text"
 
 
-def test_a_run_that_keeps_no_code_takes_the_types_with_both_commands(
+def test_a_run_that_keeps_no_code_is_refused_by_both_commands(
     logio: Logio, store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An earlier version began it: it is resumed with the code of now."""
+    """An earlier version began it: it is resumed with the code that is there now."""
 
     def without_code(*given: Any, code: object, **more: Any) -> RunSpec:
         return run_specs.run_spec(*given, **more)
@@ -119,22 +125,15 @@ def test_a_run_that_keeps_no_code_takes_the_types_with_both_commands(
     monkeypatch.setattr(preparation, "run_spec", without_code)
     assert logio(*RUN)[0] == 0
     edit(tmp_path, '"double"', '"text"')
-    code, said = logio(*RUN)
-    assert (code, types(store)) == (0, "text"), said
-    edit(tmp_path, '"text"', '"decimal(20,2)"')
-    code, said = logio("retry", "mine")
-    assert (code, types(store)) == (0, "decimal(20,2)"), said
-    assert "takes other types of columns: save.price was text, is decimal(20,2)" in " ".join(said.split())
+    for command in (RUN, ("retry", "mine"), NEW):
+        assert "Restore that version and `logio retry" in refused(logio, command, "price", "double", "text")
+    assert types(store) == "double"
 
 
-def test_another_change_beside_it_is_refused_as_before(logio: Logio, store: LogStore, tmp_path: Path) -> None:
+def test_every_change_is_named(logio: Logio, store: LogStore, tmp_path: Path) -> None:
     assert logio(*RUN)[0] == 0
     edit(tmp_path, '"double"', '"text"')
     edit(tmp_path, "records_per_event=10", "records_per_event=20")
     for command in (RUN, NEW):
-        code, said = logio(*command)
-        said = " ".join(said.split())
-        assert (
-            code != 0 and "records_per_event was 10, is now 20" in said and "price was 'double', is now 'text'" in said
-        )
+        assert "records_per_event was 10, is now 20" in refused(logio, command, "price", "double", "text")
     assert types(store) == "double"
