@@ -17,7 +17,6 @@ from airflow_logio.cli.app import main
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch import start_run as run_specs
 from airflow_logio.launch.launcher import LaunchContext
-from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import RunSpec
