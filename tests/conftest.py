@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.store import open_store
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support import compiled_once, tiers
 from tests.support.logs import assert_counted
 from tests.support.object_store import ObjectStore, object_store

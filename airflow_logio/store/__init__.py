@@ -1,4 +1,4 @@
-"""The log: tables, transactions, fencing, delivery, lineage (SQLAlchemy; SQLite, PostgreSQL, and one in memory).
+"""The log: tables, transactions, fencing, delivery, lineage (SQLAlchemy; SQLite and PostgreSQL).
 
 Open it with `open_store`, and ask it through the port (`airflow_logio/store/port.py`). SQLAlchemy and the database drivers
 are loaded when a log is opened, not before.

@@ -1,4 +1,5 @@
-"""The store port: what drivers and supervisors ask of the log. Adapters: `sql` (SQLite, PostgreSQL) and `memory`.
+"""The store port: what drivers and supervisors ask of the log. Adapters: `sql` (SQLite, PostgreSQL) and, for tests,
+`airflow_logio.testing.memory_log`.
 
 Every method except `listen` is one transaction. Any method may raise `LogUnavailable`, which means: nothing is known to
 be lost, try again.

@@ -21,10 +21,10 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, Run
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.support.faults import Injected, Pause, around_commit, before_change, before_statement, inject

@@ -20,10 +20,10 @@ from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql import commit_statements, expiry, schema, session
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.conftest import QUICK, STORES
 from tests.support.garbage import left
 from tests.support.logics import CountWindow, EachEvent, Reading, operator, serialized

@@ -12,12 +12,12 @@ from airflow_logio.errors import Fenced, LogUnavailable, ProtocolViolation, Unkn
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, RunSpec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.supervision import tidying
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.garbage import NOTHING, OTHER, event, left, used
 from tests.support.logs import IN, OUT, UNDONE, contents, fetched, held, spec, start_driver
 

@@ -13,7 +13,7 @@ import psycopg2
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 
 PATIENCE_SECONDS = 30
 STANDS_SECONDS = 0.06

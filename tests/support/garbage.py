@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.values import Event, Kind, Port, Status
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Collected
 from airflow_logio.store.session_port import GroupSession
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import DONE, IN, OUT
 
 OTHER = Port("other", "in")

@@ -12,7 +12,6 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.store import open_store
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run, RunKey, RunSpec, UnderWay
 from airflow_logio.store.session_port import GroupSession
@@ -20,6 +19,7 @@ from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.backends import driver_application, identity
 from airflow_logio.store.sql.engines import reading
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 
 OUT = Port("sender", "out")
 IN = Port("receiver", "in")

@@ -40,7 +40,7 @@ def test_a_module_name_stands_for_one_thing_within_its_wing() -> None:
     ours = [m for m in named if _wing(m) not in AIRFLOW_FOLDERS]
     places: dict[tuple[str, str], set[str]] = {}
     for module in ours:
-        folder = str(module.parent.relative_to(PACKAGE)).replace("store/memory", "store/sql")
+        folder = str(module.parent.relative_to(PACKAGE)).replace("testing/memory_log", "store/sql")
         places.setdefault((_wing(module), module.name), set()).add(folder)
     twice = {name: sorted(folders) for (_, name), folders in places.items() if len(folders) > 1}
     assert not twice, f"rename one of each: {twice}"
@@ -50,7 +50,7 @@ def test_a_public_class_name_stands_for_one_thing_within_its_wing() -> None:
     """The adapters of the log count as one place."""
     places: dict[tuple[str, str], set[str]] = {}
     for module in MODULES:
-        place = str(module.relative_to(PACKAGE)).replace("store/memory", "store/sql")
+        place = str(module.relative_to(PACKAGE)).replace("testing/memory_log", "store/sql")
         for node in ast.parse(module.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault((_wing(module), node.name), set()).add(place)
@@ -90,7 +90,7 @@ def test_the_core_loads_neither_airflow_nor_spark(package: str) -> None:
 def test_the_port_loads_no_database() -> None:
     """`open_store` loads the adapter, and with it SQLAlchemy, when a log is opened."""
     program = (
-        "import sys, airflow_logio.store, airflow_logio.store.port, airflow_logio.store.memory\n"
+        "import sys, airflow_logio.store, airflow_logio.store.port\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules} & {'sqlalchemy', 'alembic', 'psycopg2'}))"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

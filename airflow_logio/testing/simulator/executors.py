@@ -1,4 +1,4 @@
-"""Executors carry out requests to scale in a schedule: a supervisor, a task, a person. Their code: `supervision/requests.py`.
+"""Executors carry out requests to scale: a supervisor, a task, a person. Their code is `supervision/requests.py`.
 
 The schedule may pause an executor between any two questions to the log, for any time, and may kill it there. The executor
 runs the real code, which knows nothing of this: an exception pauses it, and it resumes by replaying the earlier answers.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.memory.tables import Tables
+from airflow_logio.testing.memory_log.tables import Tables
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.plan import Logged, Observed, Pair, Scenario
 

@@ -20,13 +20,13 @@ from sqlalchemy.engine import Connection, Engine, make_url
 
 from airflow_logio.databases import parse_url, shown, sqlite_engine
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import log_engine, translated
 from airflow_logio.store.sql.kept_runs import KeptRuns
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
+from airflow_logio.testing.memory_log.tables import Tables
 from airflow_logio.testing.simulator.log_port import Log
 from airflow_logio.testing.simulator.twin_log import TwinLog
 

@@ -13,7 +13,6 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.quarantine_records import Retried
 from airflow_logio.store.records import (
     Claim,
@@ -29,6 +28,7 @@ from airflow_logio.store.records import (
     ScalingRequest,
 )
 from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from airflow_logio.testing.simulator.log_port import Session
 from airflow_logio.testing.simulator.violation import Violation
 

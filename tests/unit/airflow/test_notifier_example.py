@@ -9,8 +9,8 @@ import pytest
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 
 from airflow_logio.operators._task.callbacks import call_back
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.supervision.notices import NoticeKind, notices
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.bundle.told_by_mail import mail
 from tests.support.two_groups import TwoGroups
 

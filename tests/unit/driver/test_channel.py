@@ -18,11 +18,11 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.ports import PortOrder
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.memory.session import MemoryGroupSession
 from airflow_logio.store.session_port import Fetched
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.payloads.bodies import Bodies
+from airflow_logio.testing.memory_log import MemoryLogStore
+from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from tests.support.logs import Driver, start_driver
 from tests.support.waiting import eventually
 

@@ -34,10 +34,10 @@ from airflow_logio.protocol.commit_queue import HandOver
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.protocol.write_queue import Applied
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import BacklogBound
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.breaking import Variants
 from tests.support.logs import spec, start_driver
 from tests.support.waiting import eventually

@@ -15,8 +15,8 @@ from airflow_logio.errors import EpochVoid, LogUnavailable, ReplicaBusy
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.replicated import GROUP, A, C, launch, replicated_run
 
 

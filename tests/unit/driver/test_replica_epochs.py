@@ -18,12 +18,12 @@ from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import ReplicatedShape, Run
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.testing import ScriptedSource
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import Driver, spec
 from tests.support.replicated import REPLICAS, A, B, launch
 

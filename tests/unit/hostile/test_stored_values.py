@@ -20,11 +20,11 @@ from airflow_logio.protocol.context import ClosedInputSets, Context, decode_stat
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.values import Kind
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import Claim, RunSpec
 from airflow_logio.store.rules.header import decode_header, encode_header
 from airflow_logio.store.rules.stored_spec import encode_spec
 from airflow_logio.store.sql.runs import to_run
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logics import CountWindow
 from tests.support.logs import spec
 

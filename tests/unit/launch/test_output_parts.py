@@ -16,9 +16,9 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.launch.driver_log import TAIL_BYTES
 from airflow_logio.launch.output_parts import BYTES_PER_SECOND, KEPT_BYTES, LONGEST_LINE, OutputParts, add_rest
 from airflow_logio.launch.redaction import Redaction
-from airflow_logio.store.memory.store import MemoryLogStore
 from airflow_logio.store.output_port import OutputLog
 from airflow_logio.store.records import GroupRef
+from airflow_logio.testing.memory_log.store import MemoryLogStore
 
 REF = GroupRef(1, "g", 2)
 NO_SECRETS = Redaction(())

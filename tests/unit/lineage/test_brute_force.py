@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from airflow_logio.dataflow.lineage_scopes import LineageScope, has_path
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.store.lineage.queries import backward, forward
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.unit.lineage.flows import Flow, Op, pairs_of, port
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_logio.store.lineage.queries import backward, forward
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.unit.lineage.flows import Flow, Op, pairs_of
 
 

@@ -35,12 +35,12 @@ from airflow_logio.lineage.record_lineage import TracedRecords, records_behind
 from airflow_logio.lineage.why_not import why_not
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.result import EventNode
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, ScopeShape
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.testing import ScriptedSource
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.carried import hide
 from tests.support.logs import spec, start_driver
 from tests.support.warehouse import change

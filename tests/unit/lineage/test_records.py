@@ -25,14 +25,14 @@ from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.lineage.result import InputSetNode, Lineage
-from airflow_logio.store.memory import MemoryLogStore
-from airflow_logio.store.memory.lineage_log import MemoryLineageLog
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, Run, ScopeShape
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
 from airflow_logio.systems.arrow import decode, encode
 from airflow_logio.systems.payloads import Payloads, dataset
+from airflow_logio.testing.memory_log import MemoryLogStore
+from airflow_logio.testing.memory_log.lineage_log import MemoryLineageLog
 from tests.support.datasets import dataset_of
 from tests.support.logs import open_sql_store, spec, start_driver
 

@@ -15,9 +15,9 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.store.lineage.queries import step
 from airflow_logio.store.lineage.result import Direction, InputSetNode
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, OperatorShape, ReplicatedShape, ScopeShape
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.garbage import expiry
 from tests.support.logs import spec, start_driver
 from tests.support.statements import counted_statements

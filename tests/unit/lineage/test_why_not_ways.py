@@ -20,7 +20,6 @@ from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import OperatorShape, ReplicatedShape, Run, ScopeShape
 from airflow_logio.store.sql import schema
@@ -28,6 +27,7 @@ from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.payloads import Payloads
+from airflow_logio.testing.memory_log import MemoryLogStore
 from airflow_logio.ui.lineage_documents import event_node
 from airflow_logio.ui.why_not_document import MOST_SEARCHES, why_not_document
 from tests.support.logs import spec, start_driver

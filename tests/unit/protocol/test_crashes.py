@@ -22,7 +22,7 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.protocol.writes import PendingWrite, unapplied
-from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logics import (
     FEED,
     AnyShape,

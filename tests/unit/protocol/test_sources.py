@@ -20,7 +20,7 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.logic import Emit, OperatorSpec
 from airflow_logio.protocol.source import READ_ACTION_ID
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logics import Group, of, produced, serialized
 from tests.support.logs import Driver, replace_driver, spec, start_driver
 

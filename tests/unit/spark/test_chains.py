@@ -36,10 +36,10 @@ from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark import dataset_jobs, determinism, spark_files
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.systems.call_watch import CallWatch
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, task_files
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.store.small_disk import small_folder
 from tests.support.frame_groups import driven
 from tests.support.logs import Driver, replace_driver, spec, start_driver

@@ -15,10 +15,10 @@ from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.launch import bundle
 from airflow_logio.launch.start_run import operator_shapes
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import Run
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads
+from airflow_logio.testing.memory_log import MemoryLogStore
 from demo.data import parquet_file
 from demo.lake_check import check_lake
 from demo.many_sales import sales_folder

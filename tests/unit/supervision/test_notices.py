@@ -16,7 +16,6 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Status
 from airflow_logio.status.alert_figures import AlertFigures, alert_figures
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.supervision.notices import (
@@ -27,6 +26,7 @@ from airflow_logio.supervision.notices import (
     recovery_notice,
     remembered,
 )
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import SOMEBODY, sent, spec
 from tests.support.replicated import GROUP, replicated_run
 from tests.support.two_groups import INTO, READ, TwoGroups

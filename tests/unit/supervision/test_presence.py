@@ -10,7 +10,6 @@ import pytest
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.status.run_condition import LEFT_SECONDS as LEFT_ALONE_SECONDS
 from airflow_logio.status.run_condition import MISSING_SECONDS
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import Run, Supervision, SupervisorRecord
 from airflow_logio.supervision.presence import (
     ASK_SECONDS,
@@ -19,6 +18,7 @@ from airflow_logio.supervision.presence import (
     SupervisionWatch,
     missing,
 )
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import spec
 
 

@@ -11,10 +11,10 @@ from msgspec import structs
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.store.memory.store import MemoryLogStore
 from airflow_logio.store.records import GroupStatus, Run
 from airflow_logio.supervision.requests import Stage, launches_by_task, look_after, next_step, plan
 from airflow_logio.supervision.stop_run import StopMode, StopRun
+from airflow_logio.testing.memory_log.store import MemoryLogStore
 from tests.support.replicated import GROUP, REPLICAS, A, B, C, feeder, inbox, launch, replicated_spec, to_slot
 
 NEW, RUNNING, DEAD, PARKED, RETIRED, FINISHED = (

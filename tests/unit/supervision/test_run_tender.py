@@ -15,10 +15,10 @@ from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.address_port import LINGER_SECONDS
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.records import GroupRef, Run, RunKey, Supervision
 from airflow_logio.supervision.run_tender import AGAIN_SECONDS, NOTE_SECONDS, Round, RunTender
 from airflow_logio.supervision.void_drivers import VoidDriverEnder
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import SOMEBODY, spec, start_driver
 from tests.support.running import has_ended
 from tests.support.waiting import eventually

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import EVENT, Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.supervision.staging_left import drop_staging_of, staging_of
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, dataset
 from airflow_logio.systems.payloads.dataset import Dataset
@@ -24,6 +23,7 @@ from airflow_logio.systems.staging_tables import StagingTables
 from airflow_logio.systems.stored_records import RecordsInFiles, StagedFiles
 from airflow_logio.systems.table_names import TableName
 from airflow_logio.systems.warehouse import Warehouse
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.datasets import dataset_of
 from tests.support.logs import spec
 from tests.support.postgres import PostgresServer

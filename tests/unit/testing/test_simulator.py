@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import ScalingState
-from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.records import ScalingRequest
 from airflow_logio.store.sql.engines import log_engine
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
+from airflow_logio.testing.memory_log.tables import Tables
 from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.data.published import PublishedFolder
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase

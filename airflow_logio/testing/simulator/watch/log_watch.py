@@ -17,9 +17,9 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.memory.tables import ABSENT, Body, Change, GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.store.records import ReplicatedShape, ScalingRequest
 from airflow_logio.store.rules.header import read_header
+from airflow_logio.testing.memory_log.tables import ABSENT, Body, Change, GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.testing.simulator.plan import GroupPlan, Logged, Read, Systems
 from airflow_logio.testing.simulator.upkeep import senders_of
 from airflow_logio.testing.simulator.watch.contexts import ContextWatch

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_logio.store import open_store
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.unit.contrib.paper_api.support import Bench
 
 

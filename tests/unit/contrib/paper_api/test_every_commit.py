@@ -9,8 +9,8 @@ import pytest
 
 from airflow_logio.launch import bundle
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.store.port import LogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.by_hand import BY_HAND, assert_days, write
 from tests.unit.contrib.paper_api.support import Bench, Died
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_logio.contrib.paper_api import ActionInfo, EventInfo, Logio, StateInfo, StreamEvent
 from airflow_logio.errors import ApiMisuse, LogInconsistent
 from airflow_logio.protocol import effects as fx
-from airflow_logio.store.memory import MemoryLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import log_rows
 from tests.unit.contrib.paper_api.support import Bench, assigned, generate, output, table
 

@@ -21,11 +21,10 @@ from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.store.address_port import LINGER_SECONDS, DirectAddress
-from airflow_logio.store.memory.address_book import MemoryAddressBook
-from airflow_logio.store.memory.store import MemoryLogStore
-from airflow_logio.store.memory.tables import GroupKey
 from airflow_logio.store.records import GroupRef
 from airflow_logio.systems.contents import digest_of
+from airflow_logio.testing.memory_log.store import MemoryAddressBook, MemoryLogStore
+from airflow_logio.testing.memory_log.tables import GroupKey
 from tests.support.bundle.replayed import pipeline as chain
 from tests.support.waiting import eventually
 

@@ -20,8 +20,8 @@ from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import EpochVoid, FailurePoint, LogUnavailable, OperatorFailed, SparkLost
 from airflow_logio.launch.start_run import operator_shapes
-from airflow_logio.store.memory import MemoryLogStore
 from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import Driver, spec, start_driver
 
 

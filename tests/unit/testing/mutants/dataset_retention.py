@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.store.memory import expiry
-from airflow_logio.store.memory.tables import BodyKey, Tables
 from airflow_logio.supervision import tidying
 from airflow_logio.systems.payloads import sweeping
+from airflow_logio.testing.memory_log import retention
+from airflow_logio.testing.memory_log.tables import BodyKey, Tables
 from airflow_logio.testing.simulator.data import gc_processes
 from airflow_logio.testing.simulator.data.lake_store import Lake
 from tests.unit.testing.mutants.registry import mutant
@@ -23,7 +23,7 @@ GIVEN_UP = "nothing_is_left_of_a_run_that_is_given_up"
 @mutant("lake", KEPT)
 def files_of_what_expires_go_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """Retention removes the files of old lineage inside its transaction, which may be rolled back."""
-    old_bodies, begin, lakes = expiry._old_bodies, Lake.__init__, list[Lake]()
+    old_bodies, begin, lakes = retention._old_bodies, Lake.__init__, list[Lake]()
 
     def known(self: Lake, *about: Any) -> None:
         begin(self, *about)
@@ -35,19 +35,19 @@ def files_of_what_expires_go_before_the_commit(patch: pytest.MonkeyPatch) -> Non
         return old
 
     patch.setattr(Lake, "__init__", known)
-    patch.setattr(expiry, "_old_bodies", removed_at_once)
+    patch.setattr(retention, "_old_bodies", removed_at_once)
 
 
 @mutant("lake", "what_is_in_retention_is_kept")
 def young_events_expire_with_old_ones(patch: pytest.MonkeyPatch) -> None:
     """As soon as one event of a port is old, all of its datasets go."""
-    old_bodies = expiry._old_bodies
+    old_bodies = retention._old_bodies
 
     def all_of_them(tables: Tables, run_id: int, effect: fx.ExpireLineage, channel: str) -> list[BodyKey]:
         old = old_bodies(tables, run_id, effect, channel)
         return old and [key for key in tables.bodies if key[:3] == old[0][:3] and tables.bodies[key].kept]
 
-    patch.setattr(expiry, "_old_bodies", all_of_them)
+    patch.setattr(retention, "_old_bodies", all_of_them)
 
 
 @mutant("lake", "only_what_lineage_names_is_left")

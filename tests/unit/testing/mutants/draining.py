@@ -14,7 +14,7 @@ from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind
-from airflow_logio.store.memory import groups
+from airflow_logio.testing.memory_log import groups
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 

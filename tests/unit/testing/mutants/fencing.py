@@ -9,11 +9,11 @@ import pytest
 from airflow_logio.protocol.commit_queue import CommitAttempt, CommitStep
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.memory.apply import apply_effects
-from airflow_logio.store.memory.session import MemoryGroupSession
-from airflow_logio.store.memory.store import MemoryLogStore
-from airflow_logio.store.memory.tables import BeatRow, GroupKey
 from airflow_logio.store.records import FenceRow, GroupRef
+from airflow_logio.testing.memory_log.apply import apply_effects
+from airflow_logio.testing.memory_log.session import MemoryGroupSession
+from airflow_logio.testing.memory_log.store import MemoryLogStore
+from airflow_logio.testing.memory_log.tables import BeatRow, GroupKey
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 

@@ -13,8 +13,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.reopening import Reopening, reopen
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Status
-from airflow_logio.store.memory import expiry, quarantine, retention
-from airflow_logio.store.memory.tables import BodyKey, GroupKey, LogRow, Tables
+from airflow_logio.testing.memory_log import retention, runs
+from airflow_logio.testing.memory_log.tables import BodyKey, GroupKey, LogRow, Tables
 from airflow_logio.testing.simulator.world import World
 from tests.unit.testing.mutants.registry import mutant
 
@@ -28,7 +28,7 @@ def ends_not_taken_back(patch: pytest.MonkeyPatch) -> None:
         result.ends = []
         return result
 
-    patch.setattr(quarantine, "reopen", stays)
+    patch.setattr(runs, "reopen", stays)
 
 
 @mutant(
@@ -45,7 +45,7 @@ def end_not_resumed(patch: pytest.MonkeyPatch) -> None:
         result.ends = []
         return result
 
-    patch.setattr(quarantine, "reopen", forgotten)
+    patch.setattr(runs, "reopen", forgotten)
 
 
 @mutant("retry", "a_finished_group_holds_nothing")
@@ -59,7 +59,7 @@ def epochs_not_raised(patch: pytest.MonkeyPatch) -> None:
             tables.put(tables.groups, key, row)
         return row.state is GroupState.HALTED
 
-    patch.setattr(quarantine, "_reopen_group", in_the_same_epoch)
+    patch.setattr(runs, "_reopen_group", in_the_same_epoch)
 
 
 class DoubtsWithoutTheFence(World):
@@ -94,12 +94,12 @@ def state_event_left_aside(patch: pytest.MonkeyPatch) -> None:
 @mutant("linear", "what_is_in_retention_is_kept")
 def retention_not_heeded(patch: pytest.MonkeyPatch) -> None:
     """Lineage expires as soon as it is not needed for recovery, however young it is."""
-    old_bodies = expiry._old_bodies
+    old_bodies = retention._old_bodies
 
     def all_of_them(tables: Tables, run_id: int, effect: fx.ExpireLineage, channel: str) -> list[BodyKey]:
         return old_bodies(tables, run_id, structs.replace(effect, retention_seconds=-1.0), channel)
 
-    patch.setattr(expiry, "_old_bodies", all_of_them)
+    patch.setattr(retention, "_old_bodies", all_of_them)
 
 
 @mutant("linear", "destinations_are_those_of_a_run_without_failures")
@@ -113,7 +113,7 @@ def expiry_of_what_kept_events_are_made_of(patch: pytest.MonkeyPatch) -> None:
             tables.unlog(row)
         return gone
 
-    patch.setattr(expiry, "_drop_used_rows", used)
+    patch.setattr(retention, "_drop_used_rows", used)
 
 
 @mutant("swapped", "no_body_is_collected_that_is_needed")

@@ -17,7 +17,7 @@ from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import LoggedEvent, reload_order
 from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.values import Event, Status
-from airflow_logio.store.memory import MemoryLogStore, apply
+from airflow_logio.testing.memory_log import MemoryLogStore, apply
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.source_readers import Reading
 from airflow_logio.testing.simulator.world import Action, World

@@ -19,10 +19,10 @@ from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.replay import Replay
 from airflow_logio.protocol.values import Event, MadeOf, Port, Status
-from airflow_logio.store.memory import expiry
-from airflow_logio.store.memory.session import MemoryGroupSession
-from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
 from airflow_logio.store.rules.wanted_sets import gone
+from airflow_logio.testing.memory_log import retention
+from airflow_logio.testing.memory_log.session import MemoryGroupSession
+from airflow_logio.testing.memory_log.tables import BodyKey, LogRow, Tables
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -283,7 +283,7 @@ def ingredients_expire(patch: pytest.MonkeyPatch) -> None:
             tables.unlog(row)
         return gone
 
-    patch.setattr(expiry, "_drop_used_rows", used)
+    patch.setattr(retention, "_drop_used_rows", used)
 
 
 @mutant("replayed", "done_never_becomes_undone", PARKED)

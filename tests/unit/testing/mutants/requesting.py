@@ -10,12 +10,11 @@ import pytest
 
 from airflow_logio.protocol.replicas import Slot, balanced
 from airflow_logio.protocol.states import ScalingState
-from airflow_logio.store.memory import MemoryLogStore, slots
-from airflow_logio.store.memory import scaling_requests as requests
-from airflow_logio.store.memory.tables import Tables
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records import Run, ScalingRequest
 from airflow_logio.supervision import requests as scaling
+from airflow_logio.testing.memory_log import MemoryLogStore, slots
+from airflow_logio.testing.memory_log.tables import Tables
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -52,7 +51,7 @@ def busy_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 @mutant("spread", "nothing_moves_for_a_settled_request", "a_replica_is_launched_for_an_open_request")
 def superseded_request_carried_out(patch: pytest.MonkeyPatch) -> None:
     """The log moves slots for a request that has given way to a newer one."""
-    patch.setattr(requests, "check_open", lambda _request_id, _state: None)
+    patch.setattr(slots, "check_open", lambda _request_id, _state: None)
 
 
 @mutant("keyed", "nothing_moves_for_a_settled_request")
@@ -82,26 +81,26 @@ def launched_for_an_older_request(patch: pytest.MonkeyPatch) -> None:
 @mutant("copies", "a_key_names_one_request")
 def key_makes_two_rows(patch: pytest.MonkeyPatch) -> None:
     """A key is kept, and nobody looks whether there is a request of it: a task that is tried again asks twice."""
-    request = requests.request
+    request = slots.request
 
     def unseen(tables: Tables, *about: Any, key: str | None, **named: Any) -> ScalingRequest:
         made = replace(request(tables, *about, key=None, **named), key=key)
         tables.scalings[made.run_id, made.request_id] = made  # as if it had been inserted so
         return made
 
-    patch.setattr(requests, "request", unseen)
+    patch.setattr(slots, "request", unseen)
 
 
 @mutant("keyed", "one_request_of_a_group_is_open")
 def older_request_stays_open(patch: pytest.MonkeyPatch) -> None:
     """A newer request does not refuse an older one: two executors pull in two directions for ever."""
-    patch.setattr(requests, "OPEN_SCALING", frozenset[ScalingState]())
+    patch.setattr(slots, "OPEN_SCALING", frozenset[ScalingState]())
 
 
 @mutant("spread", "a_request_is_settled_once")
 def settled_twice(patch: pytest.MonkeyPatch) -> None:
     """What is settled is settled again by whoever comes late: an executor accepts what is done."""
-    patch.setattr(requests, "came_from", lambda _state: frozenset(ScalingState))
+    patch.setattr(slots, "came_from", lambda _state: frozenset(ScalingState))
 
 
 @mutant("copies", "an_executor_never_fails")

@@ -22,11 +22,11 @@ from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.replicas import Placement, Slot, replicated_group, slot_of
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.memory import groups, slots
-from airflow_logio.store.memory.tables import GroupKey, Tables
 from airflow_logio.store.records import GroupRef, Run
 from airflow_logio.store.rules.scaling_rules import Rescaling, plan
 from airflow_logio.systems.connections import WriterIdentity
+from airflow_logio.testing.memory_log import groups, slots
+from airflow_logio.testing.memory_log.tables import GroupKey, Tables
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.world import World
 from tests.unit.testing.mutants.registry import mutant

@@ -8,11 +8,11 @@ from typing import Any
 
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage_port import Delivered, LineageLog, StoredBody
-from airflow_logio.store.memory.tables import BodyKey, LogRow, Tables
 from airflow_logio.store.records import Run
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import Header, read_header
 from airflow_logio.store.rules.payload_references import size_of_payload
+from airflow_logio.testing.memory_log.tables import BodyKey, LogRow, Tables
 
 READS = read_channel("")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,28 +14,11 @@ import msgspec
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
-from airflow_logio.store.address_port import AddressBook
+from airflow_logio.store.address_port import AddressBook, DirectAddress
 from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.load_records import Load
-from airflow_logio.store.memory import (
-    code_changes,
-    generations,
-    groups,
-    maintenance,
-    quarantine,
-    scaling_requests,
-    slots,
-)
-from airflow_logio.store.memory.address_book import MemoryAddressBook
-from airflow_logio.store.memory.drivers import driver_records
-from airflow_logio.store.memory.hearings import Hearings
-from airflow_logio.store.memory.lineage_log import MemoryLineageLog
-from airflow_logio.store.memory.output_log import MemoryOutputLog
-from airflow_logio.store.memory.session import MemoryGroupSession
-from airflow_logio.store.memory.statuses import status_of, under_way
-from airflow_logio.store.memory.tables import BeatRow, GroupKey, SupervisorRow, Tables
-from airflow_logio.store.output_port import OutputLog
+from airflow_logio.store.output_port import KEPT_INCARNATIONS, OutputLog, OutputPart
 from airflow_logio.store.port import Hearing, LogStore
 from airflow_logio.store.quarantine_records import QuarantinedInputSet, Retried
 from airflow_logio.store.records import (
@@ -58,6 +43,105 @@ from airflow_logio.store.records import (
 )
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.session_port import GroupSession
+from airflow_logio.testing.memory_log import groups, retention, runs, slots
+from airflow_logio.testing.memory_log.lineage_log import MemoryLineageLog
+from airflow_logio.testing.memory_log.session import MemoryGroupSession
+from airflow_logio.testing.memory_log.tables import BeatRow, GroupKey, SupervisorRow, Tables
+
+log = logging.getLogger(__name__)
+
+
+class MemoryHearing(Hearing):
+    """One listener to the announcements of a log."""
+
+    def __init__(self, hearings: Hearings, ring: Callable[[], None]) -> None:
+        self._hearings = hearings
+        self.ring = ring
+
+    def close(self) -> None:
+        self._hearings.leave(self)
+
+
+class Hearings:
+    """All listeners to one log's failures. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: set[MemoryHearing] = set()
+
+    def join(self, ring: Callable[[], None]) -> MemoryHearing:
+        """Rings once, because listening has begun."""
+        hearing = MemoryHearing(self, ring)
+        with self._lock:
+            self._all.add(hearing)
+        ring()
+        return hearing
+
+    def leave(self, hearing: MemoryHearing) -> None:
+        with self._lock:
+            self._all.discard(hearing)
+
+    def announce(self) -> None:
+        """Call it after the commit: the listeners then read the log."""
+        with self._lock:
+            heard_by = tuple(self._all)
+        for hearing in heard_by:
+            try:
+                hearing.ring()
+            except Exception as error:  # an event loop that has ended
+                log.debug("a listener was not rung: %s", error)
+
+
+class MemoryOutputLog(OutputLog):
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def add(self, ref: GroupRef, number: int, position: int, text: str, *, mark: str = "", oldest: int = 1) -> None:
+        tables, group = self._tables, GroupKey(ref.run_id, ref.group)
+        with tables.transaction():  # what is not put wakes no session, as with heartbeats
+            parts = tables.output.setdefault((group, ref.incarnation), {})
+            part = OutputPart(ref.group, ref.incarnation, number, position, mark, tables.now(), text)
+            parts.setdefault(number, part)
+            for gone in [one for one in parts if one < oldest]:
+                del parts[gone]
+            if number == 1:
+                first = ref.incarnation - KEPT_INCARNATIONS
+                for old in [key for key in tables.output if key[0] == group and key[1] < first]:
+                    del tables.output[old]
+
+    def parts(
+        self, run_id: int, group: str, incarnation: int, *, after: int = 0, most: int | None = None
+    ) -> Sequence[OutputPart]:
+        with self._tables.transaction():
+            parts = self._tables.output.get((GroupKey(run_id, group), incarnation), {})
+            found = [parts[number] for number in sorted(parts) if number > after]
+        return found if most is None else found[max(0, len(found) - most) :]
+
+    def written_since(self, run_ids: Collection[int], at: float, *, most: int) -> Mapping[int, Sequence[OutputPart]]:
+        found: dict[int, list[OutputPart]] = {}
+        with self._tables.transaction():
+            for key, incarnation in sorted(self._tables.output):
+                parts = self._tables.output[key, incarnation]
+                late = [parts[number] for number in sorted(parts) if parts[number].at > at][-most:]
+                if key.run_id in run_ids and late:
+                    found.setdefault(key.run_id, []).extend(late)
+        return found
+
+
+class MemoryAddressBook(AddressBook):
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def put(self, ref: GroupRef, address: DirectAddress) -> None:
+        key = GroupKey(ref.run_id, ref.group)
+        with self._tables.transaction():  # what is not put wakes no session, as with heartbeats
+            before = self._tables.addresses.get(key)
+            if before is None or before.incarnation <= address.incarnation:
+                self._tables.addresses[key] = address
+
+    def of_group(self, run_id: int, group: str) -> DirectAddress | None:
+        with self._tables.transaction():
+            return self._tables.addresses.get(GroupKey(run_id, group))
 
 
 class MemoryLogStore(LogStore):
@@ -74,11 +158,11 @@ class MemoryLogStore(LogStore):
 
     def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
         with self.tables.transaction():
-            return generations.start(self.tables, spec, alone=alone, code=code)
+            return runs.start(self.tables, spec, alone=alone, code=code)
 
     def supersede(self, run_id: int) -> bool:
         with self.tables.transaction():
-            return generations.supersede(self.tables, run_id)
+            return runs.supersede(self.tables, run_id)
 
     def find_run(self, uid: str) -> Run:
         with self.tables.transaction():
@@ -118,47 +202,47 @@ class MemoryLogStore(LogStore):
 
     def finish_run(self, run_id: int) -> bool:
         with self.tables.transaction():
-            return generations.finish(self.tables, run_id)
+            return runs.finish(self.tables, run_id)
 
     def quarantined(
         self, run_id: int, group: str | None = None, *, limit: int | None = None
     ) -> Sequence[QuarantinedInputSet]:
         with self.tables.transaction():
-            return quarantine.quarantined(self.tables, run_id, group)[:limit]
+            return runs.quarantined(self.tables, run_id, group)[:limit]
 
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
         with self.tables.transaction():
-            return quarantine.retry(self.tables, run_id, group)
+            return runs.retry_quarantined(self.tables, run_id, group)
 
     # --- garbage ------------------------------------------------------------------------------------------------------
 
     def collect(self, run_id: int, limit: int) -> Collected:
         with self.tables.transaction():
-            return maintenance.collect(self.tables, run_id, limit)
+            return retention.collect_run(self.tables, run_id, limit)
 
     def garbage(self, run_id: int) -> int:
         with self.tables.transaction():
-            return maintenance.garbage(self.tables, run_id)
+            return retention.garbage(self.tables, run_id)
 
     def removable(self, older_than_seconds: float, *, unfinished: bool = False) -> Sequence[Run]:
         with self.tables.transaction():
-            return maintenance.removable(self.tables, older_than_seconds, unfinished=unfinished)
+            return retention.removable(self.tables, older_than_seconds, unfinished=unfinished)
 
     def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
         with self.tables.transaction():
-            return maintenance.remove(self.tables, run_id, limit, unfinished=unfinished, keep_row=keep_row)
+            return retention.remove(self.tables, run_id, limit, unfinished=unfinished, keep_row=keep_row)
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def groups(self, run_id: int) -> Sequence[GroupStatus]:
         with self.tables.transaction():
-            return [status_of(self.tables, key) for key in sorted(self.tables.groups) if key.run_id == run_id]
+            return [groups.status_of(self.tables, key) for key in sorted(self.tables.groups) if key.run_id == run_id]
 
     def group(self, run_id: int, group: str) -> GroupStatus:
         with self.tables.transaction():
             if GroupKey(run_id, group) not in self.tables.groups:
                 raise UnknownRun(f"run {run_id} has no group {group!r}")
-            return status_of(self.tables, GroupKey(run_id, group))
+            return groups.status_of(self.tables, GroupKey(run_id, group))
 
     def claim(
         self,
@@ -179,17 +263,17 @@ class MemoryLogStore(LogStore):
 
     def code(self, run_id: int, number: int) -> KeptCode:
         with self.tables.transaction():
-            return code_changes.kept(self.tables, run_id, number)
+            return runs.kept_code(self.tables, run_id, number)
 
     def take_code(
         self, run_id: int, group: str, digest: str, fingerprint: str, *, archive: bytes | None = None, by: str
     ) -> int:
         with self.tables.transaction():
-            return code_changes.take(self.tables, run_id, group, digest, fingerprint, by, archive)
+            return runs.take_code(self.tables, run_id, group, digest, fingerprint, by, archive)
 
     def code_changes(self, run_id: int) -> Sequence[CodeChange]:
         with self.tables.transaction():
-            return code_changes.changes(self.tables, run_id)
+            return runs.code_changes(self.tables, run_id)
 
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
         with self.tables.transaction():
@@ -253,7 +337,7 @@ class MemoryLogStore(LogStore):
         request_id: int | None = None,
     ) -> int:
         with self.tables.transaction():
-            return scaling_requests.rescale(self.tables, run_id, group, placement, retire, request_id)
+            return slots.rescale(self.tables, run_id, group, placement, retire, request_id)
 
     def slots_sight(self, groups: Collection[tuple[int, str]]) -> Mapping[tuple[int, str], SlotsSight]:
         with self.tables.transaction():
@@ -263,15 +347,15 @@ class MemoryLogStore(LogStore):
         self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
     ) -> ScalingRequest:
         with self.tables.transaction():
-            return scaling_requests.request(self.tables, run_id, group, replicas, by=by, reason=reason, key=key)
+            return slots.request(self.tables, run_id, group, replicas, by=by, reason=reason, key=key)
 
     def scalings(self, run_id: int, group: str | None = None) -> Sequence[ScalingRequest]:
         with self.tables.transaction():
-            return scaling_requests.requests(self.tables, run_id, group)
+            return slots.requests(self.tables, run_id, group)
 
     def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool:
         with self.tables.transaction():
-            return scaling_requests.settle(self.tables, request_id, state, note)
+            return slots.settle(self.tables, request_id, state, note)
 
     # --- supervision --------------------------------------------------------------------------------------------------
 
@@ -317,8 +401,8 @@ class MemoryLogStore(LogStore):
             return [
                 RunSight(
                     row.as_run(),
-                    [status_of(tables, key) for key in sorted(tables.groups) if key.run_id == row.run_id],
-                    scaling_requests.latest_requests(tables, row.run_id),
+                    [groups.status_of(tables, key) for key in sorted(tables.groups) if key.run_id == row.run_id],
+                    slots.latest_requests(tables, row.run_id),
                 )
                 for row in seen
             ]
@@ -346,7 +430,7 @@ class MemoryLogStore(LogStore):
 
     def drivers(self, run_id: int) -> Sequence[DriverRecord]:
         with self.tables.transaction():
-            return driver_records(self.tables, run_id)
+            return groups.driver_records(self.tables, run_id)
 
     def progress(self, run_id: int) -> Sequence[PortProgress]:
         with self.tables.transaction():
@@ -355,7 +439,7 @@ class MemoryLogStore(LogStore):
 
     def under_way(self, run_id: int) -> UnderWay:
         with self.tables.transaction():
-            return under_way(self.tables, run_id)
+            return groups.under_way(self.tables, run_id)
 
     def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
         return {
@@ -363,7 +447,7 @@ class MemoryLogStore(LogStore):
                 self.progress(run_id),
                 self.under_way(run_id),
                 self.drivers(run_id),
-                quarantine.counts(self.quarantined(run_id)),
+                runs.quarantine_counts(self.quarantined(run_id)),
             )
             for run_id in run_ids
         }

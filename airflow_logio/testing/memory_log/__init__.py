@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_logio.store.memory.store import MemoryLogStore
+from airflow_logio.testing.memory_log.store import MemoryLogStore
 
 __all__ = ["MemoryLogStore"]

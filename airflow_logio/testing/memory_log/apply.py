@@ -12,11 +12,11 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Kind, ReadStatus, Status
-from airflow_logio.store.memory import expiry, retention, slots
-from airflow_logio.store.memory.tables import Body, BodyKey, GroupKey, LogRow, QuarantineRow, ReadRow, Tables
 from airflow_logio.store.records import Collected, GroupRef, PortProgress
 from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
 from airflow_logio.store.rules.header import encode_header
+from airflow_logio.testing.memory_log import retention, slots
+from airflow_logio.testing.memory_log.tables import Body, BodyKey, GroupKey, LogRow, QuarantineRow, ReadRow, Tables
 
 
 def apply_effects(tables: Tables, ref: GroupRef, effects: Sequence[fx.Effect]) -> tuple[Collected, ...]:
@@ -216,7 +216,7 @@ class _Writer:
         self.collected.append(retention.sweep_shared(self._tables, self._run, effect))
 
     def _expire(self, effect: fx.ExpireLineage) -> None:
-        self.collected.append(expiry.expire(self._tables, self._run, effect))
+        self.collected.append(retention.expire(self._tables, self._run, effect))
 
     def _drain_group(self, _effect: fx.DrainGroup) -> None:
         """A group that is already draining after a rebuild, or that was declared dead, keeps its state."""

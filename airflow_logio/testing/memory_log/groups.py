@@ -1,11 +1,11 @@
-"""Groups of the log in memory: claimed, launched, registered, ended (`store/sql/groups.py` does so in a database).
+"""Groups in memory: claimed, launched, registered, ended, and as an observer sees them (a database: `store/sql/groups.py`).
 
-All functions run in an open transaction.
-"""
+All functions run in an open transaction."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, ProtocolViolation, UnknownRun
@@ -18,12 +18,22 @@ from airflow_logio.protocol.states import (
     check_wish,
     wish_after_claim,
 )
-from airflow_logio.store.memory import scaling_requests
-from airflow_logio.store.memory.budget import budget_spent
-from airflow_logio.store.memory.tables import DriverRow, GroupKey, Tables
-from airflow_logio.store.records import Claim, DriverIdentity, FenceRow, GroupRef, Refused, has_sources
+from airflow_logio.protocol.values import Port, Status
+from airflow_logio.store.records import (
+    Claim,
+    DriverIdentity,
+    DriverRecord,
+    FenceRow,
+    GroupRef,
+    GroupStatus,
+    Refused,
+    UnderWay,
+    has_sources,
+)
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
+from airflow_logio.testing.memory_log import slots
+from airflow_logio.testing.memory_log.tables import DriverRow, GroupKey, Tables
 
 
 def claim(
@@ -45,7 +55,7 @@ def claim(
     if row.state is GroupState.RETIRED:
         check_going_on(run.as_run(), run.state)
     if request_id is not None:
-        scaling_requests.check_is_open(tables, request_id)
+        slots.check_is_open(tables, request_id)
     check_claim(group, row.state, by_user=by_user)
     spends = expected > 0 and not by_user
     ref = GroupRef(key.run_id, group, expected)
@@ -158,3 +168,104 @@ def request(tables: Tables, key: GroupKey, desired: GroupState, incarnation: int
     if check_wish(key.group, row.state, row.desired, desired, has_sources=has_sources(spec, key.group)):
         tables.put(tables.groups, key, replace(row, desired=desired))
     return True
+
+
+# --- the recovery budget ----------------------------------------------------------------------------------------------
+
+
+def budget_spent(tables: Tables, key: GroupKey) -> str | None:
+    """Why the group is parked; None if it may be recovered."""
+    clock = tables.now()
+    budget = tables.runs[key.run_id].spec.budget
+    all_mine = [(n, row) for (other, n), row in sorted(tables.drivers.items()) if other == key]
+    mine = [(n, row) for n, row in all_mine if n > 1]
+    forgiven = max((n for n, row in mine if not row.spends_budget), default=0)
+    points = [row.failed_at for n, row in all_mine if n >= forgiven]
+    if budget.is_spent_at(points):
+        return (
+            f"group {key.group!r} failed at {points[-1]} again after {budget.same_event} recoveries; it is parked. "
+            "Fix the operator, or the data it cannot use, and `logio retry` the group (--code new after a change of the code)"
+        )
+    spent = [(n, row) for n, row in mine if n > forgiven]
+    if not budget.is_spent([clock - row.claimed_at for _, row in spent]):
+        return None
+    causes = "\n".join(f"  incarnation {n}: {row.reason}" for n, row in spent[-budget.recoveries :])
+    return (
+        f"group {key.group!r} was recovered {budget.recoveries} times within {budget.window_seconds:g} s and "
+        f"failed again; it is parked. Recoveries:\n{causes}"
+    )
+
+
+# --- what an observer sees --------------------------------------------------------------------------------------------
+
+
+def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
+    row, fence = tables.groups[key], tables.fences[key]
+    incarnation = fence.incarnation
+    driver = tables.drivers.get((key, incarnation))
+    beat = tables.beats.get((key, incarnation))
+    return GroupStatus(
+        group=key.group,
+        state=row.state,
+        desired=row.desired,
+        incarnation=incarnation,
+        beat=beat.beat if beat else 0,
+        beat_at=beat.at if beat else None,
+        ready=bool(beat and beat.ready),
+        recoveries=sum(row.spends_budget for (other, _), row in tables.drivers.items() if other == key),
+        error=row.error,
+        since=row.since,
+        identity=driver.identity if driver else None,
+        log_path=driver.log_path if driver else None,
+        rss_bytes=beat.rss_bytes if beat else 0,
+        commits=fence.commit_no,
+        load=beat.load if beat else None,
+        code=row.code,
+        killed=row.launch.killed if row.launch else None,
+        own_place=row.launch.own_place if row.launch else False,
+        beat_age_seconds=tables.now() - beat.at if beat else None,
+        state_age_seconds=tables.now() - row.since,
+    )
+
+
+def under_way(tables: Tables, run_id: int) -> UnderWay:
+    """Counts the rows: the other adapters' counters are compared with this."""
+    found = UnderWay({}, {})
+    for row in tables.events.rows.values():
+        if row.body.run_id != run_id or row.status is not Status.UNDONE or row.rec_port is None:
+            continue
+        is_write = row.send_port is None
+        if is_write or row.inset_id is not None:
+            counts = found.pending if is_write else found.open
+            port = Port(row.receiver, row.rec_port)
+            counts[port] = counts.get(port, 0) + 1
+    return found
+
+
+def driver_records(tables: Tables, run_id: int) -> Sequence[DriverRecord]:
+    """All drivers of the run, in the order in which they were claimed."""
+    found = [_record(tables, key, row) for key, row in tables.drivers.items() if key[0].run_id == run_id]
+    return sorted(found, key=lambda record: (record.claimed_at, record.group))
+
+
+def _record(tables: Tables, key: tuple[GroupKey, int], row: DriverRow) -> DriverRecord:
+    (_, group), incarnation = key
+    identity, beat = row.identity, tables.beats.get(key)
+    return DriverRecord(
+        group=group,
+        incarnation=incarnation,
+        reason=row.reason,
+        is_recovery=row.spends_budget,
+        claimed_at=row.claimed_at,
+        submitted_at=row.submitted_at,
+        registered_at=row.registered_at,
+        first_commit_at=row.first_commit_at,
+        ended_at=row.ended_at,
+        error=row.error,
+        log_path=row.log_path,
+        host=identity.host if identity else None,
+        pid=identity.pid or None if identity else None,
+        last_beat_at=beat.at if beat else None,
+        code=row.code,
+        failed_at=row.failed_at,
+    )

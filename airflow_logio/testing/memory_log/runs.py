@@ -1,0 +1,220 @@
+"""Runs in memory: how they begin, give way to fresh ones and end, their code, and what they have quarantined.
+
+All functions run in an open transaction."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from airflow_logio.errors import ProtocolViolation, UnknownRun
+from airflow_logio.protocol.reopening import reopen
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
+from airflow_logio.protocol.values import Kind, Status
+from airflow_logio.store.code_records import CodeChange, KeptCode
+from airflow_logio.store.quarantine_records import QuarantineCount, QuarantinedInputSet, Retried
+from airflow_logio.store.records import FenceRow, Run, RunKey, RunSpec, senders_of
+from airflow_logio.store.rules.code_rules import LONGEST, digest_of, members, number_for
+from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding, superseded
+from airflow_logio.store.rules.graph_changes import check_graph
+from airflow_logio.store.rules.header import encode_header
+from airflow_logio.store.rules.stored_spec import encode_spec
+from airflow_logio.testing.memory_log import slots
+from airflow_logio.testing.memory_log.tables import BodyKey, GroupKey, GroupRow, RunRow, Tables
+
+
+def start(tables: Tables, spec: RunSpec, *, alone: bool, code: bytes | None) -> Run:
+    """Runs in an open transaction, like the others."""
+    newest = _newest(tables, spec.key)
+    if newest is None or newest.state is RunState.SUPERSEDED:
+        if alone:
+            check_alone(spec, _unfinished(tables, spec.key.pipeline))
+        generation = 1 if newest is None else newest.spec.key.generation + 1
+        newest = _create(tables, replace(spec, key=replace(spec.key, generation=generation)))
+        keep_code(tables, newest.run_id, spec.code_digest, code)
+    check_graph(newest.as_run(), spec.graph_fingerprint, spec.graph)
+    return newest.as_run()
+
+
+def supersede(tables: Tables, run_id: int) -> bool:
+    if run_id not in tables.runs:
+        raise UnknownRun(f"no run {run_id} is in the log")
+    row = tables.runs[run_id]
+    if not check_superseding(row.as_run(), row.state, group_states(tables, run_id)):
+        return False
+    for key, group in list(tables.groups.items()):
+        if key.run_id == run_id and group.state in (GroupState.NEW, GroupState.DEAD):
+            halted = replace(group, state=GroupState.HALTED, desired=GroupState.HALTED, since=tables.now())
+            tables.put(tables.groups, key, halted)
+            tables.put(tables.fences, key, replace(tables.fences[key], epoch=tables.fences[key].epoch + 1))
+    ended = row.ended_at if row.ended_at is not None else tables.now()
+    tables.put(tables.runs, run_id, replace(row, state=RunState.SUPERSEDED, ended_at=ended))
+    return True
+
+
+def finish(tables: Tables, run_id: int) -> bool:
+    row = tables.runs.get(run_id)
+    if row is None or row.state is RunState.REMOVING:
+        return False
+    if row.state is RunState.SUPERSEDED:
+        raise ProtocolViolation(superseded(row.as_run()))
+    if group_states(tables, run_id).left():
+        return False
+    ended = row.ended_at if row.ended_at is not None else tables.now()
+    state = RunState.QUARANTINED if quarantined(tables, run_id) else RunState.FINISHED
+    tables.put(tables.runs, run_id, replace(row, state=state, ended_at=ended))
+    return True
+
+
+def _newest(tables: Tables, key: RunKey) -> RunRow | None:
+    same = [other for other in tables.run_keys if replace(other, generation=key.generation) == key]
+    if not same:
+        return None
+    return tables.runs[tables.run_keys[max(same, key=lambda other: other.generation)]]
+
+
+def _unfinished(tables: Tables, pipeline: str) -> list[tuple[Run, GroupStates]]:
+    return [
+        (row.as_run(), group_states(tables, row.run_id))
+        for row in tables.runs.values()
+        if row.spec.key.pipeline == pipeline and row.state is RunState.RUNNING
+    ]
+
+
+def group_states(tables: Tables, run_id: int) -> GroupStates:
+    states = {key.group: group.state for key, group in sorted(tables.groups.items()) if key.run_id == run_id}
+    return GroupStates(states, slots.open_slots(tables, run_id))
+
+
+def _create(tables: Tables, spec: RunSpec) -> RunRow:
+    run_id, clock = next(tables.run_ids), tables.now()
+    # Goes through its stored form, as in a database: what cannot be stored is found here.
+    stored = msgspec.json.decode(encode_spec(spec), type=RunSpec)
+    row = RunRow(run_id, uuid.uuid4().hex, stored, clock)
+    tables.put(tables.runs, run_id, row)
+    tables.put(tables.run_keys, spec.key, run_id)
+    unused = spec.unused_replicas()
+    for name in spec.groups:
+        key = GroupKey(run_id, name)
+        state, desired = (
+            (GroupState.RETIRED, GroupState.HALTED) if name in unused else (GroupState.NEW, GroupState.RUNNING)
+        )
+        tables.put(tables.groups, key, GroupRow(state, desired, clock))
+        tables.put(tables.fences, key, FenceRow(0, 0, 0))
+    slots.create(tables, run_id, spec)
+    return row
+
+
+# --- code that a person takes for a group -----------------------------------------------------------------------------
+
+
+def take_code(
+    tables: Tables, run_id: int, group: str, digest: str, fingerprint: str, by: str, archive: bytes | None
+) -> int:
+    if run_id not in tables.runs:
+        raise UnknownRun(f"no run {run_id} is in the log")
+    row = tables.runs[run_id]
+    keys = [GroupKey(run_id, name) for name in members(row.as_run(), group)]
+    if not all(key in tables.groups for key in keys):
+        raise UnknownRun(f"run {row.spec.key} is no longer in the log")
+    current = max(tables.groups[key].code for key in keys)
+    number = number_for(row.as_run(), row.state, code_changes(tables, run_id), current, digest)
+    if number == current:
+        return number
+    change = CodeChange(number, replicated_group(group), digest, fingerprint, by[:LONGEST], tables.now())
+    tables.add(tables.code_changes, (run_id, number), change)
+    keep_code(tables, run_id, digest, archive)
+    for key in keys:
+        tables.put(tables.groups, key, replace(tables.groups[key], code=number))
+    return number
+
+
+def keep_code(tables: Tables, run_id: int, digest: str | None, archive: bytes | None) -> None:
+    if digest is not None and archive is not None and (run_id, digest) not in tables.code:
+        tables.add(tables.code, (run_id, digest), archive)
+
+
+def kept_code(tables: Tables, run_id: int, number: int) -> KeptCode:
+    if run_id not in tables.runs:
+        raise UnknownRun(f"no run {run_id} is in the log")
+    digest = digest_of(tables.runs[run_id].as_run(), code_changes(tables, run_id), number)
+    return KeptCode(number, digest, None if digest is None else tables.code.get((run_id, digest)))
+
+
+def code_changes(tables: Tables, run_id: int) -> Sequence[CodeChange]:
+    return [change for (run, _), change in sorted(tables.code_changes.items()) if run == run_id]
+
+
+# --- quarantined Input Sets -------------------------------------------------------------------------------------------
+
+
+def quarantined(tables: Tables, run_id: int, group: str | None = None) -> Sequence[QuarantinedInputSet]:
+    """Quarantined Input Sets, the oldest first."""
+    found = [
+        QuarantinedInputSet(row.group, operator, inset_id, row.error, row.since)
+        for (run, operator, inset_id), row in tables.quarantine.items()
+        if run == run_id and (group is None or row.group == replicated_group(group))
+    ]
+    return sorted(found, key=lambda one: (one.since, one.operator, one.inset_id))
+
+
+def quarantine_counts(found: Sequence[QuarantinedInputSet]) -> dict[str, QuarantineCount]:
+    """By group."""
+    return {
+        group: QuarantineCount(
+            sum(one.group == group for one in found), max(one.since for one in found if one.group == group)
+        )
+        for group in sorted({one.group for one in found})
+    }
+
+
+def retry_quarantined(tables: Tables, run_id: int, group: str | None) -> Retried:
+    """Runs in an open transaction."""
+    if run_id not in tables.runs or tables.runs[run_id].state is RunState.REMOVING:
+        raise UnknownRun(f"run {run_id} is being removed from the log; it cannot be retried")
+    if tables.runs[run_id].state is RunState.SUPERSEDED:
+        raise ProtocolViolation(superseded(tables.runs[run_id].as_run()))
+    found = quarantined(tables, run_id, group)
+    if not found:
+        return Retried((), ())
+    spec = tables.runs[run_id].spec
+    by_operator: dict[str, list[str]] = {}
+    for one in found:
+        by_operator.setdefault(one.operator, []).append(one.inset_id)
+        tables.drop(tables.quarantine, (run_id, one.operator, one.inset_id))
+        rows = [
+            row
+            for row in tables.events.rows.values()
+            if (row.body.run_id, row.receiver, row.inset_id, row.status)
+            == (run_id, one.operator, one.inset_id, Status.ASIDE)
+        ]
+        tables.relog(rows, Status.UNDONE)
+    states = {name: tables.states[run_id, name, 0] for name in spec.operators if (run_id, name, 0) in tables.states}
+    reopened = reopen(states, senders_of(spec), by_operator)
+    for operator, data in reopened.states.items():
+        tables.put(tables.states, (run_id, operator, 0), data)
+    for port, event_id in reopened.ends:
+        key = BodyKey(run_id, port.operator, port.name, event_id)
+        if key in tables.bodies:
+            resumed = tables.bodies[key]._replace(header=encode_header(Kind.RESUMED, 0, b""))
+            tables.put(tables.bodies, key, resumed)
+    groups = {spec.operators[operator].group for operator in reopened.concerned}
+    owners = slots.reopen(tables, run_id, spec.slots_of(reopened.concerned))
+    touched = sorted(groups - set(spec.replicated) | owners)
+    return Retried(tuple(found), tuple(name for name in touched if _reopen_group(tables, GroupKey(run_id, name))))
+
+
+def _reopen_group(tables: Tables, key: GroupKey) -> bool:
+    """Raise the epoch. Returns whether the group now waits for a launch."""
+    fence, row = tables.fences[key], tables.groups[key]
+    tables.put(tables.fences, key, replace(fence, epoch=fence.epoch + 1))
+    if row.state in CONCLUDED:  # one that retired may have finished slots
+        row = replace(row, state=GroupState.HALTED, since=tables.now())
+        tables.put(tables.groups, key, row)
+    run = tables.runs[key.run_id]
+    tables.put(tables.runs, key.run_id, replace(run, state=RunState.RUNNING, ended_at=None))
+    return row.state in WAITING
