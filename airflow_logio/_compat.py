@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
 from airflow.sdk.bases.operator import DEFAULT_POOL_NAME, DEFAULT_QUEUE
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_logio.store.records import KilledTask
+from airflow_logio.store.records.driver_records import KilledTask
 
 __all__ = [
     "AirflowPlugin",

@@ -19,7 +19,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.status.alert_figures import AlertFigures
 from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.snapshot import Snapshot
-from airflow_logio.store.records import ScalingRequest
+from airflow_logio.store.records.status_records import ScalingRequest
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.status.snapshot import Observer
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from demo.rest import Airflow, AirflowUnavailable
 
 POLL_SECONDS = 0.5

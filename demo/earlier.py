@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.end_drivers import DriverEnder
 
 

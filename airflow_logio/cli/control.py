@@ -27,8 +27,8 @@ from airflow_logio.launch.processes import this_host, this_person
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.quarantine_records import Retried
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.upkeep_records import Retried
 from airflow_logio.supervision.own_place import give_up_place
 from airflow_logio.supervision.presence import last_look, missing
 from airflow_logio.supervision.retrial import STARTABLE, nothing_to_retry

@@ -25,7 +25,8 @@ from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.states import RunState
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import LaunchRecipe, Run, Supervision
+from airflow_logio.store.records.driver_records import LaunchRecipe
+from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.supervision.run_tender import Round, RunTender, tend_once
 
 AGAIN_SECONDS = 5.0

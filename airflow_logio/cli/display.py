@@ -13,7 +13,7 @@ from rich.text import Text
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.group_condition import condition_of, silent_seconds
 from airflow_logio.status.snapshot import GroupView, Snapshot
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records.status_records import GroupStatus
 
 BAR_CELLS = 20
 PLAIN_LINE_SECONDS = 5.0

@@ -16,7 +16,7 @@ from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.launch.driver_files import discard, folders_of
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.endings import GroupStates, check_ended
 from airflow_logio.supervision import tidying
 from airflow_logio.supervision.staging_left import drop_staging_of, is_staged_in, staging_of

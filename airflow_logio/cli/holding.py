@@ -8,7 +8,7 @@ from airflow_logio.errors import LineageUnknown
 from airflow_logio.lineage.event_search import Holding, events_holding
 from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 
 MOST_EVENTS = 20
 """Most events whose lineage is shown. More are not what somebody looks for who asks where a number came from."""

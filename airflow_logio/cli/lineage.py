@@ -27,7 +27,7 @@ from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.payloads import Payloads
 
 MOST_RECORDS = 10

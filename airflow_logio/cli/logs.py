@@ -16,7 +16,8 @@ from airflow_logio.launch.driver_log import LogReader
 from airflow_logio.launch.processes import is_gone, this_host
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverRecord, Run
+from airflow_logio.store.records.driver_records import DriverRecord
+from airflow_logio.store.records.run_records import Run
 
 INTERRUPTED = 130
 POLL_SECONDS = 0.5

@@ -14,7 +14,7 @@ from airflow_logio.cli.common import LogOption, opened, options, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.payloads import Payloads
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
 from airflow_logio.run_report.counted import counted
 from airflow_logio.status.authored_figures import ports_seen
 from airflow_logio.status.run_summary import Outcome, RunSummary
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records.status_records import GroupStatus
 
 MAX_QUARANTINED = 10
 CHANGED = "if you have changed the code, with --code new"

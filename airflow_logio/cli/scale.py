@@ -13,7 +13,7 @@ from airflow_logio.cli.preparation import reopen
 from airflow_logio.cli.spark_options import MasterOption, SparkOptions, options_for
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.launch.launcher import LaunchContext
-from airflow_logio.store.records import ScalingRequest
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.requests import Stage, Step, asked_for, carry_out
 
 POLL_SECONDS = 0.25

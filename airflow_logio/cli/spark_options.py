@@ -19,7 +19,7 @@ from airflow_logio.launch import spark_connect
 from airflow_logio.launch.spark_arguments import LOCAL_MASTER
 from airflow_logio.launch.spark_connect import TOKEN_VARIABLE
 from airflow_logio.launch.spark_submit import SparkSettings
-from airflow_logio.store.records import Run, Supervision
+from airflow_logio.store.records.run_records import Run, Supervision
 
 _OF_THE_RUN = "Default: as the run was started"
 MasterOption = Annotated[

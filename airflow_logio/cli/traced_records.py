@@ -15,7 +15,7 @@ from airflow_logio.lineage.record_lineage import TracedEvent, TracedRecords
 from airflow_logio.lineage.shown_records import distinct_names, rows_at, together
 from airflow_logio.run_report.counted import counted
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 
 
 def traced_tables(

@@ -17,8 +17,8 @@ from airflow_logio.driver.slot_routes import SlotRoutes
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.store.records import BacklogBound
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.systems.arrow import bytes_shown
 from airflow_logio.systems.payloads.bodies import dataset_of
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 
 ASK_EVERY_SECONDS = 0.1
 

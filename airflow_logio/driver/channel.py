@@ -17,7 +17,7 @@ from airflow_logio.driver.spark_jobs.evaluation import Evaluation
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.payloads.bodies import size_of
 
 POLL_SECONDS = 0.25

@@ -22,8 +22,8 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit_queue import CommitQueue, CommitStep, HandOver
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.store.records import Collected
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.systems.arrow import bytes_shown, encode
 from airflow_logio.systems.payloads.bodies import Bodies, table_of
 from airflow_logio.systems.payloads.dataset import Dataset

@@ -48,7 +48,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.bodies import Bodies
 from airflow_logio.systems.payloads.roots import HOW_TO_CONFIGURE

@@ -12,7 +12,7 @@ from airflow_logio.driver.load import LoadMeter
 from airflow_logio.driver.mailbox import Bound
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.protocol.replicas import Slot
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.payloads import Payloads
 

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_logio.driver.sweeps import Sweep
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Status
-from airflow_logio.store.records import Collected
+from airflow_logio.store.records.upkeep_records import Collected
 
 log = logging.getLogger(__name__)
 

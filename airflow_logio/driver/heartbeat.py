@@ -17,9 +17,8 @@ import psutil
 from airflow_logio.errors import Fenced, LogioError
 from airflow_logio.protocol.liveness import BEAT_SECONDS
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef, Load
 
 log = logging.getLogger(__name__)
 

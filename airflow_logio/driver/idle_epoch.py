@@ -10,7 +10,7 @@ from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.load import Doing
 from airflow_logio.errors import LogUnavailable, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 
 log = logging.getLogger(__name__)
 

@@ -56,12 +56,12 @@ from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.store import open_store
-from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.store.records.driver_records import GroupRef, Load
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.graph_changes import check_graph
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.session_port import GroupSession
 from airflow_logio.systems.call_watch import Call, CallWatch
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads, sweep_group

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
-from airflow_logio.store.load_records import LOAD_SECONDS, Load
+from airflow_logio.store.records.driver_records import LOAD_SECONDS, Load
 
 
 class Doing(Enum):

@@ -10,7 +10,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.driver.logics.operator_specs import specs_of
 from airflow_logio.protocol.logic import Logic
 from airflow_logio.protocol.replay import Offers, Replay
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.arrow import bytes_held
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.contents import digest_of

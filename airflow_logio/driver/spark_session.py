@@ -17,7 +17,7 @@ from airflow_logio.errors import LogioError, SparkLost
 from airflow_logio.spark.classic_engine import ClassicEngine
 from airflow_logio.spark.engine import SparkEngine
 from airflow_logio.spark.task_slots import most_task_slots, task_slots
-from airflow_logio.store.load_records import SparkApplication
+from airflow_logio.store.records.driver_records import SparkApplication
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from airflow_logio.launch.driver_folders import READY, make_standby_folder, stan
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.kept_code import code_for
 from airflow_logio.launch.launcher import application_name
-from airflow_logio.store.load_records import Standby
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverIdentity, Run
+from airflow_logio.store.records.driver_records import DriverIdentity, Standby
+from airflow_logio.store.records.run_records import Run
 
 log = logging.getLogger(__name__)
 

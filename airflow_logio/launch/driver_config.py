@@ -13,7 +13,7 @@ from airflow_logio.launch import private_files
 from airflow_logio.launch.shared_server import ServerRecipe
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectTarget
-from airflow_logio.store.records import Claim
+from airflow_logio.store.records.driver_records import Claim
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from airflow_logio.launch.driver_folders import incarnation_of
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.leftovers import processes_under
 from airflow_logio.launch.processes import this_host
-from airflow_logio.store.records import DriverRecord
+from airflow_logio.store.records.driver_records import DriverRecord
 
 KEPT_INCARNATIONS = 3
 """How many earlier incarnations of a group keep their files when it is launched again."""

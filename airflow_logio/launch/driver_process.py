@@ -14,14 +14,7 @@ from pathlib import Path
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch import (
-    driver_files,
-    private_files,
-    processes,
-    shared_server,
-    spark_connect,
-    spark_submit,
-)
+from airflow_logio.launch import driver_files, private_files, processes, shared_server, spark_connect, spark_submit
 from airflow_logio.launch.bundle import needs_spark
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
@@ -32,7 +25,7 @@ from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.launch.shared_server import ServerRecipe
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectTarget
-from airflow_logio.store.records import DriverIdentity
+from airflow_logio.store.records.driver_records import DriverIdentity
 
 log = logging.getLogger(__name__)
 

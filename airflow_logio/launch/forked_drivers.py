@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_logio.launch import leftovers
 from airflow_logio.launch.processes import APPLICATION, boot_id, this_host
-from airflow_logio.store.records import DriverIdentity
+from airflow_logio.store.records.driver_records import DriverIdentity
 
 log = logging.getLogger(__name__)
 

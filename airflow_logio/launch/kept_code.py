@@ -20,9 +20,9 @@ from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError
 from airflow_logio.launch import bundle
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, collect, from_archive
-from airflow_logio.store.code_records import KeptCode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.driver_records import KeptCode
+from airflow_logio.store.records.run_records import Run
 
 Loaded = tuple[Pipeline, PipelineRef]
 _DIGESTS: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()

@@ -29,7 +29,9 @@ from airflow_logio.launch.redaction import Redaction
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, Run
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.systems.payloads import payload_root
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from pathlib import Path
 from airflow_logio.launch.driver_log import TAIL_BYTES
 from airflow_logio.launch.log_tail import LogTail, mark_of
 from airflow_logio.launch.redaction import Redaction
-from airflow_logio.store.output_port import OutputLog, OutputPart
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.port.unfenced_port import OutputLog, OutputPart
+from airflow_logio.store.records.driver_records import GroupRef
 
 BYTES_PER_SECOND = 4 * 1024
 """What may go to the log in the long run; a burst of `TAIL_BYTES` goes at once."""

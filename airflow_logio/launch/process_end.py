@@ -7,7 +7,7 @@ import select
 import time
 
 from airflow_logio.launch.processes import is_gone
-from airflow_logio.store.records import DriverIdentity
+from airflow_logio.store.records.driver_records import DriverIdentity
 
 GLANCE_SECONDS = 0.1
 """Between two looks where the system does not tell of the end."""

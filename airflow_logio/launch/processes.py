@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from airflow_logio.store.records import DriverIdentity
+from airflow_logio.store.records.driver_records import DriverIdentity
 
 log = logging.getLogger(__name__)
 

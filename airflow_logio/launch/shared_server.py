@@ -27,7 +27,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import private_files, processes
 from airflow_logio.launch.driver_files import SCRATCH
 from airflow_logio.launch.spark_connect import TOKEN_VARIABLE
-from airflow_logio.store.records import DriverIdentity
+from airflow_logio.store.records.driver_records import DriverIdentity
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from airflow_logio.launch.bundle import PipelineRef, has_frames
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease, RecoveryBudget
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import (
+from airflow_logio.store.records.run_records import (
     REPLAY_SECONDS,
     BacklogBound,
     OperatorShape,

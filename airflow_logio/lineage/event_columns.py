@@ -11,7 +11,7 @@ from airflow_logio.errors import LogioError, NotKept
 from airflow_logio.lineage.lineage_records import Elsewhere, columns_of, why_left_out
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.result import EventNode, InputSetNode
-from airflow_logio.store.lineage_port import LineageLog, StoredBody
+from airflow_logio.store.port.lineage_port import LineageLog, StoredBody
 
 MOST_AT_ONCE = 500
 BYTES_AT_ONCE = 64 * 2**20

@@ -17,9 +17,9 @@ from airflow_logio.lineage.search_limits import NO_LIMITS, SearchedSoFar, Search
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage_port import StoredBody
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.port.lineage_port import StoredBody
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.header import decode_header
 
 ALWAYS_LOOKED_AT = 2

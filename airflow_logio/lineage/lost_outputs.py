@@ -6,8 +6,8 @@ import time
 
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage_port import LARGEST, LineageLog
-from airflow_logio.store.records import Run
+from airflow_logio.store.port.lineage_port import LARGEST, LineageLog
+from airflow_logio.store.records.run_records import Run
 
 MOST_COUNTED = 100
 """Events of a port, the first ones, that are looked for in the log: retention begins with them."""

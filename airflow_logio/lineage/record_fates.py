@@ -20,9 +20,9 @@ from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.lineage.authored_events import authored_events
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.result import EventNode
-from airflow_logio.store.lineage_port import Delivered, LineageLog
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.port.lineage_port import Delivered, LineageLog
+from airflow_logio.store.records.run_records import Run
 
 LEAST_FATES = 20
 """Events of which it is said what became of them, even if the time is over."""

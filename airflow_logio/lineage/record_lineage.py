@@ -26,7 +26,7 @@ from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort, EventIds, backward, step
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run
+from airflow_logio.store.records.run_records import OperatorShape, Run
 
 MOST_STEP_EVENTS = 1_000
 MOST_STEP_RECORDS = 50_000

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 
 FIRST_PARTS = 16
 """Parts that are read first: mostly they have all lines that are wanted."""

@@ -16,9 +16,9 @@ from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort
 from airflow_logio.store.lineage.result import InputSetNode
-from airflow_logio.store.lineage_port import Delivered, LineageLog
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.port.lineage_port import Delivered, LineageLog
+from airflow_logio.store.records.run_records import Run
 
 _Row = TypeVar("_Row")
 MOST_SENDERS = 64

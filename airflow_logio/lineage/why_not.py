@@ -21,9 +21,9 @@ from airflow_logio.store.lineage.authored_events import authored_events
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort
 from airflow_logio.store.lineage.result import Direction, EventNode
-from airflow_logio.store.lineage_port import LARGEST
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run
+from airflow_logio.store.port.lineage_port import LARGEST
+from airflow_logio.store.records.run_records import OperatorShape, Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.store.rules.header import decode_header
 

@@ -19,7 +19,7 @@ from airflow_logio.openlineage.external_datasets import ExternalDatasets
 from airflow_logio.openlineage.naming import DatasetName, port_name
 from airflow_logio.openlineage.run_facet import PRODUCER
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import PortProgress
+from airflow_logio.store.records.status_records import PortProgress
 
 IN, OUT, WRITE = "in", "out", "write"
 

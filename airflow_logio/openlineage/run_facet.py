@@ -11,7 +11,8 @@ from openlineage.client.generated.base import RunFacet
 from airflow_logio import __version__
 from airflow_logio.status.authored_figures import ports_seen
 from airflow_logio.status.whole_group import members_of
-from airflow_logio.store.records import GroupStatus, Run, RunFigures
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, RunFigures
 
 NAME = "logio"
 SCHEMA_URL = "urn:airflow-logio:openlineage:1-0-0:LogioRunFacet.json#/$defs/LogioRunFacet"

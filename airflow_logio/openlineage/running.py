@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, RunFigures
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, RunFigures
 
 EVENT_SECONDS = 300.0
 STALE_SECONDS = 30.0

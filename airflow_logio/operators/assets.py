@@ -17,7 +17,7 @@ from airflow_logio.operators._task.run_lookup import check_current, opened_log, 
 from airflow_logio.operators._task.written_assets import assets_of, extras
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 
 FINISHED, QUARANTINED, RUNNING = "finished", "finished with quarantine", "running"
 EVENTS_SEARCHED = 50

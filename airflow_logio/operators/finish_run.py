@@ -15,8 +15,8 @@ from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of, work_left
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.replicas import base_operator
-from airflow_logio.store.quarantine_records import QuarantinedInputSet
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 from airflow_logio.supervision.tidying import clear_up
 
 

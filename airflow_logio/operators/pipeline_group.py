@@ -19,7 +19,7 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import REFUSE, SUPERVISE, LogioStartRunOperator, supervision_of
 from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.store.records import Supervision
+from airflow_logio.store.records.run_records import Supervision
 
 START, FINISH, ASSETS, NOTIFY = "start_run", "finish_run", "assets", "notify"
 PER_REPLICA = "task_per_replica"

@@ -19,7 +19,8 @@ from airflow_logio.operators._task.pipeline_reference import reference
 from airflow_logio.operators._task.run_lookup import check_which_run, find_run, identity, opened_log
 from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run, ScalingRequest
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.requests import Stage, Step
 from airflow_logio.triggers.scale import LogioScaleTrigger
 

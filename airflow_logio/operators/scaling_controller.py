@@ -24,7 +24,8 @@ from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.protocol.replicas import replica_name
 from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run, ScalingRequest
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.controller import LOOK_SECONDS, Look, decide, look
 from airflow_logio.supervision.policies import Policy
 from airflow_logio.supervision.requests import Stage

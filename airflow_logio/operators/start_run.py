@@ -17,7 +17,7 @@ from airflow_logio.launch.table_databases import check_table_databases
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import identity, opened_log
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.store.records import RunSpec, Supervision
+from airflow_logio.store.records.run_records import RunSpec, Supervision
 
 SUPERVISE, RECOVERY_DAG = "supervise", "dag"
 

@@ -18,7 +18,7 @@ from airflow_logio.operators._task.pipeline_reference import reference
 from airflow_logio.operators._task.run_lookup import check_which_run, find_run, opened_log
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, shown
 from airflow_logio.triggers.stop import LogioStopTrigger
 

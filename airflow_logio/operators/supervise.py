@@ -24,7 +24,7 @@ from airflow_logio.operators._task.run_lookup import identity, opened_log, run_o
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.findings import (
     DueScaling,
     FailedGroup,

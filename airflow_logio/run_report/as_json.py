@@ -14,8 +14,9 @@ from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.run_condition import RunCondition
 from airflow_logio.status.run_summary import driver_json, quarantined_json
 from airflow_logio.status.snapshot import Amount, ConnectionView, GroupView
-from airflow_logio.store.load_records import Load
-from airflow_logio.store.records import GroupStatus, PortProgress, Run, SupervisorRecord
+from airflow_logio.store.records.driver_records import Load
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, PortProgress, SupervisorRecord
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, ReplicatedShape, Run, ScalingRequest
+from airflow_logio.store.records.run_records import ReplicatedShape, Run
+from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from airflow_logio.status.group_condition import condition_of, silent_seconds
 from airflow_logio.status.recoveries import Recovery, recoveries
 from airflow_logio.status.run_condition import MISSING_SECONDS, RunCondition, condition_of_run
 from airflow_logio.status.snapshot import Snapshot, SnapshotSeries
-from airflow_logio.store.code_records import CodeChange
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.quarantine_records import QuarantineCount, QuarantinedInputSet
-from airflow_logio.store.records import DriverRecord, GroupStatus, Run, Supervision, SupervisorRecord
+from airflow_logio.store.records.driver_records import CodeChange, DriverRecord
+from airflow_logio.store.records.run_records import Run, Supervision
+from airflow_logio.store.records.status_records import GroupStatus, SupervisorRecord
+from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet
 from airflow_logio.supervision.presence import last_look, missing
 
 LONG_CALL_SECONDS = 10.0

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_logio.spark.engine import SparkEngine
-from airflow_logio.store.load_records import SparkApplication
+from airflow_logio.store.records.driver_records import SparkApplication
 
 log = logging.getLogger(__name__)
 

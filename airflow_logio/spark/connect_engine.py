@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, SparkLost
 from airflow_logio.spark.engine import SparkEngine
-from airflow_logio.store.load_records import SparkApplication
+from airflow_logio.store.records.driver_records import SparkApplication
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from airflow_logio.store.load_records import SparkApplication
+from airflow_logio.store.records.driver_records import SparkApplication
 
 
 class SparkEngine(ABC):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.budget_left import budget_left, latest_time
 from airflow_logio.status.whole_group import in_use, members_of
-from airflow_logio.store.records import GroupStatus, Run, RunFigures
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, RunFigures
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.store.records import DriverRecord
+from airflow_logio.store.records.driver_records import DriverRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_logio.protocol.states import ALIVE, GroupState
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records.status_records import GroupStatus
 
 SILENT_SECONDS = 5.0
 """A driver gives a heartbeat twice a second. After so long without one, its state is what was last known."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_logio.store.records import DriverRecord
+from airflow_logio.store.records.driver_records import DriverRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import CONCLUDED, ENDED, LAUNCHING, GroupState, RunState
 from airflow_logio.status.run_summary import Outcome
-from airflow_logio.store.records import GroupStatus, Run, Supervision, SupervisorRecord
+from airflow_logio.store.records.run_records import Run, Supervision
+from airflow_logio.store.records.status_records import GroupStatus, SupervisorRecord
 
 WAITING = "waiting for a person"
 LEFT_SECONDS = 30.0

@@ -12,8 +12,10 @@ from airflow_logio.protocol.replicas import base_operator, slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.authored_figures import ports_seen
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.quarantine_records import QuarantinedInputSet
-from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, Run
+from airflow_logio.store.records.driver_records import DriverRecord
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, PortProgress
+from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 
 
 class Outcome(StrEnum):

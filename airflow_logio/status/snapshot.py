@@ -19,7 +19,8 @@ from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.status.whole_group import as_one, in_use, members_of
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, PortProgress, Run, RunSpec, UnderWay, senders_of
+from airflow_logio.store.records.run_records import Run, RunSpec, senders_of
+from airflow_logio.store.records.status_records import GroupStatus, PortProgress, UnderWay
 
 RATE_WINDOW_SECONDS = 4.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_logio.protocol.states import ALIVE
-from airflow_logio.store.load_records import SparkApplication
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records.driver_records import SparkApplication
+from airflow_logio.store.records.status_records import GroupStatus
 
 
 class SparkUi:

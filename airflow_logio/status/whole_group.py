@@ -11,7 +11,8 @@ from msgspec import structs
 
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 
 _DECIDING = (GroupState.PARKED, GroupState.HALTED, GroupState.NEW, GroupState.DEAD)
 """States of a single replica that a person has to know, the most pressing first; then the working ones."""

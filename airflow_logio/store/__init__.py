@@ -1,6 +1,6 @@
 """The log: tables, transactions, fencing, delivery, lineage (SQLAlchemy; SQLite and PostgreSQL).
 
-Open it with `open_store`, and ask it through the port (`airflow_logio/store/port.py`). SQLAlchemy and the database drivers
+Open it with `open_store`, and ask it through the port (`airflow_logio/store/port/`). SQLAlchemy and the database drivers
 are loaded when a log is opened, not before.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_logio.store.port import LogStore
-    from airflow_logio.store.records import Claim
+    from airflow_logio.store.records.driver_records import Claim
     from airflow_logio.store.rules.patience import Patience
 
 

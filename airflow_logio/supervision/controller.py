@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.load_records import LOAD_SECONDS
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, RunSpec, ScalingRequest, senders_of
+from airflow_logio.store.records.driver_records import LOAD_SECONDS
+from airflow_logio.store.records.run_records import Run, RunSpec, senders_of
+from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.supervision.policies import Change, Decision, Figures, Policy
 
 CONTROLLER = "controller"

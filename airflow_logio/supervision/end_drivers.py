@@ -17,7 +17,9 @@ from airflow_logio.launch import leftovers, private_files, processes
 from airflow_logio.launch.driver_folders import incarnation_of, is_of_standby
 from airflow_logio.protocol.states import ENDED, LAUNCHING, GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.halt import end_process
 
 log = logging.getLogger(__name__)

@@ -20,14 +20,9 @@ from airflow_logio.protocol.replicas import SlotsSight, replicated_group
 from airflow_logio.protocol.states import ALIVE, ENDED, OPEN_SCALING, RunState
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import (
-    GroupStatus,
-    KilledTask,
-    Run,
-    RunSight,
-    ScalingRequest,
-    Supervision,
-)
+from airflow_logio.store.records.driver_records import KilledTask
+from airflow_logio.store.records.run_records import Run, Supervision
+from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
 from airflow_logio.supervision.group_watch import GroupWatcher, Observation
 from airflow_logio.supervision.killed_task import is_to_be_asked
 from airflow_logio.supervision.requests import in_question, is_due, look_after

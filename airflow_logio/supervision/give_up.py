@@ -11,7 +11,7 @@ from collections.abc import Callable
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.endings import how_to_begin_anew
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, left_of
 

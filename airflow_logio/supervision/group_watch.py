@@ -15,7 +15,8 @@ from airflow_logio.launch import processes
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease, LeaseObserver
 from airflow_logio.protocol.states import ALIVE, LAUNCHING, GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.status_records import GroupStatus
 
 _LATE_SECONDS = 3 * BEAT_SECONDS
 STANDBY_SECONDS = 3.0

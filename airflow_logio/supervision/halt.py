@@ -16,7 +16,9 @@ from airflow_logio.errors import LogioError
 from airflow_logio.launch import leftovers, processes
 from airflow_logio.protocol.states import ENDED, OPEN_SCALING, GroupState, ScalingState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 
 log = logging.getLogger(__name__)
 

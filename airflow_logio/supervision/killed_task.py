@@ -17,7 +17,8 @@ from enum import StrEnum
 
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import KilledTask, Run
+from airflow_logio.store.records.driver_records import KilledTask
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.halt import halt_all_for_good
 
 REMOVED = "removed"

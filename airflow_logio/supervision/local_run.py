@@ -25,7 +25,7 @@ from airflow_logio.launch.processes import this_host
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.status.snapshot import Observer, Snapshot
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.end_drivers import DriverEnder
 from airflow_logio.supervision.group_watch import GroupWatcher, Observation, poll_all
 from airflow_logio.supervision.requests import Stage, carry_out, look_after

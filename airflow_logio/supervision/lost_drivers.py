@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from airflow_logio.protocol.states import ALIVE, LAUNCHING
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.group_watch import GroupWatcher, Observation
 
 POLL_SECONDS = 0.1

@@ -17,8 +17,10 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
 from airflow_logio.status.budget_left import budget_left
 from airflow_logio.status.recoveries import Recovery, recoveries
-from airflow_logio.store.quarantine_records import QuarantineCount
-from airflow_logio.store.records import DriverRecord, Run, RunFigures, RunSight, ScalingRequest
+from airflow_logio.store.records.driver_records import DriverRecord
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import RunFigures, RunSight, ScalingRequest
+from airflow_logio.store.records.upkeep_records import QuarantineCount
 
 QUARANTINE_SECONDS = 600.0
 """Least time between two notices of Input Sets that were set aside in one group; each has the number by then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import ceil
 
-from airflow_logio.store.output_port import OutputPart
+from airflow_logio.store.port.unfenced_port import OutputPart
 
 LEAST_PARTS = 16
 LATE_SECONDS = 5.0

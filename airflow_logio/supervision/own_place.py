@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 
 
 def give_up_place(store: LogStore, run: Run, group: str) -> bool:

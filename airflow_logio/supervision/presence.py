@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.status.run_condition import MISSING_SECONDS, is_left
-from airflow_logio.store.records import Run, Supervision, SupervisorRecord
+from airflow_logio.store.records.run_records import Run, Supervision
+from airflow_logio.store.records.status_records import SupervisorRecord
 
 ASK_SECONDS = 10.0
 WARN_SECONDS = 120.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.status.recoveries import recoveries
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records.status_records import GroupStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.protocol.replicas import Slot, SlotsSight, balanced
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, OPEN_SCALING, WAITING, GroupState, RunState, ScalingState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, RunSight, ScalingRequest
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 
 STARTABLE = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
 

@@ -21,7 +21,7 @@ from airflow_logio.errors import (
 )
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.findings import DueScaling, FailedGroup, FailureFinder, Findings
 from airflow_logio.supervision.requests import Stage, carry_out
 from airflow_logio.supervision.tend import RecoveryOutcome, recover_group

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from airflow_logio.databases import read_url
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.staging_tables import StagingTables
 from airflow_logio.systems.table_names import TableName
 from airflow_logio.systems.warehouse import Warehouse

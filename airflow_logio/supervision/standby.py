@@ -32,7 +32,9 @@ from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupStatus, Run
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.supervision.group_watch import GroupWatcher
 from airflow_logio.supervision.tend import recover_group

@@ -16,7 +16,8 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, ENDED, WAITING, GroupState, check_wish
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, has_sources
+from airflow_logio.store.records.run_records import Run, has_sources
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.group_watch import GroupWatcher
 from airflow_logio.supervision.halt import force, refuse_requests
 

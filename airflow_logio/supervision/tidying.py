@@ -8,7 +8,8 @@ from functools import partial
 
 from airflow_logio.errors import LogioError, UnknownRun
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Collected, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.systems.payloads import Payloads, clear_away
 

@@ -15,9 +15,9 @@ import psutil
 
 from airflow_logio.launch.leftovers import LocalDriver, local_drivers
 from airflow_logio.protocol.states import ENDED, GroupState
-from airflow_logio.store.address_port import LINGER_SECONDS
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
+from airflow_logio.store.records.status_records import GroupStatus
 
 log = logging.getLogger(__name__)
 

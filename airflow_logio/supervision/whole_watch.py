@@ -15,7 +15,8 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.status.whole_group import deciding, members_of
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.group_watch import GroupWatcher, Observation
 
 

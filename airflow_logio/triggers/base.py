@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from airflow_logio._compat import BaseTrigger
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import SupervisorNote
+from airflow_logio.store.records.status_records import SupervisorNote
 from airflow_logio.triggers.log_poller import LogLook, Share, Watch, join
 
 _T = TypeVar("_T")

@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import SupervisorNote
+from airflow_logio.store.records.status_records import SupervisorNote
 from airflow_logio.supervision.findings import FailureFinder, Findings, only_watched
 from airflow_logio.supervision.notices import Notice, Seen, notices
 from airflow_logio.triggers.base import LogTrigger

@@ -23,9 +23,11 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState, RunState
 from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.status.whole_group import members_of, reports
-from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import KilledTask, Run, RunSight
+from airflow_logio.store.port.unfenced_port import OutputPart
+from airflow_logio.store.records.driver_records import KilledTask
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import RunSight
 from airflow_logio.supervision.halt import Halt, halt_all_for_good
 from airflow_logio.supervision.killed_task import STOPPING, note_killed, on_its_way
 from airflow_logio.supervision.output_relay import OutputRelay, beginning

@@ -12,7 +12,9 @@ from airflow_logio.status.progress_lines import ProgressLines
 from airflow_logio.status.recoveries import Recovery, RecoveryNews
 from airflow_logio.status.snapshot import SnapshotSeries
 from airflow_logio.status.whole_group import members_of
-from airflow_logio.store.records import DriverRecord, GroupStatus, Run, RunFigures, ScalingRequest
+from airflow_logio.store.records.driver_records import DriverRecord
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, RunFigures, ScalingRequest
 
 LINE_SECONDS = 30.0
 

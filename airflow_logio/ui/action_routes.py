@@ -13,7 +13,7 @@ from airflow_logio.commands import with_log
 from airflow_logio.errors import Fenced, NotPermitted, ProtocolViolation, ReplicaBusy, UnknownRun
 from airflow_logio.protocol.replicas import MAX_REPLICAS
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.ui.log_source import LogSource
 from airflow_logio.ui.looks import RunLook
 from airflow_logio.ui.page_access import Access

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Depends, Request
 
 from airflow_logio import _compat
-from airflow_logio.store.records import RunKey
+from airflow_logio.store.records.run_records import RunKey
 from airflow_logio.ui.page_access import Access
 
 _USER = Depends(_compat.user_dependency())

@@ -14,9 +14,9 @@ from airflow_logio.lineage.search_limits import SearchLimits
 from airflow_logio.protocol.replicas import is_merger
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
-from airflow_logio.store.lineage_port import LineageLog
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.port.lineage_port import LineageLog
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.ui.fair_shares import fair_shares
 
 MOST_FOUND = 100

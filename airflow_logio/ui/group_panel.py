@@ -10,7 +10,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.run_report.report import Report
 from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.status.whole_group import members_of
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.ui.error_texts import names_input_set
 from airflow_logio.ui.run_history import driver_document
 

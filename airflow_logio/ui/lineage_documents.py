@@ -19,7 +19,7 @@ from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import step
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, ReadNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.ui.fair_shares import fair_shares
 
 MOST_PORTS = 200

@@ -19,9 +19,9 @@ from airflow_logio.lineage.why_not import WhyNot, why_not
 from airflow_logio.protocol.replicas import MAX_SLOTS
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.result import Direction
-from airflow_logio.store.lineage_port import LARGEST
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.port.lineage_port import LARGEST
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.ui import lineage_documents as documents
 from airflow_logio.ui.found_events import MOST_FOUND, Sought, found_document, held_document
 from airflow_logio.ui.log_source import LogSource, TooManyAsk

@@ -15,7 +15,7 @@ from airflow_logio.errors import UnknownRun
 from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.ui.lag_ages import LagAges
 from airflow_logio.ui.run_look import MOST_QUARANTINED, common_parts, has_ids, operators_document, parts_with_errors
 from airflow_logio.ui.shared_value import SharedValue

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import HTTPException, Request
 
 from airflow_logio.launch.processes import this_person
-from airflow_logio.store.records import RunKey
+from airflow_logio.store.records.run_records import RunKey
 
 log = logging.getLogger(__name__)
 

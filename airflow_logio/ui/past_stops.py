@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.status.budget_left import is_budget_spent
-from airflow_logio.store.records import DriverRecord
+from airflow_logio.store.records.driver_records import DriverRecord
 
 
 class PastStop(NamedTuple):

@@ -23,7 +23,7 @@ from airflow_logio.lineage.record_lineage import (
 from airflow_logio.lineage.shown_records import distinct_names, rows_at
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.ui.lineage_documents import MOST_COLUMNS, MOST_PORTS, MOST_READS, MOST_RECORDS, page_port, shown_text
 from airflow_logio.ui.page_payloads import RecordsOutOfReach
 

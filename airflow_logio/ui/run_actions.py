@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from airflow_logio.errors import UnknownRun
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.give_up import give_up
 from airflow_logio.supervision.presence import last_look, missing
 from airflow_logio.supervision.requests import asked_for

@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.run_report.report import Report
-from airflow_logio.store.records import DriverRecord, ScalingRequest
+from airflow_logio.store.records.driver_records import DriverRecord
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.ui.error_texts import DATA_HIDDEN, HIDDEN, error_text, names_input_set
 from airflow_logio.ui.past_stops import PastStop, past_stops
 

@@ -11,7 +11,8 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.as_json import run_document
 from airflow_logio.run_report.report import condition_seen
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, RunSight, SupervisorRecord
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, RunSight, SupervisorRecord
 from airflow_logio.supervision.presence import last_look
 
 MOST_RUNS = 100

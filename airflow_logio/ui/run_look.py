@@ -18,8 +18,9 @@ from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.status.group_condition import condition_of, standby_of
 from airflow_logio.status.run_summary import quarantined_json
 from airflow_logio.status.snapshot import ConnectionView, GroupView
-from airflow_logio.store.load_records import Load
-from airflow_logio.store.records import GroupStatus, RunSpec
+from airflow_logio.store.records.driver_records import Load
+from airflow_logio.store.records.run_records import RunSpec
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.ui.error_texts import error_text, names_input_set, without_ids
 from airflow_logio.ui.fullness import Fullness
 from airflow_logio.ui.lag_ages import LagAge, LagAges

@@ -15,7 +15,7 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.exit_codes import REPLACED
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.acceptance.test_zombies import contents
 from tests.support.by_hand import BY_HAND, assert_exact, changing
 from tests.support.crash_sites import ELSEWHERE, IN_STORES, named

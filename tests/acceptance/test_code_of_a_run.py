@@ -19,7 +19,7 @@ from airflow_logio.cli.app import main
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch.launcher import Launched
-from airflow_logio.store.records import Claim
+from airflow_logio.store.records.driver_records import Claim
 from tests.support.deployments import Deployments
 from tests.support.running import PlainLauncher
 from tests.support.warehouse import rows_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.support.crash_sites import ELSEWHERE, named
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, assert_died, running

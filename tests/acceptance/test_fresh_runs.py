@@ -17,7 +17,8 @@ from airflow_logio.cli.app import main
 from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.lineage.queries import backward
-from airflow_logio.store.records import BacklogBound, GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.support.bundle import faulty_sales
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, has_ended, running

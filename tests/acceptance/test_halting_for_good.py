@@ -16,7 +16,8 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import processes
 from airflow_logio.launch.exit_codes import REPLACED
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import BacklogBound, DriverIdentity
+from airflow_logio.store.records.driver_records import DriverIdentity
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.supervision import halt as halting
 from airflow_logio.supervision.halt import Halt, halt_for_good
 from tests.acceptance.test_zombies import contents

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.store.sql import schema
 from tests.support.bundle.huge import RECORDS, numbers
 from tests.support.grocery import assert_exact

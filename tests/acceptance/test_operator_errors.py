@@ -18,7 +18,7 @@ import pytest
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.support.bundle import faulty_windows
 from tests.support.bundle.faulty_sales import COLUMNS, RECORDS_PER_EVENT, is_unlucky
 from tests.support.commands import Terminal

@@ -15,7 +15,9 @@ from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import Launched
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.store.records import BacklogBound, Claim, GroupStatus
+from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.run_records import BacklogBound
+from airflow_logio.store.records.status_records import GroupStatus
 from tests.support.grocery import assert_exact
 from tests.support.postgres import PostgresServer
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, running

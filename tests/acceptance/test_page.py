@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.support.airflow_browser import picture
 from tests.support.chromium import browsed
 from tests.support.logs import start_driver

@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import expect
 
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.records import BacklogBound, GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.support.chromium import browsed
 from tests.support.page_server import page_of
 from tests.support.running import PlainLauncher, Running, running

@@ -12,9 +12,9 @@ from playwright.sync_api import Locator, expect
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port
 from airflow_logio.store import open_store
-from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import BacklogBound, OperatorShape, Run
+from airflow_logio.store.records.driver_records import Load
+from airflow_logio.store.records.run_records import BacklogBound, OperatorShape, Run
 from tests.support.chromium import browsed
 from tests.support.logs import spec, start_driver
 from tests.support.page_server import page_of

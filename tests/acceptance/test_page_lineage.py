@@ -14,7 +14,7 @@ from playwright.sync_api import Page, Route, expect
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.store import open_store
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.payloads import Payloads

@@ -19,7 +19,7 @@ from airflow_logio.lineage.lineage_records import effect, records
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, ReadNode
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running

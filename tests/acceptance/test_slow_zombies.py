@@ -13,7 +13,7 @@ import pytest
 from airflow_logio.launch.exit_codes import REPLACED
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, running
 from tests.support.slow_driver import Slowness, sessions_wait_for_a_lock

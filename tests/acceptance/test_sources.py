@@ -20,7 +20,7 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import bundle
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.supervision.tidying import tidy
 from airflow_logio.systems.payloads import Payloads, clear_away
 from tests.support.bundle.exchange import EMPTY_PART, PARTS, open_exchange

@@ -15,7 +15,7 @@ from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import Launched, LocalProcessLauncher
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.store.records import Claim
+from airflow_logio.store.records.driver_records import Claim
 from tests.support.grocery import assert_exact
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, PlainLauncher, running
 from tests.support.spark_cluster import HOSTS, Cluster, spark_cluster

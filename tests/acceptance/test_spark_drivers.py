@@ -12,7 +12,7 @@ import pytest
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.driver_files import SCRATCH
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.support.crash_sites import IN_SPARK
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import SALES, SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, has_ended, running

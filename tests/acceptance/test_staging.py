@@ -18,7 +18,7 @@ from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import Launched
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.spark.table_staging import STAGED_BYTES
-from airflow_logio.store.records import Claim
+from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.systems.payloads import Payloads, sweep_run
 from tests.support.crash_sites import IN_STAGINGS
 from tests.support.running import ArmedSparkLauncher, PlainLauncher, Running, running

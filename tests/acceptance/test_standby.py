@@ -12,7 +12,7 @@ import pytest
 from airflow_logio.crash import STANDBY_VARIABLE, CrashPoint
 from airflow_logio.launch.leftovers import processes_under
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.store.load_records import Standby
+from airflow_logio.store.records.driver_records import Standby
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import SALES_RECORDS_PER_BATCH, ArmedSparkLauncher, Running, has_ended, running
 from tests.support.standbys import sales_with_standbys, standby_of

@@ -15,7 +15,8 @@ import pytest
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.leftovers import processes_under
 from airflow_logio.protocol.states import CONCLUDED, GroupState
-from airflow_logio.store.records import LaunchRecipe, Supervision
+from airflow_logio.store.records.driver_records import LaunchRecipe
+from airflow_logio.store.records.run_records import Supervision
 from airflow_logio.supervision.presence import last_look
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, running

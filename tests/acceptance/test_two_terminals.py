@@ -18,7 +18,7 @@ from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.status.run_summary import Outcome, RunSummary
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.supervision.end_drivers import DriverEnder
 from airflow_logio.supervision.local_run import LocalRun
 from tests.acceptance.test_operator_errors import BUNDLE, expected, faulty_warehouse, mend, written

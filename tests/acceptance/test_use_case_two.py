@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import bundle
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.support.bundle.use_case_two import COLUMNS, RECORDS_PER_EVENT
 from tests.support.running import PlainLauncher, running
 from tests.support.warehouse import rows_of

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.exit_codes import REPLACED
 from airflow_logio.protocol.liveness import Lease
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.store.sql.engines import log_engine
 from tests.support.forked import ForkedProcess
 from tests.support.grocery import assert_exact

@@ -21,7 +21,7 @@ from airflow_logio.lineage.record_lineage import MOST_STEP_RECORDS
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, Uses
 from airflow_logio.protocol.values import Kind
 from airflow_logio.store.lineage.result import Direction
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.sql.store import SqlLogStore

@@ -37,7 +37,8 @@ from airflow_logio.status.recoveries import Recovery, recoveries
 from airflow_logio.status.snapshot import Observer
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from demo.data import parquet_file
 from demo.places import Places
 from demo.rest import Airflow, AirflowUnavailable

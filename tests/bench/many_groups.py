@@ -19,7 +19,7 @@ import psycopg2
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Status
 from airflow_logio.store import open_store
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from tests.bench.cpu import metered
 from tests.bench.databases import Postgres
 from tests.bench.figure import Figure

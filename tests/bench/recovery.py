@@ -21,7 +21,7 @@ from airflow_logio.launch.process_end import wait_for_end
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.run_summary import Outcome
-from airflow_logio.store.records import DriverIdentity, DriverRecord
+from airflow_logio.store.records.driver_records import DriverIdentity, DriverRecord
 from tests.bench.databases import Databases
 from tests.bench.sales import SalesRun, sales_run
 from tests.bench.throughput import WrongResult

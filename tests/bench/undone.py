@@ -19,7 +19,8 @@ from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
-from airflow_logio.store.records import BacklogBound, GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
 from tests.bench.pipelines.undone import SIZES

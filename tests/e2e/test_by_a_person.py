@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.records import Run, UnderWay
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import UnderWay
 from demo.airflow_connections import warehouse_connection
 from demo.rest import AirflowRefused
 from tests.support.airflow_installation import LONG, SHORT, AirflowInstallation

@@ -23,7 +23,8 @@ from playwright.sync_api import expect
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState, ScalingState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, ScalingRequest
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.ui.airflow_places import ROUTES
 from demo.airflow_components import COMPONENTS, AirflowComponents, component_of
 from demo.places import Places

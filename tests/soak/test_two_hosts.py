@@ -19,7 +19,8 @@ import pytest
 
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState
 from airflow_logio.status.recoveries import recoveries
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from tests.support.airflow_installation import LONG, ROOT, SHORT, AirflowInstallation
 from tests.support.grocery import assert_exact, load_products, write_slice
 from tests.support.hosts import Host, Network, network, why_not

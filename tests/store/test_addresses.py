@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_logio.store.address_port import DirectAddress
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.port.unfenced_port import DirectAddress
+from airflow_logio.store.records.driver_records import GroupRef
 from tests.support.logs import start_driver
 
 

@@ -14,7 +14,7 @@ from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, GroupRef
+from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.store.every_effect import EVERY_KIND, prepared, undone

@@ -10,10 +10,10 @@ import pytest
 
 from airflow_logio.errors import Fenced, LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState, wish_after_claim
-from airflow_logio.store.code_records import CodeChange, KeptCode
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, OperatorShape, Run, ScopeShape
+from airflow_logio.store.records.driver_records import Claim, CodeChange, KeptCode
+from airflow_logio.store.records.run_records import OperatorShape, Run, ScopeShape
 from airflow_logio.store.sql import groups
 from tests.support.logs import OUT, SOMEBODY, contents, open_sql_store, sent, spec, start_driver
 from tests.support.racing import race

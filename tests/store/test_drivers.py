@@ -8,7 +8,7 @@ from msgspec import structs
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverRecord
+from airflow_logio.store.records.driver_records import DriverRecord
 from tests.support.logs import SOMEBODY, spec, start_driver
 
 LAUNCHER = structs.replace(SOMEBODY, pid=4700)

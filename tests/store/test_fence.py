@@ -7,7 +7,7 @@ import pytest
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import FenceRow, GroupRef
+from airflow_logio.store.records.driver_records import FenceRow, GroupRef
 from tests.support.logs import contents, fetched, replace_driver, sent, spec, start_driver
 from tests.support.racing import race
 

@@ -11,18 +11,12 @@ from typing import Any
 
 import pytest
 
-from airflow_logio.errors import (
-    EpochVoid,
-    Fenced,
-    IncompatibleRun,
-    OtherRunUnfinished,
-    ProtocolViolation,
-    UnknownRun,
-)
+from airflow_logio.errors import EpochVoid, Fenced, IncompatibleRun, OtherRunUnfinished, ProtocolViolation, UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, Run
+from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.conftest import QUICK

@@ -11,9 +11,10 @@ from airflow_logio.errors import BudgetSpent, EpochVoid, Fenced, ProtocolViolati
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus, OperatorShape
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, Load
+from airflow_logio.store.records.run_records import OperatorShape
+from airflow_logio.store.records.status_records import GroupStatus
 from tests.support.logs import SOMEBODY, Driver, contents, replace_driver, spec, start_driver
 from tests.support.racing import race
 

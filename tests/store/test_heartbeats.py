@@ -24,9 +24,9 @@ from airflow_logio.errors import HeartbeatsHeld, LogUnavailable
 from airflow_logio.launch import processes
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Supervision
+from airflow_logio.store.records.driver_records import GroupRef, Load
+from airflow_logio.store.records.run_records import Supervision
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.beat_file import make_anew
 from airflow_logio.store.sql.lock_holder import lock_holder

@@ -17,7 +17,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import MAX_NAME, storable, unstorable
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, RunKey
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import RunKey
 from airflow_logio.store.sql import migrate
 from tests.conftest import QUICK, SQL
 from tests.support.logs import IN, OUT, UNDONE, assigned, contents, fetched, held, log_rows, sent, spec, start_driver

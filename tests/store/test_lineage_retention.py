@@ -11,8 +11,8 @@ from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.source import READ_ACTION_ID
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Collected
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.garbage import NOTHING, OTHER, Left, event, expiry, left, used
 from tests.support.logs import IN, OUT, UNDONE, fetched, held, start_driver

@@ -10,7 +10,7 @@ import pytest
 from psycopg2.extras import HstoreAdapter
 
 from airflow_logio.errors import Fenced, LogUnavailable
-from airflow_logio.store.records import Claim
+from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore

@@ -13,7 +13,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run, RunSpec
+from airflow_logio.store.records.run_records import OperatorShape, Run, RunSpec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.supervision import tidying

@@ -14,7 +14,7 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.store.test_retention_plans import explained

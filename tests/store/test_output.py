@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_logio.store.output_port import OutputPart
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.port.unfenced_port import OutputPart
+from airflow_logio.store.records.driver_records import GroupRef
 from tests.support.logs import Driver, replace_driver, spec, start_driver
 
 

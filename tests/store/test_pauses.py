@@ -17,7 +17,7 @@ from msgspec import structs
 from airflow_logio import databases
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.sql import engines
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK

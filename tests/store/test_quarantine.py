@@ -23,7 +23,8 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import BacklogBound, GroupRef, OperatorShape, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import BacklogBound, OperatorShape, Run
 from airflow_logio.store.sql import quarantine
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.store import SqlLogStore

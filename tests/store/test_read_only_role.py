@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from airflow_logio.databases import parse_url
 from airflow_logio.errors import NotPermitted
 from airflow_logio.store import open_store
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
 from tests.conftest import QUICK
 from tests.support.logs import fetched, open_sql_store, sent, start_driver
 

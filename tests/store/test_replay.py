@@ -11,7 +11,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 from tests.support.garbage import collect, event, expiry, left, used
 from tests.support.logs import IN, OUT, UNDONE, assigned, start_driver
 

@@ -10,7 +10,7 @@ from airflow_logio.errors import Fenced
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Collected
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.support.faults import Pause, around_commit

@@ -10,7 +10,7 @@ from airflow_logio.errors import IncompatibleRun, UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from tests.support.logs import contents, spec, start_driver
 from tests.support.racing import race
 

@@ -11,7 +11,8 @@ import pytest
 from airflow_logio.errors import ConfigurationError, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, ScalingRequest
+from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.support.faults import Pause, around_commit

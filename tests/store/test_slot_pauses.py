@@ -21,7 +21,7 @@ from airflow_logio import databases
 from airflow_logio.errors import EpochVoid, Fenced, LogUnavailable, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql import engines, slot_moves
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK

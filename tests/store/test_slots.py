@@ -16,8 +16,8 @@ from airflow_logio.protocol.replicas import Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.quarantine_records import QuarantineCount
-from airflow_logio.store.records import OperatorShape, Run
+from airflow_logio.store.records.run_records import OperatorShape, Run
+from airflow_logio.store.records.upkeep_records import QuarantineCount
 from tests.store.test_maintenance import rows_of
 from tests.support.logs import SOMEBODY, UNDONE, Driver, contents, fetched, held, spec, start_driver
 from tests.support.racing import race

@@ -11,7 +11,9 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, LaunchRecipe, RunKey, Supervision, SupervisorNote, SupervisorRecord
+from airflow_logio.store.records.driver_records import Claim, LaunchRecipe
+from airflow_logio.store.records.run_records import RunKey, Supervision
+from airflow_logio.store.records.status_records import SupervisorNote, SupervisorRecord
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.failure_channel import FailureListener

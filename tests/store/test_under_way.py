@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import UnderWay
+from airflow_logio.store.records.status_records import UnderWay
 from tests.support.logs import DONE, IN, OUT, UNDONE, Driver, assigned, sent, start_driver
 
 OTHER, WRITTEN = Port("receiver", "other"), Port("receiver", "warehouse")

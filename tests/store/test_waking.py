@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.session import SqlGroupSession
 from airflow_logio.store.sql.store import SqlLogStore

@@ -17,7 +17,8 @@ import pytest
 
 from airflow_logio import databases, postgres_sessions
 from airflow_logio.errors import Fenced, LogUnavailable
-from airflow_logio.store.records import Collected, GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import engines, migrate
 from airflow_logio.store.sql.store import SqlLogStore

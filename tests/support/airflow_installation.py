@@ -12,7 +12,8 @@ import psutil
 
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from demo.places import Places
 from demo.rest import AirflowRefused, AirflowUnavailable
 from tests.support.airflow_processes import AirflowProcesses

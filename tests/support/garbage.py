@@ -12,8 +12,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Collected
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.payloads import Payloads
 from tests.support.stored_bodies import store_body

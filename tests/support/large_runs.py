@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, ReplicatedShape, Run, RunSpec
+from airflow_logio.store.records.driver_records import Load
+from airflow_logio.store.records.run_records import OperatorShape, ReplicatedShape, Run, RunSpec
 from tests.support.logs import spec, start_driver
 
 

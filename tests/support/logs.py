@@ -13,8 +13,10 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run, RunKey, RunSpec, UnderWay
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef
+from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
+from airflow_logio.store.records.status_records import UnderWay
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.backends import driver_application, identity
 from airflow_logio.store.sql.engines import reading

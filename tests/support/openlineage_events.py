@@ -12,7 +12,7 @@ from referencing import Registry, Resource
 
 import airflow_logio
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import PortProgress
+from airflow_logio.store.records.status_records import PortProgress
 
 STANDARD = Path(__file__).parent / "openlineage_schemas"
 OURS = Path(airflow_logio.__file__).parent / "openlineage" / "LogioRunFacet.json"

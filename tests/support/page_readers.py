@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import HTTPException, Request
 
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run, RunKey
+from airflow_logio.store.records.run_records import Run, RunKey
 from airflow_logio.ui.page_access import Access
 from airflow_logio.ui.run_actions import Retrying
 

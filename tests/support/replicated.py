@@ -13,7 +13,7 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.replicas import Placement, Slot
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, ReplicatedShape, Run, RunSpec
+from airflow_logio.store.records.run_records import OperatorShape, ReplicatedShape, Run, RunSpec
 from tests.support.logs import SOMEBODY, UNDONE, Driver, spec, start_driver
 
 GROUP = "work"

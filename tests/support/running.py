@@ -16,19 +16,15 @@ from airflow_logio.crash import VARIABLE, CrashPoint
 from airflow_logio.launch import bundle, leftovers, processes, spark_submit
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
-from airflow_logio.launch.launcher import (
-    LaunchContext,
-    Launched,
-    Launcher,
-    LocalProcessLauncher,
-    launch_group,
-)
+from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import BacklogBound, Claim, GroupStatus
+from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.run_records import BacklogBound
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.group_watch import GroupWatcher, poll_all
 from airflow_logio.supervision.requests import Stage, Step, carry_out
 from airflow_logio.supervision.tend import tend

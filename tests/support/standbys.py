@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from airflow_logio.launch import bundle
-from airflow_logio.store.load_records import Standby
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.driver_records import Standby
 
 SHIPPED = Path(__file__).parents[2] / "dags" / "pipelines" / "sales.py"
 GROUPS = {"totals": 'sales.group("totals", totals, save_totals)', "hourly": 'sales.group("hourly", hourly)'}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import sqlalchemy as sa
 
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.arrow import encode

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run, RunSpec
+from airflow_logio.store.records.run_records import OperatorShape, Run, RunSpec
 from tests.support.logs import Driver, replace_driver, sent, spec, start_driver
 
 ROWS = 1_000

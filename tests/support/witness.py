@@ -14,7 +14,7 @@ import psutil
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 
 EVERY_SECONDS = 0.4
 ENDING_SECONDS = 30.0

@@ -12,8 +12,8 @@ from airflow_logio.cli.status import cells
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState
 from airflow_logio.run_report.replica_report import Replicas
 from airflow_logio.status.group_condition import condition_of
-from airflow_logio.store.load_records import Load
-from airflow_logio.store.records import ScalingRequest
+from airflow_logio.store.records.driver_records import Load
+from airflow_logio.store.records.status_records import ScalingRequest
 
 MAX_REQUESTS = 10
 

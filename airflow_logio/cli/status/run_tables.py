@@ -21,9 +21,10 @@ from airflow_logio.status.authored_figures import connections_seen, pending_seen
 from airflow_logio.status.group_condition import condition_of, standby_of
 from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.snapshot import ConnectionView
-from airflow_logio.store.code_records import CodeChange
-from airflow_logio.store.quarantine_records import QuarantinedInputSet
-from airflow_logio.store.records import DriverRecord, GroupStatus, PortProgress, Run, SupervisorRecord
+from airflow_logio.store.records.driver_records import CodeChange, DriverRecord
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, PortProgress, SupervisorRecord
+from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 
 MAX_QUARANTINED = 20
 MAX_WATCHED_RECOVERIES = 5

@@ -26,7 +26,7 @@ from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.protocol.warehouse_rules import MarkerRow, compare
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 
 
 @dataclass(frozen=True, slots=True)

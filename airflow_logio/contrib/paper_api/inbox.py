@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 
 FETCH_EVENTS = 64
 FETCH_BYTES = 8 * 2**20

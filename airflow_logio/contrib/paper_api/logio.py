@@ -29,7 +29,7 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered, reload_order
 from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.session_port import GroupSession
+from airflow_logio.store.port.session_port import GroupSession
 
 T = TypeVar("T")
 

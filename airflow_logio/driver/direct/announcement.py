@@ -6,8 +6,8 @@ import logging
 import threading
 
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.store.address_port import AddressBook, DirectAddress
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.port.unfenced_port import AddressBook, DirectAddress
+from airflow_logio.store.records.driver_records import GroupRef
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pyarrow import flight
 
 from airflow_logio.driver.direct.body_server import AUTHORIZATION, bearer
 from airflow_logio.driver.direct.credentials import SERVER_NAME
-from airflow_logio.store.address_port import DirectAddress
+from airflow_logio.store.port.unfenced_port import DirectAddress
 
 PATIENCE_SECONDS = 3.0
 """For a question, connection included: what does not come is made again, which takes its time, too."""

@@ -21,9 +21,9 @@ from airflow_logio.errors import LogioError
 from airflow_logio.protocol.replicas import replicated_group, slot_of
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.address_port import LINGER_SECONDS, DirectAddress
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.port.unfenced_port import LINGER_SECONDS, DirectAddress
+from airflow_logio.store.records.driver_records import GroupRef
 
 if TYPE_CHECKING:
     from airflow_logio.driver.direct.body_server import BodyServer

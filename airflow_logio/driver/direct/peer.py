@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_logio.errors import LogioError
-from airflow_logio.store.address_port import DirectAddress
+from airflow_logio.store.port.unfenced_port import DirectAddress
 
 if TYPE_CHECKING:
     from airflow_logio.driver.direct.body_client import BodyClient

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import BaseNotifier
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]
 
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.notices import Notice, NoticeKind, Seen, notices, remembered
 
 log = logging.getLogger(__name__)

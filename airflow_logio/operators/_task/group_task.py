@@ -10,13 +10,7 @@ from typing import Any
 from airflow.sdk.log import redact
 
 from airflow_logio import metrics
-from airflow_logio.errors import (
-    BudgetSpent,
-    ConfigurationError,
-    Fenced,
-    LogUnavailable,
-    ProtocolViolation,
-)
+from airflow_logio.errors import BudgetSpent, ConfigurationError, Fenced, LogUnavailable, ProtocolViolation
 from airflow_logio.launch.bundle import has_frames
 from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.operators._task.run_lookup import driver_log
@@ -24,7 +18,8 @@ from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
 from airflow_logio.status.alert_figures import alert_figures
 from airflow_logio.status.whole_group import deciding
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.group_watch import Observation
 from airflow_logio.supervision.presence import SupervisionWatch
 from airflow_logio.supervision.requests import launches_by_task, next_step

@@ -21,7 +21,8 @@ from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import LaunchRecipe, Run
+from airflow_logio.store.records.driver_records import LaunchRecipe
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.graph_changes import check_graph
 
 

@@ -24,7 +24,8 @@ from airflow_logio.status.authored_figures import ports_seen
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run, RunFigures
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, RunFigures
 
 if TYPE_CHECKING:
     from airflow_logio.openlineage.external_datasets import ExternalDatasets

@@ -14,7 +14,7 @@ from airflow_logio.hooks.spark import spark_target
 from airflow_logio.launch.spark_arguments import SparkArguments
 from airflow_logio.launch.spark_connect import is_address
 from airflow_logio.operators._task import openlineage_properties as openlineage
-from airflow_logio.store.records import LaunchRecipe
+from airflow_logio.store.records.driver_records import LaunchRecipe
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverRecord, GroupRef, Run
+from airflow_logio.store.records.driver_records import DriverRecord, GroupRef
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.findings import FailedGroup, UnexplainedKill
 from airflow_logio.supervision.killed_task import Meaning, resolve_kill
 from airflow_logio.supervision.tend import RecoveryOutcome, RecoveryResult, recover_group

@@ -20,7 +20,8 @@ from airflow_logio.lineage.sent_output import sent_lines
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.rules.endings import GroupStates, superseded
 from airflow_logio.store.rules.patience import Patience
 

@@ -13,7 +13,8 @@ from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDe
 from airflow_logio.launch.launcher import launch_group
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.protocol.states import ScalingState
-from airflow_logio.store.records import Run, ScalingRequest
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.findings import DueScaling
 from airflow_logio.supervision.requests import Stage, Step, found_settled, next_step
 

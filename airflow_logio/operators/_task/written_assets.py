@@ -16,7 +16,7 @@ from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 
 WRITE = "write"
 

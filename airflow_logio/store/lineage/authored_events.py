@@ -8,7 +8,7 @@ from airflow_logio.protocol.replicas import is_dispatcher, is_merger, slot_of
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.result import EventNode
-from airflow_logio.store.lineage_port import LineageLog
+from airflow_logio.store.port.lineage_port import LineageLog
 
 
 def authored_events(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from airflow_logio.protocol.replicas import PLACE, PROGRESS, base_operator, is_dispatcher, is_merger, slot_of
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, KnownNames, Lineage, Node
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
 

@@ -11,7 +11,7 @@ from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Node, ReadNode
-from airflow_logio.store.lineage_port import LineageLog
+from airflow_logio.store.port.lineage_port import LineageLog
 
 Edges = dict[Node, dict[Node, None]]
 """The nodes to which the edges of each node lead, in the order in which they were found; without descriptions yet."""

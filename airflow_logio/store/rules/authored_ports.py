@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger, slot_of
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import OperatorShape
+from airflow_logio.store.records.run_records import OperatorShape
 
 
 class AuthoredPorts:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from airflow_logio.errors import LogInconsistent, ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import RunState
-from airflow_logio.store.code_records import CodeChange
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.driver_records import CodeChange
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.endings import superseded
 
 LONGEST = 250

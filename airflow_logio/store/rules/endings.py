@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from airflow_logio.errors import OtherRunUnfinished, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import GroupRef, Run, RunSpec, Supervision, senders_of
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run, RunSpec, Supervision, senders_of
 
 
 @dataclass(frozen=True, slots=True)

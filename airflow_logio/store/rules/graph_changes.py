@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from airflow_logio.errors import IncompatibleRun
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 
 MOST_CHANGES = 5
 LONGEST_VALUE = 80

@@ -17,7 +17,7 @@ from airflow_logio.protocol.states import (
     allowed_from,
 )
 from airflow_logio.protocol.values import unstorable
-from airflow_logio.store.records import ReplicatedShape, Run, RunSpec
+from airflow_logio.store.records.run_records import ReplicatedShape, Run, RunSpec
 from airflow_logio.store.rules.endings import superseded
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import unstorable
-from airflow_logio.store.records import RunSpec
+from airflow_logio.store.records.run_records import RunSpec
 
 
 def encode_spec(spec: RunSpec) -> str:

@@ -7,8 +7,8 @@ from dataclasses import fields
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_logio.store.address_port import AddressBook, DirectAddress
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.port.unfenced_port import AddressBook, DirectAddress
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import inserting, reading, writing
 

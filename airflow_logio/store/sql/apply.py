@@ -15,7 +15,8 @@ from sqlalchemy.engine import Connection
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.values import Port, Status, storable
-from airflow_logio.store.records import Collected, GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk_rows import insert_rows
 from airflow_logio.store.sql.commit_statements import assign, conclude, listed, store_state

@@ -12,8 +12,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import Fenced
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.load_records import Load
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef, Load
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import inserting, now
 from airflow_logio.store.sql.runs import known

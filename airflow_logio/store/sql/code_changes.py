@@ -11,8 +11,8 @@ from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import storable
-from airflow_logio.store.code_records import CodeChange, KeptCode
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.driver_records import CodeChange, KeptCode
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.code_rules import LONGEST, digest_of, members, number_for
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now

@@ -10,7 +10,8 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import ReadStatus, Status
-from airflow_logio.store.records import Collected, GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.channels import read_channel, write_channel
 from airflow_logio.store.sql import expiry, retention, schema, slots
 from airflow_logio.store.sql.commit_statements import end_writes

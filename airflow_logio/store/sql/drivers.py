@@ -7,7 +7,7 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.store.records import DriverRecord
+from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import reading
 

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
 from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.rules.seal import seal

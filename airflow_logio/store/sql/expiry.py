@@ -17,7 +17,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
 from airflow_logio.protocol.values import ReadStatus, Status
-from airflow_logio.store.records import Collected
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel
 from airflow_logio.store.rules.header import decode_about
 from airflow_logio.store.sql import schema

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.records import Run, RunKey, RunSpec
+from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
 from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding
 from airflow_logio.store.rules.graph_changes import check_graph
 from airflow_logio.store.rules.stored_spec import encode_spec

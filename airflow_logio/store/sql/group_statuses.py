@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.load_records import Load
-from airflow_logio.store.records import DriverIdentity, GroupStatus, LaunchRecipe
+from airflow_logio.store.records.driver_records import DriverIdentity, LaunchRecipe, Load
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known

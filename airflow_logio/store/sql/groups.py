@@ -20,7 +20,8 @@ from airflow_logio.protocol.states import (
     wish_after_claim,
 )
 from airflow_logio.protocol.values import storable
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Refused, Run, has_sources
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, Refused
+from airflow_logio.store.records.run_records import Run, has_sources
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.store.sql import scaling_requests, schema

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy.engine import URL, Engine
 
-from airflow_logio.store.port import Hearing
+from airflow_logio.store.port.watch_port import Hearing
 from airflow_logio.store.sql.failure_channel import FailureListener
 
 log = logging.getLogger(__name__)

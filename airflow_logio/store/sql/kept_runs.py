@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 
 MOST_RUNS = 256
 """Runs that are kept: a process that reads a log for weeks meets many."""

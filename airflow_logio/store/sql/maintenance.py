@@ -11,7 +11,8 @@ from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import Collected, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.endings import GroupStates, check_ended, has_ended, shared_ports
 from airflow_logio.store.sql import retention, schema, slots
 from airflow_logio.store.sql.engines import now

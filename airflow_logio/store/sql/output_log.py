@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_logio.store.output_port import KEPT_INCARNATIONS, OutputLog, OutputPart
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS, OutputLog, OutputPart
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import inserting, now, reading, writing
 

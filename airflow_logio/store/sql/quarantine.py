@@ -13,8 +13,8 @@ from airflow_logio.protocol.reopening import Reopening, reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
-from airflow_logio.store.quarantine_records import QuarantineCount, QuarantinedInputSet, Retried
-from airflow_logio.store.records import Run, senders_of
+from airflow_logio.store.records.run_records import Run, senders_of
+from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, Retried
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.rules.seal import seal, unseal

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.store.records import Collected
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.channels import READS, STATE_CHANNEL
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.value_lists import among

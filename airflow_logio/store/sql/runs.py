@@ -15,7 +15,8 @@ from sqlalchemy.engine import Connection
 from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import CONCLUDED, RunState
 from airflow_logio.protocol.values import Port, storable
-from airflow_logio.store.records import PortProgress, Run, RunSpec, UnderWay
+from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.records.status_records import PortProgress, UnderWay
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now

@@ -11,7 +11,8 @@ from sqlalchemy.engine import Connection
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.states import OPEN_SCALING, RunState, ScalingState
 from airflow_logio.protocol.values import storable
-from airflow_logio.store.records import Run, ScalingRequest
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.store.rules import scaling_rules
 from airflow_logio.store.rules.scaling_rules import came_from, check_name, check_request, shape_of, superseded_by
 from airflow_logio.store.sql import schema

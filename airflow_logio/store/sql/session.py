@@ -18,13 +18,14 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status, storable
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.records import Collected, FenceRow, GroupRef
+from airflow_logio.store.port.session_port import Fetched, GroupSession
+from airflow_logio.store.records.driver_records import FenceRow, GroupRef
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
 from airflow_logio.store.rules.endings import stopped
 from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.seal import unseal
-from airflow_logio.store.session_port import Fetched, GroupSession
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
 from airflow_logio.store.sql.bulk_reads import rows_of

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.protocol.states import RunState
-from airflow_logio.store.records import GroupStatus, Run, RunSight
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, RunSight
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.group_statuses import status_query, statuses_of
 from airflow_logio.store.sql.kept_runs import KeptRuns

@@ -15,7 +15,8 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.errors import ReplicaBusy, UnknownRun
 from airflow_logio.protocol.replicas import Placement
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.scaling_rules import Rescaling, check_going_on, check_states, plan
 from airflow_logio.store.sql import groups, scaling_requests, schema, slots
 from airflow_logio.store.sql.engines import LockTimeout, translated

@@ -11,7 +11,8 @@ from sqlalchemy.engine import Connection
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.replicas import Slot, SlotsSight, balanced, replicated_group, slot_of
 from airflow_logio.protocol.values import Status
-from airflow_logio.store.records import GroupRef, Run, RunSpec
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run, RunSpec
 from airflow_logio.store.rules.scaling_rules import has_left, slots_sight
 from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema

@@ -14,35 +14,36 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
-from airflow_logio.store.address_port import AddressBook
-from airflow_logio.store.code_records import CodeChange, KeptCode
-from airflow_logio.store.lineage_port import LineageLog
-from airflow_logio.store.load_records import Load
-from airflow_logio.store.output_port import OutputLog
-from airflow_logio.store.port import Hearing, LogStore
-from airflow_logio.store.quarantine_records import QuarantinedInputSet, Retried
-from airflow_logio.store.records import (
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.port.lineage_port import LineageLog
+from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.store.port.unfenced_port import AddressBook, OutputLog
+from airflow_logio.store.port.watch_port import Hearing
+from airflow_logio.store.records.driver_records import (
     Claim,
-    Collected,
+    CodeChange,
     DriverIdentity,
     DriverRecord,
     GroupRef,
-    GroupStatus,
+    KeptCode,
     LaunchRecipe,
-    PortProgress,
+    Load,
     Refused,
-    Run,
+)
+from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.records.status_records import (
+    GroupStatus,
+    PortProgress,
     RunFigures,
     RunSight,
-    RunSpec,
     ScalingRequest,
     SupervisorNote,
     SupervisorRecord,
     UnderWay,
 )
+from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.scaling_rules import Rescaling, shape_of
-from airflow_logio.store.session_port import GroupSession
 from airflow_logio.store.sql import (
     backends,
     beats,
@@ -66,14 +67,7 @@ from airflow_logio.store.sql import (
 )
 from airflow_logio.store.sql.address_book import SqlAddressBook
 from airflow_logio.store.sql.beat_check import BeatCheck
-from airflow_logio.store.sql.engines import (
-    LockTimeout,
-    TransactionConflict,
-    beat_engine,
-    log_engine,
-    reading,
-    writing,
-)
+from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, beat_engine, log_engine, reading, writing
 from airflow_logio.store.sql.kept_runs import KeptRuns
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
 from airflow_logio.store.sql.output_log import SqlOutputLog

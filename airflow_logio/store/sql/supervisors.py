@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.store.records import LaunchRecipe, SupervisorNote, SupervisorRecord
+from airflow_logio.store.records.driver_records import LaunchRecipe
+from airflow_logio.store.records.status_records import SupervisorNote, SupervisorRecord
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import inserting, now
 

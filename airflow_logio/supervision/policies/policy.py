@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.store.load_records import Load
+from airflow_logio.store.records.driver_records import Load
 
 AT_REST = 0.95
 """Share of its time for which a replica waits that has nothing to do."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from airflow_logio.errors import LogInconsistent, LogioError
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.payloads.manifests import is_manifest
 from airflow_logio.systems.payloads.payload_store import Payloads

@@ -12,7 +12,9 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Kind, ReadStatus, Status
-from airflow_logio.store.records import Collected, GroupRef, PortProgress
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.status_records import PortProgress
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
 from airflow_logio.store.rules.header import encode_header
 from airflow_logio.testing.memory_log import retention, slots

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.lineage_port import Delivered, LineageLog, StoredBody
-from airflow_logio.store.records import Run
+from airflow_logio.store.port.lineage_port import Delivered, LineageLog, StoredBody
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import Header, read_header
 from airflow_logio.store.rules.payload_references import size_of_payload

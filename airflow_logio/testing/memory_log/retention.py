@@ -13,7 +13,8 @@ from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import ReadStatus, Status
-from airflow_logio.store.records import Collected, Run
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.channels import READS, STATE_CHANNEL, read_channel
 from airflow_logio.store.rules.endings import check_ended, has_ended, shared_ports
 from airflow_logio.store.rules.header import decode_about

@@ -15,9 +15,9 @@ from airflow_logio.protocol.reopening import reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Status
-from airflow_logio.store.code_records import CodeChange, KeptCode
-from airflow_logio.store.quarantine_records import QuarantineCount, QuarantinedInputSet, Retried
-from airflow_logio.store.records import FenceRow, Run, RunKey, RunSpec, senders_of
+from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
+from airflow_logio.store.records.run_records import Run, RunKey, RunSpec, senders_of
+from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, Retried
 from airflow_logio.store.rules.code_rules import LONGEST, digest_of, members, number_for
 from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding, superseded
 from airflow_logio.store.rules.graph_changes import check_graph

@@ -9,7 +9,9 @@ from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight, balanced, replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
 from airflow_logio.protocol.values import Status, storable
-from airflow_logio.store.records import GroupRef, Run, RunSpec, ScalingRequest
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.store.rules.scaling_rules import (
     came_from,
     check_going_on,

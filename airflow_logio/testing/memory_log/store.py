@@ -14,35 +14,35 @@ import msgspec
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
-from airflow_logio.store.address_port import AddressBook, DirectAddress
-from airflow_logio.store.code_records import CodeChange, KeptCode
-from airflow_logio.store.lineage_port import LineageLog
-from airflow_logio.store.load_records import Load
-from airflow_logio.store.output_port import KEPT_INCARNATIONS, OutputLog, OutputPart
-from airflow_logio.store.port import Hearing, LogStore
-from airflow_logio.store.quarantine_records import QuarantinedInputSet, Retried
-from airflow_logio.store.records import (
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.port.lineage_port import LineageLog
+from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS, AddressBook, DirectAddress, OutputLog, OutputPart
+from airflow_logio.store.port.watch_port import Hearing
+from airflow_logio.store.records.driver_records import (
     Claim,
-    Collected,
+    CodeChange,
     DriverIdentity,
     DriverRecord,
     GroupRef,
-    GroupStatus,
+    KeptCode,
     LaunchRecipe,
-    PortProgress,
+    Load,
     Refused,
-    Run,
+)
+from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
+from airflow_logio.store.records.status_records import (
+    GroupStatus,
+    PortProgress,
     RunFigures,
-    RunKey,
     RunSight,
-    RunSpec,
     ScalingRequest,
     SupervisorNote,
     SupervisorRecord,
     UnderWay,
 )
+from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.store.session_port import GroupSession
 from airflow_logio.testing.memory_log import groups, retention, runs, slots
 from airflow_logio.testing.memory_log.lineage_log import MemoryLineageLog
 from airflow_logio.testing.memory_log.session import MemoryGroupSession

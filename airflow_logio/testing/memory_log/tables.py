@@ -18,20 +18,10 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
-from airflow_logio.store.address_port import DirectAddress
-from airflow_logio.store.code_records import CodeChange
-from airflow_logio.store.load_records import Load
-from airflow_logio.store.output_port import OutputPart
-from airflow_logio.store.records import (
-    DriverIdentity,
-    FenceRow,
-    LaunchRecipe,
-    PortProgress,
-    Run,
-    RunKey,
-    RunSpec,
-    ScalingRequest,
-)
+from airflow_logio.store.port.unfenced_port import DirectAddress, OutputPart
+from airflow_logio.store.records.driver_records import CodeChange, DriverIdentity, FenceRow, LaunchRecipe, Load
+from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
+from airflow_logio.store.records.status_records import PortProgress, ScalingRequest
 
 K = TypeVar("K")
 V = TypeVar("V")

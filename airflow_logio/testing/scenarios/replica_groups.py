@@ -15,7 +15,7 @@ from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output
 from airflow_logio.protocol.replicas import replica_name, slot_operator
 from airflow_logio.protocol.values import Event
-from airflow_logio.store.records import ReplicatedShape
+from airflow_logio.store.records.run_records import ReplicatedShape
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.collapsed import Collapsed
 from airflow_logio.testing.simulator.external_systems import ExternalSystem

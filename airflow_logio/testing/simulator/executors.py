@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from airflow_logio.errors import LogioError, ProtocolViolation
 from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, ScalingRequest
+from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.requests import Stage, is_due, look_after, next_step
 from airflow_logio.testing.simulator.questions import Paused, Questions
 from airflow_logio.testing.simulator.violation import Violation

@@ -10,7 +10,7 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.protocol.effects import Effect
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import ReplicatedShape
+from airflow_logio.store.records.run_records import ReplicatedShape
 from airflow_logio.testing.simulator.codec import Codec, PlainCodec
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_logio.errors import ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import Placement
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import Claim, GroupRef, LaunchRecipe, ReplicatedShape, ScalingRequest
+from airflow_logio.store.records.driver_records import Claim, GroupRef, LaunchRecipe
+from airflow_logio.store.records.run_records import ReplicatedShape
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.testing.simulator.executors import WHOLE, Executor, Work
 from airflow_logio.testing.simulator.plan import GroupPlan
 from airflow_logio.testing.simulator.questions import Paused

@@ -13,20 +13,10 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.quarantine_records import Retried
-from airflow_logio.store.records import (
-    Claim,
-    Collected,
-    DriverIdentity,
-    FenceRow,
-    GroupRef,
-    GroupStatus,
-    LaunchRecipe,
-    Run,
-    RunSight,
-    RunSpec,
-    ScalingRequest,
-)
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, FenceRow, GroupRef, LaunchRecipe
+from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
+from airflow_logio.store.records.upkeep_records import Collected, Retried
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from airflow_logio.testing.simulator.log_port import Session

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from airflow_logio.protocol.effects import ExpireLineage, Kept, SweepShared
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import OperatorShape
+from airflow_logio.store.records.run_records import OperatorShape
 from airflow_logio.testing.simulator.plan import GroupPlan, Scenario, Sweep
 
 

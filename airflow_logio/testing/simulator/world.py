@@ -11,7 +11,9 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import Claim, Collected, GroupRef, RunKey, RunSpec
+from airflow_logio.store.records.driver_records import Claim, GroupRef
+from airflow_logio.store.records.run_records import RunKey, RunSpec
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.testing.simulator.data.lake_store import Lake
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver

@@ -32,7 +32,7 @@ from airflow_logio.dataflow import (
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.driver.mailbox import Bound, Mailbox
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.bench.paper.processes import feeding, processes
 from tests.bench.pipelines.paper_use_cases import COLUMNS, TABLE, paper
 from tests.support.waiting import eventually

@@ -9,7 +9,7 @@ from airflow_logio.lineage.lineage_records import records
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.storm import outlets
 from tests.support.storm.oracle import Made, Record, SourceEvent, records_of, results, spread_out

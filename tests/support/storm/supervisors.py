@@ -19,7 +19,7 @@ from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.status.run_summary import Outcome
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.supervision.local_run import LocalRun
 from tests.support import impatient

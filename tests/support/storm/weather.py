@@ -20,7 +20,7 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.errors import LogUnavailable, ProtocolViolation
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.supervision.stop_run import StopMode, StopRun
 from tests.support.crash_sites import IN_LAKES, IN_STAGINGS

@@ -24,7 +24,8 @@ from airflow_logio.launch.launcher import Launched, Launcher
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, Run
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef
+from airflow_logio.store.records.run_records import Run
 
 HOUR = 3_600_000_000
 DAG_ID, RUN_ID = "logio_sales", "manual__2026-11-21"

@@ -25,7 +25,7 @@ from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.ready_dags import build_assets_dag
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from tests.support.logs import Driver, sent, start_driver
 from tests.unit.airflow.support import DAG_ID, RUN_ID, context, run_started
 from tests.unit.airflow.test_pipeline_group import tiny

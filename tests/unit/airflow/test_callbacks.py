@@ -19,7 +19,8 @@ from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.triggers import log_poller
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from tests.support.logs import finish

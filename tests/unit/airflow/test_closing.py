@@ -18,7 +18,7 @@ from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from tests.support.logs import SOMEBODY, sent, start_driver
 from tests.unit.airflow.support import context, write_transactions
 

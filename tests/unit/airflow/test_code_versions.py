@@ -17,7 +17,8 @@ from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.deployments import Deployments

@@ -39,7 +39,7 @@ from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.launches import connection_urls
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from tests.support.airflow_connections import connection
 
 HOSTILE = ["p@ss:w/ord%", "a b+c?d=e&f", "100%40pct", "ünïcode€", "[::1]/x", "'; DROP TABLE run; --"]

@@ -18,7 +18,8 @@ from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
 from tests.support.logs import SOMEBODY
 from tests.unit.airflow.support import RUN_ID, FakeLauncher, context, write_transactions
 

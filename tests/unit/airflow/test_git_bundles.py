@@ -22,7 +22,7 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.findings import FailureFinder
 from tests.support.airflow_connections import connection
 from tests.support.deployments import Deployments

@@ -30,7 +30,9 @@ from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, KilledTask, Run
+from airflow_logio.store.records.driver_records import KilledTask
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision import killed_task as killed_tasks
 from airflow_logio.supervision.findings import FailureFinder
 from airflow_logio.supervision.policies import DS2

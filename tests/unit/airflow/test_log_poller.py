@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from airflow_logio.launch import processes
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import GroupRef, LaunchRecipe, Run, Supervision
+from airflow_logio.store.records.driver_records import GroupRef, LaunchRecipe
+from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers import log_poller
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger

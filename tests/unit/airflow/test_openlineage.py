@@ -33,7 +33,8 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import LaunchRecipe, Run
+from airflow_logio.store.records.driver_records import LaunchRecipe
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.airflow_connections import connection
 from tests.support.logs import Driver, replace_driver, sent, start_driver

@@ -20,9 +20,10 @@ from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.store.output_port import KEPT_INCARNATIONS
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupStatus, Run
+from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from pipelines.sales import sales
 from tests.support.airflow_connections import connection
 from tests.support.distributions import install

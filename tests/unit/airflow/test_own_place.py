@@ -24,7 +24,9 @@ from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus, KilledTask, Run
+from airflow_logio.store.records.driver_records import GroupRef, KilledTask
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.findings import FailureFinder
 from airflow_logio.supervision.killed_task import Meaning, note_killed, resolve_kill
 from airflow_logio.triggers.group import LogioGroupTrigger

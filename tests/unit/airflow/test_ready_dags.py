@@ -16,15 +16,10 @@ import logio_fresh
 import logio_recovery
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators.fresh_run import LogioFreshRunOperator
-from airflow_logio.ready_dags import (
-    build_controller_dag,
-    build_fresh_dag,
-    build_recovery_dag,
-    run_in_words,
-)
+from airflow_logio.ready_dags import build_controller_dag, build_fresh_dag, build_recovery_dag, run_in_words
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.policies import DS2, Schedule
 from tests.unit.airflow.support import run_started
 

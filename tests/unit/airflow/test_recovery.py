@@ -24,7 +24,9 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from tests.support.airflow_connections import connection

@@ -30,7 +30,9 @@ from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus, KilledTask, Run
+from airflow_logio.store.records.driver_records import GroupRef, KilledTask
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision import presence
 from airflow_logio.supervision.findings import DueScaling, FailureFinder
 from airflow_logio.supervision.killed_task import note_killed

@@ -16,9 +16,9 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.operators.scaling_controller import LogioScalingController
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.states import GroupState, ScalingState
-from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import LaunchRecipe, Run
+from airflow_logio.store.records.driver_records import LaunchRecipe, Load
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.policies import DS2, Policy, Schedule
 from logio_controller import dag
 from pipelines.sales_scaled import sales_scaled

@@ -27,7 +27,8 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
 from tests.support.logs import finish
 from tests.unit.airflow.support import FakeLauncher, context, register, write_transactions
 

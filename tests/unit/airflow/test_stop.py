@@ -19,7 +19,8 @@ from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.stop import LogioStopTrigger
 from pipelines.sales import sales

@@ -22,9 +22,9 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch import bundle, processes
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.load_records import Load, SparkApplication
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run, Supervision
+from airflow_logio.store.records.driver_records import GroupRef, Load, SparkApplication
+from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.supervision import halt as halting
 from airflow_logio.supervision import presence

@@ -19,7 +19,7 @@ from airflow_logio.launch import start_run as run_specs
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import RunSpec
+from airflow_logio.store.records.run_records import RunSpec
 from tests.support.logs import start_driver
 
 PRICES = Path(__file__).parents[2] / "support" / "bundle" / "prices.py"

@@ -14,7 +14,7 @@ from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from tests.support.grocery import write_slice
 from tests.support.logs import SOMEBODY, finish
 

@@ -17,7 +17,7 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.status import run_condition
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from tests.support.grocery import write_slice
 from tests.support.logs import SOMEBODY
 

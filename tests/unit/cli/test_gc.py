@@ -22,7 +22,7 @@ from airflow_logio.launch.launcher import LocalProcessLauncher
 from airflow_logio.launch.processes import own_identity
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, payload_root
 from airflow_logio.systems.staging_tables import StagingTables

@@ -21,7 +21,8 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.report import Reporter
 from airflow_logio.status import run_condition
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverIdentity, GroupRef, LaunchRecipe, Run, Supervision
+from airflow_logio.store.records.driver_records import DriverIdentity, GroupRef, LaunchRecipe
+from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.supervision.lost_drivers import find_lost
 from tests.support.logs import SOMEBODY, start_driver
 from tests.unit.cli.test_fresh import Logio, logio, start, store

@@ -24,7 +24,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, GroupRef
+from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.supervision.local_run import LocalRun
 from tests.support.grocery import write_slice
 from tests.support.waiting import eventually

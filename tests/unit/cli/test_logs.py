@@ -15,7 +15,8 @@ from airflow_logio.cli.app import main
 from airflow_logio.launch.processes import boot_id, this_host
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import DriverIdentity, GroupRef, Run
+from airflow_logio.store.records.driver_records import DriverIdentity, GroupRef
+from airflow_logio.store.records.run_records import Run
 from tests.support.logs import spec
 from tests.support.waiting import eventually
 

@@ -15,7 +15,7 @@ from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.status import run_condition
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from tests.support.logs import SOMEBODY
 from tests.unit.cli.test_fresh import SALES, Logio, logio, start, store
 

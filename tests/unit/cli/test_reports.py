@@ -17,8 +17,9 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.quarantine_records import QuarantinedInputSet
-from airflow_logio.store.records import PortProgress, ReplicatedShape
+from airflow_logio.store.records.run_records import ReplicatedShape
+from airflow_logio.store.records.status_records import PortProgress
+from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 from tests.support.two_groups import TwoGroups
 
 Ended = Callable[..., RunSummary]

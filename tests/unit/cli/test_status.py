@@ -26,8 +26,8 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.store import open_store
-from airflow_logio.store.load_records import Load, Standby
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.driver_records import Load, Standby
 from tests.support.logs import replace_driver
 from tests.support.postgres import PostgresServer
 from tests.support.two_groups import TwoGroups

@@ -19,10 +19,10 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.as_json import document
 from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.store import open_store
-from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.quarantine_records import QuarantinedInputSet
-from airflow_logio.store.records import OperatorShape, RunSpec
+from airflow_logio.store.records.driver_records import Load
+from airflow_logio.store.records.run_records import OperatorShape, RunSpec
+from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 from tests.support.logs import Driver, start_driver
 from tests.support.replicated import GROUP, A, B, launch, replicated_spec
 

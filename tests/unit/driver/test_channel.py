@@ -18,7 +18,7 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.ports import PortOrder
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.store.session_port import Fetched
+from airflow_logio.store.port.session_port import Fetched
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.payloads.bodies import Bodies
 from airflow_logio.testing.memory_log import MemoryLogStore

@@ -34,7 +34,7 @@ from airflow_logio.protocol.commit_queue import HandOver
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.protocol.write_queue import Applied
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.testing.memory_log import MemoryLogStore

@@ -15,7 +15,7 @@ from airflow_logio.driver.sweeps import Sweep, sweeps_of
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.values import Event, Port, Status
-from airflow_logio.store.records import Collected
+from airflow_logio.store.records.upkeep_records import Collected
 from tests.support.waiting import eventually
 
 MANY = fx.MarkDone("op", "A", timing.COLLECT_ROWS)

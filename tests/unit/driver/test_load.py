@@ -8,7 +8,7 @@ import pytest
 
 from airflow_logio.driver.load import Doing, LoadMeter
 from airflow_logio.driver.mailbox import Bound, Mailbox
-from airflow_logio.store.load_records import Load
+from airflow_logio.store.records.driver_records import Load
 from tests.support.waiting import eventually
 
 

@@ -19,7 +19,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import ReplicatedShape, Run
+from airflow_logio.store.records.run_records import ReplicatedShape, Run
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.testing import ScriptedSource

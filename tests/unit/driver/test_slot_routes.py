@@ -13,7 +13,7 @@ from airflow_logio.driver.slot_routes import SlotRoutes
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 
 SLOTS = 4
 BOUND = 10

@@ -20,7 +20,8 @@ from airflow_logio.protocol.context import ClosedInputSets, Context, decode_stat
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.values import Kind
-from airflow_logio.store.records import Claim, RunSpec
+from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.run_records import RunSpec
 from airflow_logio.store.rules.header import decode_header, encode_header
 from airflow_logio.store.rules.stored_spec import encode_spec
 from airflow_logio.store.sql.runs import to_run

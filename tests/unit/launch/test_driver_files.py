@@ -16,7 +16,7 @@ from airflow_logio.driver.log_rotation import KEPT_BYTES, LogRotation
 from airflow_logio.launch import driver_files, private_files
 from airflow_logio.launch.driver_log import LogReader, older, tail
 from airflow_logio.launch.processes import APPLICATION
-from airflow_logio.store.records import DriverRecord
+from airflow_logio.store.records.driver_records import DriverRecord
 from tests.store.small_disk import small_folder
 
 PRINTER = """

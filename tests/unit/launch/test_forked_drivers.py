@@ -19,7 +19,7 @@ import pytest
 from airflow_logio.launch import forked_drivers, leftovers
 from airflow_logio.launch.forked_drivers import PROGRAM, ForkServer
 from airflow_logio.launch.processes import APPLICATION, identity_of
-from airflow_logio.store.records import DriverIdentity
+from airflow_logio.store.records.driver_records import DriverIdentity
 from tests.support.running import has_ended
 from tests.support.waiting import eventually
 

@@ -24,7 +24,8 @@ from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, Loc
 from airflow_logio.launch.leftovers import processes_under
 from airflow_logio.launch.private_files import KEYTAB_NAME
 from airflow_logio.launch.spark_submit import SparkSettings
-from airflow_logio.store.records import Claim, GroupRef, Run
+from airflow_logio.store.records.driver_records import Claim, GroupRef
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.testing.memory_log.store import MemoryLogStore
 from tests.support.deployments import Deployments
 from tests.support.logs import spec

@@ -16,8 +16,8 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.launch.driver_log import TAIL_BYTES
 from airflow_logio.launch.output_parts import BYTES_PER_SECOND, KEPT_BYTES, LONGEST_LINE, OutputParts, add_rest
 from airflow_logio.launch.redaction import Redaction
-from airflow_logio.store.output_port import OutputLog
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.port.unfenced_port import OutputLog
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.testing.memory_log.store import MemoryLogStore
 
 REF = GroupRef(1, "g", 2)

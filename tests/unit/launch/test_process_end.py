@@ -13,7 +13,7 @@ import pytest
 
 from airflow_logio.launch import process_end, processes
 from airflow_logio.launch.process_end import wait_for_end
-from airflow_logio.store.records import DriverIdentity
+from airflow_logio.store.records.driver_records import DriverIdentity
 
 PATIENCE = 60.0
 

@@ -21,7 +21,7 @@ from airflow_logio.launch import driver_process, spark_connect, spark_submit
 from airflow_logio.launch.driver_config import DriverConfig, take
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.spark.determinism import FRAMES_SAFETY
-from airflow_logio.store.records import Claim
+from airflow_logio.store.records.driver_records import Claim
 
 ELSEWHERE = SparkSettings(master="sc://spark.example.com:15002", token="secret")
 SHARED = SparkSettings(connect=True)

@@ -22,7 +22,7 @@ from airflow_logio.protocol.logic import Emit, OperatorSpec, Output, Read, Write
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.lineage.result import EventNode, Lineage, ReadNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run, ScopeShape
+from airflow_logio.store.records.run_records import OperatorShape, Run, ScopeShape
 from tests.support.logics import serialized
 from tests.support.logs import Driver, spec, start_driver
 

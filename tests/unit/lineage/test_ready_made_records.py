@@ -14,17 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_logio.dataflow import (
-    Count,
-    EveryEvents,
-    Pipeline,
-    TableRead,
-    Tumbling,
-    filtered,
-    joined,
-    selected,
-    summed,
-)
+from airflow_logio.dataflow import Count, EveryEvents, Pipeline, TableRead, Tumbling, filtered, joined, selected, summed
 from airflow_logio.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.spark_session import SparkSessions
@@ -36,7 +26,7 @@ from airflow_logio.lineage.why_not import why_not
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run, ScopeShape
+from airflow_logio.store.records.run_records import Run, ScopeShape
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.testing import ScriptedSource

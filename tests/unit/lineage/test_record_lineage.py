@@ -23,7 +23,7 @@ from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.result import ReadNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run, ScopeShape
+from airflow_logio.store.records.run_records import OperatorShape, Run, ScopeShape
 from airflow_logio.systems.arrow import encode
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import spec, start_driver

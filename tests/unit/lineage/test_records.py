@@ -26,7 +26,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.lineage.result import InputSetNode, Lineage
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run, ScopeShape
+from airflow_logio.store.records.run_records import OperatorShape, Run, ScopeShape
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
 from airflow_logio.systems.arrow import decode, encode

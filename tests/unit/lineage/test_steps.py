@@ -11,7 +11,7 @@ from airflow_logio.errors import LineageUnknown
 from airflow_logio.store.lineage.queries import backward, forward, step
 from airflow_logio.store.lineage.result import Direction, EventNode, Lineage
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import ReplicatedShape
+from airflow_logio.store.records.run_records import ReplicatedShape
 from tests.unit.lineage.flows import Flow, Op
 from tests.unit.lineage.test_authored import SLOTS, replicated
 

@@ -16,7 +16,8 @@ from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.store.lineage.queries import step
 from airflow_logio.store.lineage.result import Direction, InputSetNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, OperatorShape, ReplicatedShape, ScopeShape
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import OperatorShape, ReplicatedShape, ScopeShape
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.garbage import expiry
 from tests.support.logs import spec, start_driver

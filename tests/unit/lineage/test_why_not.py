@@ -30,9 +30,9 @@ from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status
 from airflow_logio.run_report.why_not_text import searched_said, why_not_lines
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.result import EventNode
-from airflow_logio.store.lineage_port import Delivered
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run, ScopeShape
+from airflow_logio.store.port.lineage_port import Delivered
+from airflow_logio.store.records.run_records import OperatorShape, Run, ScopeShape
 from airflow_logio.systems.arrow import encode
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import spec, start_driver

@@ -21,7 +21,7 @@ from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
 from airflow_logio.store import open_store
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, ReplicatedShape, Run, ScopeShape
+from airflow_logio.store.records.run_records import OperatorShape, ReplicatedShape, Run, ScopeShape
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.store import SqlLogStore

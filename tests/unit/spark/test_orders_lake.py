@@ -15,7 +15,7 @@ from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.launch import bundle
 from airflow_logio.launch.start_run import operator_shapes
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.testing.memory_log import MemoryLogStore

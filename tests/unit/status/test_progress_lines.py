@@ -7,7 +7,7 @@ from msgspec import structs
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.progress_lines import ProgressLines, progress_line
 from airflow_logio.status.snapshot import Amount, GroupView
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records.status_records import GroupStatus
 
 STATUS = GroupStatus(
     "hourly", GroupState.RUNNING, GroupState.RUNNING, 2, 9, 0.0, True, 1, None, 0.0, rss_bytes=312 << 20, commits=56

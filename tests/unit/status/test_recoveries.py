@@ -7,7 +7,7 @@ from msgspec import structs
 
 from airflow_logio.status.recoveries import RecoveryNews, recoveries
 from airflow_logio.store import open_store
-from airflow_logio.store.records import DriverRecord
+from airflow_logio.store.records.driver_records import DriverRecord
 from tests.support.two_groups import TwoGroups
 
 FIRST = DriverRecord(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.spark_ui import SparkUi
-from airflow_logio.store.load_records import Load, SparkApplication
-from airflow_logio.store.records import GroupStatus
+from airflow_logio.store.records.driver_records import Load, SparkApplication
+from airflow_logio.store.records.status_records import GroupStatus
 
 HISTORY = "http://history:18080/"
 UI = "http://driver:4040"

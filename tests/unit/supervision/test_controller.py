@@ -9,9 +9,9 @@ import pytest
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.load_records import Load
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.driver_records import Load
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.controller import Look, decide, look, observe
 from airflow_logio.supervision.policies import DS2, Change, Figures, Policy, Schedule
 from tests.support.logs import Driver

@@ -17,7 +17,8 @@ from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Status
 from airflow_logio.status.alert_figures import AlertFigures, alert_figures
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.notices import (
     QUARANTINE_SECONDS,
     Notice,

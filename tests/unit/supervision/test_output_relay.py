@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_logio.store.output_port import OutputPart
+from airflow_logio.store.port.unfenced_port import OutputPart
 from airflow_logio.supervision.output_relay import OutputRelay, beginning
 
 

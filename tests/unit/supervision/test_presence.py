@@ -10,14 +10,9 @@ import pytest
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.status.run_condition import LEFT_SECONDS as LEFT_ALONE_SECONDS
 from airflow_logio.status.run_condition import MISSING_SECONDS
-from airflow_logio.store.records import Run, Supervision, SupervisorRecord
-from airflow_logio.supervision.presence import (
-    ASK_SECONDS,
-    LEFT_SECONDS,
-    WARN_SECONDS,
-    SupervisionWatch,
-    missing,
-)
+from airflow_logio.store.records.run_records import Run, Supervision
+from airflow_logio.store.records.status_records import SupervisorRecord
+from airflow_logio.supervision.presence import ASK_SECONDS, LEFT_SECONDS, WARN_SECONDS, SupervisionWatch, missing
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import spec
 

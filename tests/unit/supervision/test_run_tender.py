@@ -14,8 +14,9 @@ from airflow_logio.launch.leftovers import local_drivers
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.address_port import LINGER_SECONDS
-from airflow_logio.store.records import GroupRef, Run, RunKey, Supervision
+from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run, RunKey, Supervision
 from airflow_logio.supervision.run_tender import AGAIN_SECONDS, NOTE_SECONDS, Round, RunTender
 from airflow_logio.supervision.void_drivers import VoidDriverEnder
 from airflow_logio.testing.memory_log import MemoryLogStore

@@ -26,9 +26,9 @@ from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.load_records import Load, Standby
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Claim, DriverIdentity, GroupRef, GroupStatus
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, Load, Standby
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision import group_watch
 from airflow_logio.supervision.end_drivers import DriverEnder
 from airflow_logio.supervision.group_watch import GroupWatcher

@@ -24,7 +24,8 @@ from airflow_logio.protocol.liveness import Lease, LeaseObserver, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef, GroupStatus
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.end_drivers import DriverEnder
 from airflow_logio.supervision.group_watch import GroupWatcher, Observation
 from airflow_logio.supervision.tend import recover_if_dead

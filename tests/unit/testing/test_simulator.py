@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import ScalingState
-from airflow_logio.store.records import ScalingRequest
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.store.sql.engines import log_engine
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.memory_log.tables import Tables

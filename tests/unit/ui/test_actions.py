@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from airflow_logio.errors import LogInconsistent, NotPermitted
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Supervision
+from airflow_logio.store.records.run_records import Supervision
 from airflow_logio.supervision.stop_run import StopRun
 from airflow_logio.ui import run_actions
 from airflow_logio.ui.alone import alone_app

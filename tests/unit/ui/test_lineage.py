@@ -16,7 +16,7 @@ from airflow_logio.protocol.record_rules import Dependence, Uses
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import OperatorShape, Run
+from airflow_logio.store.records.run_records import OperatorShape, Run
 from airflow_logio.systems.arrow import encode
 from airflow_logio.ui import found_events, lineage_documents, lineage_routes, record_documents, why_not_document
 from airflow_logio.ui.error_texts import HIDDEN

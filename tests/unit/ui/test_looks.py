@@ -16,7 +16,8 @@ from airflow_logio.run_report.report import Reporter
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.status.snapshot import Amount, ConnectionView, Observer
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import BacklogBound, GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.ui import run_list
 from airflow_logio.ui import shared_lists as lists_module
 from airflow_logio.ui.fullness import Fullness

@@ -14,9 +14,8 @@ from fastapi.testclient import TestClient
 from airflow_logio.errors import FailurePoint, LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
-from airflow_logio.store.load_records import Load, SparkApplication, Standby
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef, Load, SparkApplication, Standby
 from airflow_logio.systems.call_watch import CallWatch
 from airflow_logio.ui import log_source, run_list, shared_value
 from airflow_logio.ui import looks as looks_module

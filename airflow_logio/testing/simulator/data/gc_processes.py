@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision import tidying
 from airflow_logio.supervision.staging_left import drop_left
 from airflow_logio.systems.payloads import Payloads, sweep_run

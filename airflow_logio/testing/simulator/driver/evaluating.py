@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_logio.protocol import effects as fx
     from airflow_logio.protocol.group import GroupProtocol
     from airflow_logio.protocol.writes import PendingWrite
-    from airflow_logio.store.records import Collected
+    from airflow_logio.store.records.upkeep_records import Collected
     from airflow_logio.testing.simulator.data.lake_store import Lake
     from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 

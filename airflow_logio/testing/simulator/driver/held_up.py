@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_logio.driver.backlog import ASK_EVERY_SECONDS, Backlog
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 
 if TYPE_CHECKING:
     from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver

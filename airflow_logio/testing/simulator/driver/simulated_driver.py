@@ -22,7 +22,8 @@ from airflow_logio.protocol.replay import Replay
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.store.records import Claim, Collected, DriverIdentity, FenceRow
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, FenceRow
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.systems.connections import WriterIdentity
 from airflow_logio.testing.simulator.driver.evaluating import Evaluating
 from airflow_logio.testing.simulator.driver.held_up import HeldUp

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_logio.protocol.replicas import replicated_group, slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Status
-from airflow_logio.store.records import FenceRow
+from airflow_logio.store.records.driver_records import FenceRow
 from airflow_logio.testing.memory_log.tables import ABSENT, GroupKey, GroupRow, Tables
 from airflow_logio.testing.simulator.plan import GroupPlan
 from airflow_logio.testing.simulator.violation import Violation

@@ -17,7 +17,8 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.records import ReplicatedShape, ScalingRequest
+from airflow_logio.store.records.run_records import ReplicatedShape
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.store.rules.header import read_header
 from airflow_logio.testing.memory_log.tables import ABSENT, Body, Change, GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.testing.simulator.plan import GroupPlan, Logged, Read, Systems

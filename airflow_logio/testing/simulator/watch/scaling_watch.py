@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
-from airflow_logio.store.records import ReplicatedShape, ScalingRequest
+from airflow_logio.store.records.run_records import ReplicatedShape
+from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.testing.memory_log.tables import ABSENT, GroupKey, Tables
 from airflow_logio.testing.simulator.violation import Violation
 

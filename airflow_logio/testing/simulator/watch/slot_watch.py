@@ -10,7 +10,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.replicas import Slot, slot_of
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import FenceRow
+from airflow_logio.store.records.driver_records import FenceRow
 from airflow_logio.testing.memory_log.tables import ABSENT, GroupKey, GroupRow, Tables
 from airflow_logio.testing.simulator.violation import Violation
 from airflow_logio.testing.simulator.watch.contexts import ContextWatch

@@ -19,7 +19,7 @@ from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol import effects as fx
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from tests.support.logs import SOMEBODY
 

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_logio.contrib.paper_api import EventInfo, StateInfo, Stopped
 from airflow_logio.errors import ApiMisuse, ProtocolViolation
-from airflow_logio.store.records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound
 from tests.support.logs import log_rows
 from tests.unit.contrib.paper_api.support import Bench, assigned, generate, output, received, table, values
 

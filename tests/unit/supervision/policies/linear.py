@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from airflow_logio.store.load_records import Load
+from airflow_logio.store.records.driver_records import Load
 from airflow_logio.supervision.policies import Change, Decision, Figures, Policy
 
 SECONDS = 10.0

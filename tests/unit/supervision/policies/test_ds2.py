@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.store.load_records import Load
+from airflow_logio.store.records.driver_records import Load
 from airflow_logio.supervision.policies import DS2, Change, Figures
 from tests.unit.supervision.policies.linear import LinearGroup, load
 

@@ -9,7 +9,7 @@ import pytest
 from airflow_logio.protocol.commit_queue import CommitAttempt, CommitStep
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import FenceRow, GroupRef
+from airflow_logio.store.records.driver_records import FenceRow, GroupRef
 from airflow_logio.testing.memory_log.apply import apply_effects
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from airflow_logio.testing.memory_log.store import MemoryLogStore

@@ -22,7 +22,8 @@ from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.replicas import Placement, Slot, replicated_group, slot_of
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records import GroupRef, Run
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.scaling_rules import Rescaling, plan
 from airflow_logio.systems.connections import WriterIdentity
 from airflow_logio.testing.memory_log import groups, slots

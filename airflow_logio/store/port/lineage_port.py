@@ -1,4 +1,4 @@
-"""The rows that lineage queries join: a small port of the log store, answered for many keys at a time."""
+"""The rows that lineage queries join, answered for many keys at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from airflow_logio.protocol.values import Port, Status
-from airflow_logio.store.records import Run
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.header import Header
 
 LARGEST = 2**53 - 1

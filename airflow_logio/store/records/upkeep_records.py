@@ -1,8 +1,24 @@
-"""Records of Input Sets that were set aside (quarantine)."""
+"""What garbage collection has removed, and Input Sets that are set aside (quarantine)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one effect of garbage collection has done."""
+
+    rows: int = 0
+    """Rows removed."""
+    examined: int = 0
+    """Rows looked at."""
+    more: bool = False
+    """The batch was full: there may be more."""
+    after: int = 0
+    """Where a sweep resumes: behind this event_id, or at the beginning if it is 0."""
+    refs: tuple[str, ...] = ()
+    """Payloads that no row names any more. Remove them after the commit; the sweep of the run finds what is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

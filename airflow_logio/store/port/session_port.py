@@ -1,4 +1,4 @@
-"""One incarnation's access to the log, as drivers use it: its own part of the port of the log store."""
+"""One incarnation's access to the log, as its driver uses it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from airflow_logio.protocol.commit_queue import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records import Collected, FenceRow, GroupRef
+from airflow_logio.store.records.driver_records import FenceRow, GroupRef
+from airflow_logio.store.records.upkeep_records import Collected
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,130 @@
+"""Runs as the log keeps them: begun, found, finished, superseded, removed; and the code that their drivers get."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+
+from airflow_logio.protocol.states import RunState
+from airflow_logio.store.records.driver_records import CodeChange, KeptCode
+from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
+
+
+class RunLog(ABC):
+    """Begins, finds and ends runs."""
+
+    @abstractmethod
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
+        """Get the newest run of `spec.key`. If there is none, or it is superseded, create the next generation.
+
+        The log determines the generation, not `spec`. Raises `IncompatibleRun` if the run exists with another graph
+        fingerprint. With `alone`, raises `OtherRunUnfinished` instead of creating a run while another run of its
+        pipeline is unfinished. `code` is kept with a run that is created, under `spec.code_digest`; None if drivers
+        find it installed.
+        """
+
+    @abstractmethod
+    def supersede(self, run_id: int) -> bool:
+        """Give a run up for good, so that the next start of its key begins a fresh one. Its rows stay. False if it
+        already was.
+
+        Groups that are dead or new are halted with it. Raises `UnknownRun`, and `ProtocolViolation` while groups are
+        alive; the error names them.
+        """
+
+    @abstractmethod
+    def find_run(self, uid: str) -> Run:
+        """Find a run by its uid, a unique beginning of it, or its DAG run id. Raises `UnknownRun`."""
+
+    @abstractmethod
+    def list_runs(
+        self,
+        *,
+        pipeline: str | None = None,
+        dag_ids: Collection[str] | None = None,
+        dag_run_id: str | None = None,
+        state: RunState | None = None,
+        named: str | None = None,
+        limit: int = 50,
+    ) -> Sequence[Run]:
+        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, in one state, where that is given; and
+        those whose pipeline, DAG or DAG run has `named` in its name: ASCII letters in either case, others as the database
+        compares them."""
+
+    @abstractmethod
+    def finish_run(self, run_id: int) -> bool:
+        """Mark the run finished if all its groups are; False if one is not. Raises `ProtocolViolation` if superseded."""
+
+
+class CodeLog(ABC):
+    """Which code the drivers of a run get (ADR-63)."""
+
+    @abstractmethod
+    def code(self, run_id: int, number: int) -> KeptCode:
+        """The code of that number (`Claim.code`), as it was when the run was started or a person took it.
+
+        Raises `UnknownRun`, `LogInconsistent` for a number that the run does not have.
+        """
+
+    @abstractmethod
+    def take_code(
+        self, run_id: int, group: str, digest: str, fingerprint: str, *, archive: bytes | None = None, by: str
+    ) -> int:
+        """Give the next drivers of a group other code, because a person wants it; returns the number of that code.
+
+        A driver that is alive keeps the code it has: a claim takes the number that is then the group's. For a replica,
+        this is about all replicas of its group. If it is the code that the group gets already, nothing changes. `archive`
+        is kept with the run, None if the code is installed (`KeptCode`). Raises `ProtocolViolation` for a run that was
+        superseded or a group that the run does not have, `UnknownRun`.
+        """
+
+    @abstractmethod
+    def code_changes(self, run_id: int) -> Sequence[CodeChange]:
+        """What `take_code` has changed, the oldest first."""
+
+
+class UpkeepLog(ABC):
+    """Quarantined Input Sets, garbage, and the removal of ended runs."""
+
+    @abstractmethod
+    def quarantined(
+        self, run_id: int, group: str | None = None, *, limit: int | None = None
+    ) -> Sequence[QuarantinedInputSet]:
+        """Input Sets that are set aside, the oldest first; no more than `limit` of them."""
+
+    @abstractmethod
+    def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
+        """Put them back among the triggered ones, in one transaction that voids the epochs of all affected drivers.
+
+        Ends of streams behind them are taken back. Groups that had finished become halted; a person launches them.
+        """
+
+    @abstractmethod
+    def collect(self, run_id: int, limit: int) -> Collected:
+        """Collect one batch of what the finished groups of a run have left (Section 3.6). Call it again while there is
+        `more`."""
+
+    @abstractmethod
+    def garbage(self, run_id: int) -> int:
+        """The number of rows of EVENT_LOG that `collect` would remove."""
+
+    @abstractmethod
+    def removable(self, older_than_seconds: float, *, unfinished: bool = False) -> Sequence[Run]:
+        """Runs that ended at least that long ago, the oldest first, and runs whose removal was interrupted.
+
+        With `unfinished`, also runs that have been idle for that long: halted, parked or never launched.
+        """
+
+    @abstractmethod
+    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
+        """Remove one batch of an ended run's rows from all tables. Call it again while there is `more`.
+
+        With `keep_row`, the run's own row stays: `removable` finds an interrupted removal by it. It goes when everything
+        outside the log is gone.
+        Raises `ProtocolViolation` if the run has not ended, `UnknownRun`.
+        """
+
+    @abstractmethod
+    def references(self, run_id: int, prefix: str) -> Collection[str]:
+        """References into the payload store, beginning with `prefix`, that EVENT_DATA holds."""

@@ -1,0 +1,92 @@
+"""What observers ask: who supervises, how runs stand, their figures."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from airflow_logio.protocol.states import RunState
+from airflow_logio.store.records.driver_records import DriverRecord
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import (
+    GroupStatus,
+    PortProgress,
+    RunFigures,
+    RunSight,
+    SupervisorNote,
+    SupervisorRecord,
+    UnderWay,
+)
+
+
+class Hearing(ABC):
+    """One listener to the announcements of a log, until it is closed (`LogStore.listen`)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop ringing. Never blocks, and is harmless when repeated."""
+
+
+class WatchLog(ABC):
+    """Runs as supervisors and displays see them."""
+
+    def note_supervisor(self, name: str, *, pipeline: str | None = None, run_uid: str | None = None) -> None:
+        """`note_supervisors` of one."""
+        self.note_supervisors([SupervisorNote(name, pipeline, run_uid)])
+
+    @abstractmethod
+    def note_supervisors(self, notes: Sequence[SupervisorNote]) -> None:
+        """Supervisors of these names are about to look for failed groups. Of two notes of one name the last one counts."""
+
+    @abstractmethod
+    def forget_supervisor(self, name: str) -> None:
+        """The supervisor of that name looks no more. Nothing happens if there is none."""
+
+    @abstractmethod
+    def supervisors(self) -> Sequence[SupervisorRecord]:
+        """All supervisors that have looked for failed groups, the latest first."""
+
+    @abstractmethod
+    def sight(self, uids: Collection[str] | None) -> Sequence[RunSight]:
+        """The runs of these uids, whatever their state, or all that go on (None): oldest first, in one snapshot.
+
+        Uids that the log does not have are left out. One statement on PostgreSQL, however many runs are asked for; one more
+        for runs that this store sees for the first time, and one more if a run among them has replicated groups.
+        """
+
+    def unfinished(
+        self, *, pipeline: str | None = None, run_uid: str | None = None
+    ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
+        """Runs that go on, oldest first, with their groups, in one snapshot: all, of one pipeline, or this one."""
+        seen = self.sight(None if run_uid is None else [run_uid])
+        return [
+            (one.run, one.groups)
+            for one in seen
+            if one.run.state is RunState.RUNNING and pipeline in (None, one.run.spec.key.pipeline)
+        ]
+
+    @abstractmethod
+    def listen(self, ring: Callable[[], None]) -> Hearing | None:
+        """Have `ring` called when any process declares a driver dead in this log. None if this log cannot announce
+        that.
+
+        `ring` is also called when listening begins, or has begun already: the listener has to look for what was
+        announced before. Like every wake-up, this is a hint: an announcement may be lost, so listeners poll as well.
+        `ring` is called in any thread, and must neither block nor query the log. The store may be disposed of before
+        the hearing is closed. `listen` never blocks, and raises nothing if the log is unavailable.
+        """
+
+    @abstractmethod
+    def drivers(self, run_id: int) -> Sequence[DriverRecord]:
+        """Every driver that the run has had, one record per incarnation, in the order in which they were claimed."""
+
+    @abstractmethod
+    def progress(self, run_id: int) -> Sequence[PortProgress]: ...
+
+    @abstractmethod
+    def under_way(self, run_id: int) -> UnderWay:
+        """What is acknowledged or logged, and not done yet. Reads counters, not events."""
+
+    @abstractmethod
+    def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
+        """`progress`, `under_way`, `drivers`, and numbers of `quarantined`, of many runs in as many statements as of one."""

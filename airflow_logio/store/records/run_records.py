@@ -1,0 +1,182 @@
+"""A run of a pipeline: its key, what it was started with, the shape of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from airflow_logio.protocol.liveness import Lease, RecoveryBudget
+from airflow_logio.protocol.record_rules import RecordRules
+from airflow_logio.protocol.replicas import slot_of
+from airflow_logio.protocol.states import RunState
+from airflow_logio.protocol.values import Port
+
+REPLAY_SECONDS = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """The identity of a run, one execution of a pipeline. `generation` counts explicit fresh starts of one DAG run.
+
+    Only the log knows which generation is current: `LogStore.start_run` fills it in.
+    """
+
+    pipeline: str
+    dag_id: str
+    dag_run_id: str
+    generation: int = 1
+
+    def __str__(self) -> str:
+        again = f" (generation {self.generation})" if self.generation > 1 else ""
+        return f"{self.dag_run_id} of {self.pipeline}{again}"
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogBound:
+    """How many unacknowledged events one connection may have in the log before its sender waits (back-pressure)."""
+
+    events: int = 8_192
+    bytes: int = 256 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.events < 1 or self.bytes < 1:
+            raise ValueError(f"a backlog bound must allow at least one event and one byte, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorShape:
+    """One operator of a run's graph, as lineage queries, retention and displays need it: without the author's code."""
+
+    group: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Input port → its sender, ``operator.port``."""
+    outputs: tuple[str, ...] = ()
+    lineage_in: tuple[str, ...] = ()
+    lineage_out: tuple[str, ...] = ()
+    lineage_starts: tuple[str, ...] = ()
+    """The ports of `lineage_out` at which paths only start: how their events were made is not recorded."""
+    rules: RecordRules = field(default_factory=RecordRules)
+    """How its records depend on records, as its author declared it; empty in runs of earlier versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeShape:
+    """A lineage scope: output ports as ``operator.port``; `retention_seconds` is τ of Section 3.6, None for ever."""
+
+    start: str
+    target: str
+    retention_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedShape:
+    """A replicated group of a run: its operators are those of its slots, its replicas are groups of the log."""
+
+    replicas: tuple[str, ...]
+    """All replicas that the group may ever have, in order. Those that are not in use are retired."""
+    slots: int
+    initial: int
+    """The number of replicas with which a run begins."""
+    least: int = 0
+    """The least number of replicas: a request for fewer is refused."""
+
+
+class Supervision(StrEnum):
+    """What finds the failed groups of a run and recovers them (design D10)."""
+
+    PROCESS = "process"
+    """The process that started the run: `logio run`."""
+    TASK = "task"
+    """Task ``supervise`` of the run's own DAG run."""
+    DAG = "dag"
+    """A recovery DAG, which looks after many runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """Everything needed to start a run. Databases are named by connection id, never by URL."""
+
+    key: RunKey
+    pipeline_ref: str
+    """``module:attr`` of the pipeline, importable from `bundle_root`."""
+    bundle_root: str
+    groups: tuple[str, ...]
+    params: Mapping[str, Any]
+    connections: Mapping[str, str]
+    """The pipeline's connection name → connection id."""
+    graph_fingerprint: str
+    code_fingerprint: str
+    budget: RecoveryBudget = field(default_factory=RecoveryBudget)
+    lease: Lease = field(default_factory=Lease)
+    actions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Source → description of its read action, as it was when the run was started (paths made absolute there)."""
+    backlog: BacklogBound = field(default_factory=BacklogBound)
+    hold_sources: bool = False
+    """Sources wait until the drivers of all groups are ready and Spark is warm. For benchmarks."""
+    replay_seconds: float = REPLAY_SECONDS
+    """How long actions on an unavailable external system are replayed before the group is parked
+    (Algorithm 5 Step 2)."""
+    operators: Mapping[str, OperatorShape] = field(default_factory=dict)
+    """The graph, in topological order."""
+    scopes: tuple[ScopeShape, ...] = ()
+    supervision: Supervision = Supervision.PROCESS
+    """What looks for failed groups and recovers them."""
+    replicated: Mapping[str, ReplicatedShape] = field(default_factory=dict)
+    """Replicated groups by name. `groups` has their replicas; the shapes in `operators` name the replicated group."""
+    graph: Mapping[str, Any] = field(default_factory=dict)
+    """`Pipeline.describe()`, of which `graph_fingerprint` is the hash, to say what has changed; empty in runs of earlier
+    versions."""
+    code_digest: str | None = None
+    """Names the code that the run was started with (`CodeBundle`). None if an earlier version began it, which kept none."""
+    spark: Mapping[str, Any] = field(default_factory=dict)
+    """Of `logio run`: the Spark options that it was given, without secrets (`SparkOptions.to_keep`)."""
+
+    def unused_replicas(self) -> frozenset[str]:
+        """Replicas beyond those with which the run begins."""
+        return frozenset(name for shape in self.replicated.values() for name in shape.replicas[shape.initial :])
+
+    def operators_that_ended(self, unfinished: Collection[str], done: Collection[tuple[str, int]]) -> tuple[str, ...]:
+        """Operators of groups that have finished. In a replicated group, operators of slots (group, slot) that are
+        done."""
+
+        def ended(name: str, group: str) -> bool:
+            return (group, slot_of(name)) in done if group in self.replicated else group not in unfinished
+
+        return tuple(name for name, shape in self.operators.items() if ended(name, shape.group))
+
+    def slots_of(self, operators: Iterable[str]) -> dict[str, list[int]]:
+        """Replicated group → slots to which these operators belong; operators of other groups are left out."""
+        found: dict[str, set[int]] = {}
+        for name in operators:
+            group, slot = self.operators[name].group, slot_of(name)
+            if group in self.replicated and slot is not None:
+                found.setdefault(group, set()).add(slot)
+        return {group: sorted(slots) for group, slots in sorted(found.items())}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in the log. `uid` is unique across log databases; external markers carry it."""
+
+    run_id: int
+    uid: str
+    spec: RunSpec
+    state: RunState
+    created_at: float
+    ended_at: float | None = None
+
+
+def has_sources(spec: RunSpec, group: str) -> bool:
+    """Whether a group of the run has a source."""
+    return any(shape.group == group and not shape.inputs for shape in spec.operators.values())
+
+
+def senders_of(spec: RunSpec) -> dict[Port, Port]:
+    """Input port → output port, of all operators of a run."""
+    return {
+        Port(name, port): Port(*sender.split(".", 1))
+        for name, shape in spec.operators.items()
+        for port, sender in shape.inputs.items()
+    }
