@@ -87,9 +87,9 @@ class SparkArguments:
     spark_binary: str | None = None
 
     @classmethod
-    def of(cls, operator: object) -> SparkArguments:
-        """Read from the attributes of an operator, after templating."""
-        return cls(**{field.name: getattr(operator, field.name) for field in fields(cls)})
+    def among(cls, values: Mapping[str, Any]) -> SparkArguments:
+        """Those among all arguments of an operator."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     @classmethod
     def from_given(cls, given: Mapping[str, Any]) -> SparkArguments:

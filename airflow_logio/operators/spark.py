@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.launch.bundle import PipelineRef
-from airflow_logio.launch.kept_code import take_new
 from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.openlineage.running import RunningEvents
-from airflow_logio.operators._task.group_task import GroupTask, asked_by_person
-from airflow_logio.operators._task.kills import KillGuard, is_last_try, killed_task
-from airflow_logio.operators._task.launches import Launching
-from airflow_logio.operators._task.openlineage_answers import lineage_of, running_task
-from airflow_logio.operators._task.pipeline_reference import reference, resolve
-from airflow_logio.operators._task.recipes import recipe_of
-from airflow_logio.operators._task.refused_arguments import refuse
-from airflow_logio.operators._task.relay import TaskRelay
-from airflow_logio.operators._task.run_lookup import check_current, identity, opened_log, run_of
-from airflow_logio.operators._task.status_page import say_status
+from airflow_logio.launch.spark_arguments import SparkArguments
+from airflow_logio.operators._task.arguments import refuse, with_spark_attributes
+from airflow_logio.operators._task.group_task import asked_by_person
+from airflow_logio.operators._task.openlineage_answers import group_lineage
+from airflow_logio.operators._task.pipeline_reference import reference
+from airflow_logio.operators._task.segment import WorkerSegment
 from airflow_logio.operators.links import DriverLogLink, SparkUiLink
-from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
-from airflow_logio.status.spark_ui import SparkUi
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.driver_records import LaunchRecipe
-from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.own_place import give_up_place
-from airflow_logio.supervision.whole_watch import Sighting, WholeWatcher
-from airflow_logio.triggers.group import LogioGroupTrigger
-from airflow_logio.triggers.stored_link import StoredLink
+from airflow_logio.protocol.states import GroupState
 
 
+@with_spark_attributes
 class LogioSparkOperator(BaseOperator):
     """Launch a group's Spark driver, and watch the group through its incarnations until the log says that it has ended.
 
@@ -180,12 +162,12 @@ class LogioSparkOperator(BaseOperator):
         retry_delay: timedelta = timedelta(seconds=10),
         **kwargs: Any,
     ) -> None:
-        kwargs |= {
-            "post_submit_commands": post_submit_commands,
-            "durable": durable,
-        }  # named, so that default_args reach them
+        spark = SparkArguments.among(locals())
+        # Refused arguments are named above as well, so that default_args reach them.
+        kwargs |= {"post_submit_commands": post_submit_commands, "durable": durable}
         refuse(str(kwargs.get("task_id")), kwargs)
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.spark = spark
         self.pipeline = reference(pipeline)
         self.group = self.task_id.rpartition(".")[2] if group is None else group
         self.run_uid = run_uid
@@ -200,58 +182,39 @@ class LogioSparkOperator(BaseOperator):
         self.own_place = replica is not None or (_compat.has_own_place(self) if own_place is None else own_place)
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.poll_interval = status_poll_interval if poll_interval is None else poll_interval
-        self.conf = conf
-        self.deploy_mode = deploy_mode
-        self.packages = packages
-        self.exclude_packages = exclude_packages
-        self.repositories = repositories
-        self.jars = jars
-        self.files = files
-        self.archives = archives
-        self.py_files = py_files
-        self.driver_class_path = driver_class_path
-        self.driver_memory = driver_memory
-        self.executor_memory = executor_memory
-        self.executor_cores = executor_cores
-        self.num_executors = num_executors
-        self.total_executor_cores = total_executor_cores
-        self.properties_file = properties_file
-        self.yarn_queue = yarn_queue
-        self.keytab = keytab
-        self.principal = principal
-        self.proxy_user = proxy_user
-        self.use_krb5ccache = use_krb5ccache
-        self.connect = connect
-        self.name = name
-        self.env_vars = env_vars
-        self.verbose = verbose
-        self.spark_binary = spark_binary
         self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info
         self.openlineage_inject_transport_info = openlineage_inject_transport_info
-        self._guard: KillGuard | None = None
         self.spark_ui: str | None = None
         """Address of the Spark UI as this segment of the task has seen it last; None before the first look."""
+        self._segment: WorkerSegment | None = None
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """A first attempt, a retry, or the first attempt after a clear."""
-        return self._work(context, asked=asked_by_person(context["ti"], self.retries), recovers=True, relayed={})
+        asked = asked_by_person(context["ti"], self.retries)
+        return self._begin(WorkerSegment(self, context, asked=asked, recovers=True)).work()
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
-        """The trigger saw something to do. Reads from the log what it is, since it may have been done meanwhile."""
+        """The trigger saw something to do. The segment reads from the log what it is: it may have been done meanwhile."""
         cause = event.get("cause")
         if event["state"] == "error":
-            with self._place_is_given_up(context):
+            with self._begin(WorkerSegment(self, context)).place_given_up_on_failure():
                 raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
         self.log.info("Group %s, incarnation %s: %s", event["group"], event["incarnation"], cause or event["state"])
         recovers = event["state"] == GroupState.DEAD.value
-        return self._work(context, asked=False, recovers=recovers, relayed=event.get("relayed", {}))
+        return self._begin(WorkerSegment(self, context, recovers=recovers, relayed=event.get("relayed", {}))).work()
+
+    def _begin(self, segment: WorkerSegment) -> WorkerSegment:
+        self._segment = segment
+        return segment
 
     def on_kill(self) -> None:
-        """SIGTERM, or `execution_timeout`: the group halts if a person has ended the task. If that cannot be known, it keeps
-        running, and a note in the log lets the next attempt or the supervisor of the run find out."""
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.act()
+        """SIGTERM, or `execution_timeout`: the group halts if a person has ended the task.
+
+        If that cannot be known, it keeps running, and a note in the log lets the next attempt or the supervisor of the run
+        find out.
+        """
+        if self._segment is not None:
+            self._segment.kill()
 
     def make_launcher(self) -> Launcher:
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
@@ -261,218 +224,12 @@ class LogioSparkOperator(BaseOperator):
 
     def get_openlineage_facets_on_start(self) -> Any:
         """An ``OperatorLineage``: the datasets of the group, and the run facet. Each worker segment begins with one."""
-        return lineage_of(self, self.group, None) if self._reports_lineage else None
+        return group_lineage(self, None)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """As at the start, with what the log has counted."""
-        return lineage_of(self, self.group, task_instance, counts=True) if self._reports_lineage else None
+        return group_lineage(self, task_instance, counts=True)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """As at the start: another attempt counts on from here, and tells the sum."""
-        return lineage_of(self, self.group, task_instance) if self._reports_lineage else None
-
-    # --- inside ------------------------------------------------------------------------------------------------------
-
-    def _work(
-        self, context: Mapping[str, Any], *, asked: bool, recovers: bool, relayed: Mapping[str, Sequence[int]]
-    ) -> dict[str, Any]:
-        with self._place_is_given_up(context):
-            return self._launch_and_watch(context, asked=asked, recovers=recovers, relayed=relayed)
-
-    @contextmanager
-    def _place_is_given_up(self, context: Mapping[str, Any]) -> Iterator[None]:
-        """By an attempt that fails, if no other one follows."""
-        try:
-            yield
-        except Exception as error:
-            if self.own_place and (isinstance(error, AirflowFailException) or is_last_try(context["ti"])):
-                self._give_up_place(context)
-            raise
-
-    def _give_up_place(self, context: Mapping[str, Any]) -> None:
-        """No attempt follows by itself: what lives of the group has a supervisor from now on, as without a place."""
-        try:
-            with opened_log(self.logio_conn_id) as store:
-                run = self._find_run(store, context)
-                if give_up_place(store, run, self._watched(run)):
-                    self.log.warning(
-                        "Group %s gives up its place: until its task is cleared, a supervisor launches it", self.group
-                    )
-        except Exception as error:  # the task fails of something else
-            self.log.warning(
-                "Group %s keeps its place, and nothing launches it until its task is cleared: %s", self.group, error
-            )
-
-    def _find_run(self, store: LogStore, context: Mapping[str, Any]) -> Run:
-        name = "" if self.run_uid else resolve(self.pipeline)[0].name
-        return store.patience.call("finding the run", lambda: run_of(store, name, context, self.run_uid))
-
-    def _launch_and_watch(
-        self, context: Mapping[str, Any], *, asked: bool, recovers: bool, relayed: Mapping[str, Sequence[int]]
-    ) -> dict[str, Any]:
-        recipe = recipe_of(
-            self,
-            context,
-            parent_job_info=self.openlineage_inject_parent_job_info,
-            transport_info=self.openlineage_inject_transport_info,
-        )
-        recipe = replace(recipe, own_place=self.own_place)
-        interval = self.poll_interval or _compat.poll_interval()
-        with opened_log(self.logio_conn_id) as store:
-            task = self._group_task(context, store, recipe, asked)
-            relay = TaskRelay(store, task.context.run, task.watcher.members, relayed, self.log.info)
-            lineage = running_task(self, context) if self._reports_lineage else None
-            running = RunningEvents(lineage, task.context.run, self.group)
-            link = partial(self._link, StoredLink(None if self.deferrable else context["ti"]))
-            try:
-                sighting = self._until_settled(task, relay, running, interval, recovers=recovers, link=link)
-            finally:
-                running.close()
-            if sighting.state is GroupState.FINISHED:
-                return task.summary(sighting)
-            if sighting.state in WAITING:
-                task.report_alerts()  # its trigger may have seen it dead last, and this task parked it
-                say_status(self.log, store, task.context.run.uid, self.logio_conn_id)
-                raise AirflowFailException(task.failure(sighting))
-            run_uid = task.context.run.uid
-            self._hand_over(store)
-        last_try = is_last_try(context["ti"])
-        self._watch(run_uid, task.group, last_try, sighting.incarnations, relay.relayed, lineage, interval)
-
-    def _until_settled(
-        self,
-        task: GroupTask,
-        relay: TaskRelay,
-        running: RunningEvents,
-        interval: float,
-        *,
-        recovers: bool,
-        link: Callable[[str], None],
-    ) -> Sighting:
-        """Look and launch until the group has ended, or the trigger can watch it."""
-        spark_ui = SparkUi(_compat.spark_history_url())
-        while True:
-            sighting, launched = task.advance(recovers=recovers or task.is_left())
-            relay.look(sighting)
-            if sighting.state is GroupState.RETIRED:  # it sleeps, and a run that was given up wakes no one
-                check_current(task.context.store.patience.call("finding the run", task.run_now))
-            if sighting.statuses:
-                link(spark_ui.address(sighting.statuses))
-            if launched or (recovers and sighting.is_dead):
-                recovers = False  # what dies from now on has a supervisor
-                continue
-            if sighting.state is GroupState.FINISHED or (sighting.state in WAITING and not task.must_stay(sighting)):
-                return sighting
-            may_be_watched = sighting.state is not GroupState.NEW and not sighting.left_to_standby
-            if self.deferrable and may_be_watched and not task.must_stay(sighting):
-                return sighting
-            if running.is_due():
-                running.ask(task.context.store)
-            time.sleep(interval)
-
-    def _link(self, stored: StoredLink, address: str) -> None:
-        """Airflow stores links when this segment ends; a task that stays on its worker stores a new address itself."""
-        self.spark_ui = address
-        stored.lead_to(address)
-
-    def _group_task(self, context: Mapping[str, Any], store: LogStore, recipe: LaunchRecipe, asked: bool) -> GroupTask:
-        pipeline, ref = resolve(self.pipeline)
-        run = self._find_run(store, context)
-        check_current(run)
-        # From here on a kill leaves its note: this may be a later attempt, whose group lives.
-        log_url = LogioHook(self.logio_conn_id).get_url()
-        name = self._watched(run)
-        self._guard = KillGuard(log_url, run, name, killed_task(context, self.task_id, of_replica=name != self.group))
-        watcher = WholeWatcher(store, run, name)
-        launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
-        if asked and store.patience.call("looking at the group", lambda: _restarts(store, run, watcher.members)):
-            self._take_new_code(store, run, pipeline, ref, context)
-        launch = replace(launching.context(run, name, recipe, self.pipeline), own=frozenset(watcher.members))
-        self._stop_if_killed()
-        store.patience.call("noting the launch", lambda: self._note_launches(store, run, watcher.members, recipe))
-        task = GroupTask(launch, name, watcher, asked, own_place=self.own_place)
-        task.log_settings()
-        return task
-
-    def _watched(self, run: Run) -> str:
-        """The name in the log of what this task launches and watches. Raises AirflowFailException."""
-        if self.replica is None:
-            return self.group
-        shape = run.spec.replicated.get(self.group)
-        if shape is None or not 1 <= int(self.replica) <= len(shape.replicas):
-            has = "is not replicated" if shape is None else f"has replicas 1 to {len(shape.replicas)}"
-            raise AirflowFailException(f"there is no replica {self.replica} of group {self.group!r}: it {has}")
-        return shape.replicas[int(self.replica) - 1]
-
-    @property
-    def _reports_lineage(self) -> bool:
-        """Of the tasks of a group's replicas, the first one's tells OpenLineage of all of them."""
-        return self.replica in (None, 1)
-
-    def _stop_if_killed(self) -> None:
-        """The process of a killed task lives for some seconds more. What it writes would take its own note away."""
-        if self._guard is None:
-            raise AirflowException(f"the task of group {self.group!r} was killed before it launched anything")
-
-    def _take_new_code(
-        self, store: LogStore, run: Run, pipeline: Pipeline, ref: PipelineRef, context: Mapping[str, Any]
-    ) -> None:
-        """A person has cleared the task, which launches the group: with this worker's code, if the graph is the same."""
-        if pipeline.fingerprint()["graph"] != run.spec.graph_fingerprint:
-            self.log.warning("Pipeline %s has another graph here: group %s keeps its code", pipeline.name, self.group)
-            return
-        by = f"task {self.task_id} of {identity(context)[1]}, cleared by a person"
-        number = take_new(store, run, self.group, (pipeline, ref), by=by)
-        if number:
-            self.log.info("The next driver of group %s gets code %d", self.group, number)
-
-    def _note_launches(self, store: LogStore, run: Run, names: Sequence[str], recipe: LaunchRecipe) -> None:
-        """Includes replicas that are not in use: a task that scales the group launches them."""
-        for name in names:
-            store.note_launch(run.run_id, name, recipe)
-
-    def _hand_over(self, store: LogStore) -> None:
-        """A person may have ended the task meanwhile, and may until its trigger runs: Airflow need not tell either of it.
-
-        Raises AirflowFailException if that has happened.
-        """
-        guard = self._guard
-        if guard is None:  # it was killed
-            return
-        self._guard = store.patience.call("noting the deferral", lambda: guard.deferring(store))
-        if store.patience.call("asking what the task has become", lambda: guard.is_ended(store)):
-            raise AirflowFailException(f"group {self.group!r} is halted: a person has ended its task meanwhile")
-
-    def _watch(
-        self,
-        run_uid: str,
-        group: str,
-        last_try: bool,
-        incarnations: Mapping[str, int],
-        relayed: Mapping[str, Sequence[int]],
-        lineage: Mapping[str, Any] | None,
-        interval: float,
-    ) -> NoReturn:
-        trigger = LogioGroupTrigger(
-            logio_conn_id=self.logio_conn_id,
-            run_uid=run_uid,
-            group=group,
-            own_place=self.own_place,
-            last_try=last_try,
-            incarnations=incarnations,
-            relayed=relayed,
-            lineage=lineage,
-            poll_interval=interval,
-        )
-        self.defer(trigger=trigger, method_name="resume")
-        raise AssertionError("defer does not return")
-
-
-def _restarts(store: LogStore, run: Run, members: Sequence[str]) -> bool:
-    """Whether a person who clears the task makes it launch a driver, at once or when the group has halted."""
-    statuses = [store.group(run.run_id, name) for name in members]
-    return any(
-        status.state in (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
-        or (status.desired is GroupState.HALTED and status.state not in CONCLUDED)
-        for status in statuses
-    )
+        return group_lineage(self, task_instance)

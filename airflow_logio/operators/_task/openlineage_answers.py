@@ -86,10 +86,22 @@ def lineage_of(task: Any, group: str | None, task_instance: Any | None, *, count
     return OperatorLineage(inputs=datasets.inputs(), outputs=datasets.outputs(), run_facets=facets)
 
 
+def group_lineage(task: Any, task_instance: Any | None, *, counts: bool = False) -> Any:
+    """`lineage_of` a group's task; None for the task of a replica that is not the first."""
+    return lineage_of(task, task.group, task_instance, counts=counts) if _reports(task) else None
+
+
+def _reports(task: Any) -> bool:
+    """The task of the first replica tells OpenLineage of all replicas of its group."""
+    return task.replica in (None, 1)
+
+
 def running_task(task: Any, context: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What `RunningEvents` need of a task. None where no listener is loaded, or where the deployment wants no events of this
-    task. Never raises: lineage stops no task."""
-    if LISTENER not in sys.modules:
+    """What `RunningEvents` need of a group's task. Never raises: lineage stops no task.
+
+    None where no listener is loaded, where the deployment wants no events of this task, and for later replicas.
+    """
+    if LISTENER not in sys.modules or not _reports(task):
         return None
     try:
         from airflow.providers.openlineage.api.core import is_openlineage_active

@@ -15,6 +15,7 @@ from airflow.sdk.execution_time.comms import SetXCom, XComResult
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_logio import _compat
+from airflow_logio.operators._task.segment import WorkerSegment
 from airflow_logio.operators.links import DriverLogLink, SparkUiLink
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.triggers import stored_link
@@ -143,7 +144,7 @@ def test_a_task_that_stays_on_its_worker_stores_what_changes_and_fails_of_no_ref
     link = StoredLink(TASK, clock=lambda: now)
 
     def sees(address: str) -> None:
-        operator._link(link, address)
+        WorkerSegment(operator, {})._link(link, address)
         _compat._linking.submit(lambda: None).result(10)
 
     supervisor.is_away = True

@@ -13,8 +13,7 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFa
 
 from airflow_logio.errors import ConfigurationError, IncompatibleRun, LogUnavailable, UnknownRun
 from airflow_logio.launch.launcher import launch_group
-from airflow_logio.operators import spark
-from airflow_logio.operators._task import group_task
+from airflow_logio.operators._task import group_task, segment
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
@@ -283,7 +282,7 @@ def test_without_deferral_the_worker_watches(
             launcher.launch(again, *launcher.launched[0][1:])
             finish(log, register(log, launcher))
 
-    monkeypatch.setattr(spark, "time", SimpleNamespace(sleep=let_the_driver_work))
+    monkeypatch.setattr(segment, "time", SimpleNamespace(sleep=let_the_driver_work))
     summary = operator(deferrable=False).execute(context())
     assert (summary["incarnations"], summary["recoveries"]) == (2, 1)
 
@@ -401,7 +400,7 @@ def test_a_clear_waits_for_a_halt_that_is_under_way(
         log.halted(ref)
         launcher.kill()
 
-    monkeypatch.setattr(spark, "time", SimpleNamespace(sleep=obey))
+    monkeypatch.setattr(segment, "time", SimpleNamespace(sleep=obey))
     deferred(lambda: operator().execute(context(attempt=2, max_tries=4)))
     assert [claim.incarnation for claim in launcher.claims] == [1, 2]
     assert status(log, run).desired is GroupState.RUNNING

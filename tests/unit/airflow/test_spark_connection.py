@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import conf
@@ -77,14 +76,15 @@ def test_a_property_without_value_is_refused() -> None:
         SparkArguments(env_vars={"TOKEN": None}).settings(spark_target(None))
 
 
-def test_they_come_from_an_operators_attributes() -> None:
+def test_they_are_found_among_all_arguments_of_an_operator() -> None:
     values = {name: None for name in SparkArguments.__slots__} | {
         "jars": "a.jar",
         "verbose": True,
         "use_krb5ccache": False,
         "connect": False,
+        "pipeline": "an argument that is not Spark's",
     }
-    assert SparkArguments.of(SimpleNamespace(**values)) == SparkArguments(jars="a.jar", verbose=True)
+    assert SparkArguments.among(values) == SparkArguments(jars="a.jar", verbose=True)
 
 
 # --- where drivers cannot live ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from airflow_logio.hooks.spark import spark_target
 from airflow_logio.launch.driver_process import with_keytab
 from airflow_logio.launch.spark_arguments import SparkArguments
 from airflow_logio.launch.spark_submit import SparkSettings, command
-from airflow_logio.operators._task.recipes import recipe_of
+from airflow_logio.operators._task.arguments import recipe_of
 from airflow_logio.operators.spark import LogioSparkOperator
 from tests.support.airflow_connections import connection
 from tests.unit.airflow.support import context
@@ -198,7 +198,7 @@ def of_operators(arguments: Mapping[str, Any]) -> tuple[set[tuple[str, str]], se
     named = {"task_id": "totals", "conn_id": "spark_x", **arguments}
     theirs = SparkSubmitOperator(application="theirs.py", **named)._get_hook()._build_spark_submit_command("theirs.py")
     task = LogioSparkOperator(pipeline=REF, **named)
-    recipe = recipe_of(task, context(), parent_job_info=None, transport_info=None)
+    recipe = recipe_of(task, context())
     settings = SparkArguments.from_given(recipe.arguments).settings(spark_target(recipe.spark_conn_id))
     ours = command(settings, settings.effective_conf({}), "ours", None, Path("/ours.py"), Path("/ours.json"))
     return options(theirs), options(ours)
@@ -259,7 +259,7 @@ def test_a_ticket_caches_principal_is_that_of_the_deployment(monkeypatch: pytest
     monkeypatch.setenv("AIRFLOW__KERBEROS__PRINCIPAL", "airflow@R")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_X", YARN)
     task = LogioSparkOperator(task_id="totals", pipeline=REF, conn_id="spark_x", use_krb5ccache=True)
-    recipe = recipe_of(task, context(), parent_job_info=None, transport_info=None)
+    recipe = recipe_of(task, context())
     assert (recipe.arguments["principal"], recipe.arguments["use_krb5ccache"]) == ("airflow@R", True)
 
 
@@ -300,6 +300,15 @@ def test_group_and_name_are_templates_and_the_interval_has_two_names() -> None:
     assert LogioSparkOperator(task_id="t", pipeline=REF, status_poll_interval=7, poll_interval=2).poll_interval == 2
 
 
+def test_spark_arguments_are_one_value_and_attributes_that_templates_are_rendered_in() -> None:
+    task = LogioSparkOperator(task_id="t", pipeline=REF, conf={"spark.x": "{{ params.g }}"}, driver_memory="1g")
+    assert task.spark == SparkArguments(conf={"spark.x": "{{ params.g }}"}, driver_memory="1g")
+    task.render_template_fields({"params": {"g": "totals"}})
+    assert (task.spark.conf, task.driver_memory) == ({"spark.x": "totals"}, "1g")
+    task.driver_memory = "2g"
+    assert task.spark == SparkArguments(conf={"spark.x": "totals"}, driver_memory="2g")
+
+
 # --- OpenLineage ------------------------------------------------------------------------------------------------------
 
 
@@ -309,12 +318,7 @@ def injected(arguments: Mapping[str, Any]) -> dict[str, Any]:
     ti = SimpleNamespace(
         dag_id="d", task_id="totals", try_number=1, map_index=-1, get_template_context=lambda: {"dag_run": run}
     )
-    recipe = recipe_of(
-        task,
-        {"ti": ti},
-        parent_job_info=task.openlineage_inject_parent_job_info,
-        transport_info=task.openlineage_inject_transport_info,
-    )
+    recipe = recipe_of(task, {"ti": ti})
     assert task.conf == {"spark.a": 1}, "what Airflow shows of the task has none of it"
     return dict(recipe.arguments["conf"])
 

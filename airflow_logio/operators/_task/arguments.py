@@ -1,0 +1,159 @@
+"""The Spark arguments of a group's task: those that are refused, their templates, and the recipe that the log keeps of them.
+
+The group's own task launches with this recipe, and so does every task that recovers the group.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.openlineage.utils.spark import (
+    inject_parent_job_information_into_spark_properties,
+    inject_transport_information_into_spark_properties,
+)
+from airflow.providers.common.compat.sdk import conf as airflow_conf
+
+from airflow_logio import _compat
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.hooks.spark import spark_target
+from airflow_logio.launch.spark_arguments import SparkArguments
+from airflow_logio.launch.spark_connect import is_address
+from airflow_logio.store.records.driver_records import LaunchRecipe
+
+log = logging.getLogger(__name__)
+_Task = TypeVar("_Task", bound=type)
+
+# --- arguments of SparkSubmitOperator that mean nothing here ----------------------------------------------------------
+
+_OWN_DRIVER = (
+    "the application is LOG.io's driver, which runs the operators of the group: give pipeline and group instead"
+)
+_BY_LOG = "how a driver fares is read from the log, not asked of the cluster's manager: leave it out"
+_DURABLE = (
+    "a retry always resumes a group that lives, because the log knows it. To compute a run again from its beginning, use "
+    "LogioFreshRunOperator"
+)
+_REASONS = {
+    "application": _OWN_DRIVER,
+    "application_args": f"{_OWN_DRIVER}; values for the pipeline are its parameters (LogioPipelineGroup(params={{...}}))",
+    "java_class": _OWN_DRIVER,
+    "post_submit_commands": (
+        "a driver may be recovered by another task on another machine, so there is no place behind it for commands. Put them "
+        "into a task downstream of this one"
+    ),
+    "track_driver_via_k8s_api": _BY_LOG,
+    "yarn_track_via_rm_api": _BY_LOG,
+    "yarn_rm_auth": _BY_LOG,
+    "durable": _DURABLE,
+    "reconnect_on_retry": _DURABLE,
+}
+_ALWAYS = ("durable", "reconnect_on_retry")
+"""They are on here, so that only False is refused."""
+
+
+def refuse(task_id: str, given: MutableMapping[str, Any]) -> None:
+    """Take these arguments out of `given`. Raises `ConfigurationError` for one that asks for something."""
+    for name, reason in _REASONS.items():
+        value = given.pop(name, None)
+        if value is False if name in _ALWAYS else value:
+            raise ConfigurationError(f"task {task_id!r}: LogioSparkOperator has no {name}={value!r}: {reason}")
+
+
+# --- arguments as attributes ------------------------------------------------------------------------------------------
+
+
+class _Argument:
+    """One of `task.spark` (`SparkArguments`) as an attribute of the task."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, task: Any, owner: type | None = None) -> Any:
+        return self if task is None else getattr(task.spark, self._name)
+
+    def __set__(self, task: Any, value: Any) -> None:
+        task.spark = replace(task.spark, **{self._name: value})
+
+
+def with_spark_attributes(task: _Task) -> _Task:
+    """Give an operator an attribute for each of its `SparkArguments`: Airflow renders and shows templates as attributes."""
+    for one in fields(SparkArguments):
+        setattr(task, one.name, _Argument(one.name))
+    return task
+
+
+# --- the recipe -------------------------------------------------------------------------------------------------------
+
+
+def recipe_of(task: Any, context: Mapping[str, Any]) -> LaunchRecipe:
+    """From the arguments of an operator, after templating.
+
+    The recipe holds what only this task knows: its folder, its place in the lineage, the principal of this deployment.
+    Raises `ConfigurationError`.
+    """
+    given: SparkArguments = task.spark.placed(Path.cwd())
+    if given.use_krb5ccache:
+        given = replace(given, principal=_compat.kerberos_principal(given.principal))
+    parent_job_info: bool | None = task.openlineage_inject_parent_job_info
+    transport_info: bool | None = task.openlineage_inject_transport_info
+    if parent_job_info is None and transport_info is None and _is_client(task, given):
+        # One application serves all tasks, and none of them is its parent.
+        parent_job_info = transport_info = False
+    conf = given.conf or {}
+    if _is_wanted(parent_job_info, "spark_inject_parent_job_info"):
+        conf = _injected(inject_parent_job_information_into_spark_properties, conf, context)
+    if _is_wanted(transport_info, "spark_inject_transport_info"):
+        try:
+            conf = _with_transport(conf, context)
+        except ConfigurationError as error:
+            if transport_info:
+                raise
+            log.warning("The deployment's transport of OpenLineage is not given to drivers: %s", error)
+    return LaunchRecipe(task.conn_id, task.connections, replace(given, conf=conf).given(), own_place=task.own_place)
+
+
+def _is_client(task: Any, given: SparkArguments) -> bool:
+    return given.connect or is_address(spark_target(task.conn_id).master)
+
+
+# --- properties of Spark's own OpenLineage listener -------------------------------------------------------------------
+# They tell the listener its parent task and where to send events. Airflow's own functions make them, as for
+# SparkSubmitOperator. The log keeps them with the launch, so a recovered driver has the same parent, and none may be secret.
+
+
+def _is_wanted(given: bool | None, option: str) -> bool:
+    """What a task says, or else option `option` of section ``[openlineage]``."""
+    return bool(airflow_conf.getboolean("openlineage", option, fallback=False)) if given is None else given
+
+
+def _with_transport(conf: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties, with the transport of this deployment, unless they name one.
+
+    Raises `ConfigurationError` if it has a key or headers: properties are on a command line, in Spark's UI, and in the log.
+    """
+    found = _injected(inject_transport_information_into_spark_properties, conf, context)
+    if secret := [name for name, value in found.items() if name not in conf and _may_be_secret(name, str(value))]:
+        raise ConfigurationError(
+            f"openlineage_inject_transport_info: {', '.join(secret)} may be secret, and every user can read a command line. "
+            "Put spark.openlineage.transport.* into a file that only the drivers can read, name it by properties_file, "
+            "and set openlineage_inject_transport_info=False"
+        )
+    return found
+
+
+def _injected(
+    inject: Callable[[dict[str, Any], Any], Mapping[str, Any]], conf: Mapping[str, Any], context: Mapping[str, Any]
+) -> dict[str, Any]:
+    return dict(inject(dict(conf), context))
+
+
+def _may_be_secret(name: str, value: str) -> bool:
+    if ".headers." in name or ".auth." in name:
+        return not name.endswith(".auth.type")
+    parts = urlsplit(value)
+    return name.endswith((".url", ".endpoint")) and ("@" in parts.netloc or bool(parts.query))
