@@ -43,10 +43,11 @@ def simulate(
     target: Annotated[
         str,
         typer.Argument(
-            help="file.py:name or module:name of a pipeline or Scenario, a scenario's name, or all",
-            metavar="[PIPELINE]",
+            help="file.py:name or module:name of a pipeline, a Scenario, or a collection (name → one of them); "
+            "file.py:collection.name for one of a collection",
+            metavar="PIPELINE",
         ),
-    ] = "all",
+    ],
     schedules: Annotated[int, typer.Option("--schedules", "-n", min=1, help="Schedules in all")] = 1_000,
     seed: Annotated[int, typer.Option(min=0, help="The first seed; each schedule has the next one")] = 0,
     processes: Annotated[int, typer.Option(min=0, help="Processes; 0 for one per core")] = 1,
@@ -226,7 +227,7 @@ def _tell(campaign: Campaign) -> None:
             continue
         for sentence in tell(simulator, shrink(simulator, failure)):
             out.print(f"  {sentence}", markup=False)
-        if failure.invariant in COMPARISONS and ":" in name:
+        if failure.invariant in COMPARISONS:
             out.print(
                 "  If this pipeline makes another result each time (random, uuid, now), --not-deterministic checks its crash "
                 "safety alone.",

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from airflow_logio.testing import Simulator
-from airflow_logio.testing.scenarios import SCENARIOS
+from tests.simulator import SCENARIOS, reference
 
 FIRST = 1_000_000
 """Seeds that `make test` does not run."""
@@ -29,4 +29,4 @@ def test_no_schedule_changes_what_comes_out(name: str, store: str, chunk: int) -
     begin = FIRST + chunk * CHUNK
     for seed in range(begin, begin + CHUNK):
         _, failure = simulator(name, store).run(seed)
-        assert failure is None, f"logio simulate {name} --log {store} --seed {seed} --schedules 1: {failure}"
+        assert failure is None, f"logio simulate {reference(name)} --log {store} --seed {seed} --schedules 1: {failure}"

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from airflow_logio import __version__
+from tests.simulator.own_pipeline import OWN_PIPELINE
 
 ROOT = Path(__file__).parents[3]
 PARSED = """
@@ -100,11 +101,12 @@ def test_the_entry_points_are_those_of_the_wheel(installed: Installed) -> None:
 
 
 def test_the_command_makes_a_log_and_simulates_a_pipeline(installed: Installed) -> None:
-    """The first needs the migrations, which are found as files; neither needs a server."""
+    """The first needs the migrations, which are found as files; neither needs a server. The pipeline is a user's."""
     assert "exactly-once" in installed.run("logio", "--help")
     installed.run("logio", "db", "upgrade")
     assert (installed.folder / ".logio" / "logio.db").exists()
-    assert "3 schedules" in installed.run("logio", "simulate", "linear", "--schedules", "3")
+    (installed.folder / "mine.py").write_text(OWN_PIPELINE)
+    assert "3 schedules" in installed.run("logio", "simulate", "mine.py:mine", "--schedules", "3")
 
 
 def test_the_page_comes_built(installed: Installed) -> None:

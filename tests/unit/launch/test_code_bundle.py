@@ -123,9 +123,9 @@ def test_an_installed_module_is_found_where_it_is_installed(tmp_path: Path, monk
     assert bundle.parse_ref("installed_shop.sales:sales").bundle_root == terminal
 
 
-def test_an_example_of_this_package_is_not_shipped() -> None:
+def test_a_module_of_this_package_is_not_shipped() -> None:
     root = Path(code_bundle.__file__).parents[2]
-    found = collect(PipelineRef("airflow_logio.testing.scenarios.sales", "sales", root))
+    found = collect(PipelineRef("airflow_logio.testing.campaign", "sales", root))
     assert (found.files, found.is_shipped) == ({}, False)
 
 

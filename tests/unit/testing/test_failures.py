@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_logio.testing import FailedSchedule, Simulator, shrink, tell
-from airflow_logio.testing.scenarios import SCENARIOS
+from tests.simulator import SCENARIOS
 from tests.unit.testing.mutants import MUTANTS
 
 NAMES = ["trigger_not_committed", "marker_not_checked", "fence_by_plain_select", "stored_effect_cut_short"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
+from tests.simulator import SCENARIOS
 from tests.unit.testing.mutants import MUTANTS
 
 SCHEDULES = 2_000

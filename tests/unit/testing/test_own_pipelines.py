@@ -16,9 +16,9 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.systems.arrow import decode
 from airflow_logio.testing import Observed, ScheduleFigures, ScriptedSource, Simulator, pipeline_scenario
 from airflow_logio.testing.scenario_lookup import load_scenario
-from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
 from airflow_logio.testing.simulator.scheduler import Seeded, Undisturbed
+from tests.simulator import SCENARIOS
 from tests.unit.testing.mutants import MUTANTS
 
 NUMBERS = pa.table({"value": list(range(200))})

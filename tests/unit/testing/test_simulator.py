@@ -16,7 +16,6 @@ from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.store.sql.engines import log_engine
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.memory_log.tables import Tables
-from airflow_logio.testing.scenarios import SCENARIOS
 from airflow_logio.testing.simulator.data.published import PublishedFolder
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
@@ -27,6 +26,7 @@ from airflow_logio.testing.simulator.scheduler import Seeded
 from airflow_logio.testing.simulator.simulated_logs import close_logs
 from airflow_logio.testing.simulator.simulation import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
 from airflow_logio.testing.simulator.world import World
+from tests.simulator import SCENARIOS, reference
 from tests.support.postgres import PostgresServer
 
 WITH_ARROW = {"sales": 120, "scaled": 60}
@@ -62,7 +62,7 @@ def test_no_schedule_changes_what_comes_out(name: str, part: int) -> None:
     sites = Counter[Site]()
     for seed in range(part, schedules(name), PARTS):
         figures, failure = simulator(name).run(seed)
-        assert failure is None, f"logio simulate {name} --seed {seed} --schedules 1: {failure}"
+        assert failure is None, f"logio simulate {reference(name)} --seed {seed} --schedules 1: {failure}"
         assert figures.drained or figures.events >= MIN_EVENTS
         assert figures.drained or figures.commits >= MIN_COMMITS
         assert figures.crashes >= MIN_CRASHES
@@ -76,7 +76,7 @@ def test_sqlite_and_memory_give_the_same_answers(name: str) -> None:
     seeds = (*range(ON_SQLITE), DRAIN_EVERY - 1, 2 * DRAIN_EVERY - 1)
     for seed in seeds[1:3] if name in WITH_DATASETS else seeds:
         _, failure = simulator(name, "sqlite").run(seed)
-        assert failure is None, f"logio simulate {name} --log sqlite --seed {seed} --schedules 1: {failure}"
+        assert failure is None, f"logio simulate {reference(name)} --log sqlite --seed {seed} --schedules 1: {failure}"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,9 @@ def test_postgresql_and_memory_give_the_same_answers(name: str, simulated_postgr
     """A seed that SQLite does not have; of every other scenario one that is drained. Every statement is a round trip."""
     seed = 3 * DRAIN_EVERY - 1 if list(SCENARIOS).index(name) % 2 else ON_SQLITE
     _, failure = Simulator(SCENARIOS[name](), store=simulated_postgres).run(seed)
-    assert failure is None, f"logio simulate {name} --log postgresql://... --seed {seed} --schedules 1: {failure}"
+    assert failure is None, (
+        f"logio simulate {reference(name)} --log postgresql://... --seed {seed} --schedules 1: {failure}"
+    )
 
 
 def test_a_log_that_there_is_not_is_refused_and_its_password_is_not_repeated() -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from airflow_logio.dataflow import ByKey, Count, LeastLoaded, Pipeline, TableWriter, Tumbling, stateless
-from airflow_logio.testing.scenarios.sales import RECORDS_PER_EVENT, hourly_sales, products, transactions
 from airflow_logio.testing.simulator.authored_pipeline import ScriptedSource, pipeline_scenario
 from airflow_logio.testing.simulator.plan import Scenario
+from tests.simulator.sales import RECORDS_PER_EVENT, hourly_sales, products, transactions
 
 EVENTS = 34
 SLOTS = 4

@@ -13,7 +13,6 @@ from typing import Any
 
 from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.values import Event
-from airflow_logio.testing.scenarios import replica_groups, retrying
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 from airflow_logio.testing.simulator.plain_operators import (
@@ -37,6 +36,7 @@ from airflow_logio.testing.simulator.plan import (
     Scenario,
     Systems,
 )
+from tests.simulator import replica_groups, retrying
 
 EVENTS = 48
 WINDOW = 5
