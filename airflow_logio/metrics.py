@@ -16,9 +16,9 @@ from airflow.providers.common.compat.sdk import Stats
 from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.protocol.values import Port
-from airflow_logio.status.alert_figures import AlertFigures
 from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.snapshot import Snapshot
+from airflow_logio.status.whole_group import AlertFigures
 from airflow_logio.store.records.status_records import ScalingRequest
 
 log = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from airflow_logio.operators.scaling_controller import LogioScalingController
 from airflow_logio.protocol.states import RunState
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.supervision.controller import LOOK_SECONDS
-from airflow_logio.supervision.give_up import run_to_give_up
 from airflow_logio.supervision.policies import DS2, Policy
+from airflow_logio.supervision.stop_run import run_to_give_up
 
 TAGS = ("logio",)
 

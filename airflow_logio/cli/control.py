@@ -29,11 +29,10 @@ from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.upkeep_records import Retried
-from airflow_logio.supervision.own_place import give_up_place
 from airflow_logio.supervision.presence import last_look, missing
-from airflow_logio.supervision.retrial import STARTABLE, nothing_to_retry
-from airflow_logio.supervision.retried_destinations import check_destinations
+from airflow_logio.supervision.retry import STARTABLE, check_destinations, nothing_to_retry
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, not_ended
+from airflow_logio.supervision.task_notes import give_up_place
 
 
 class Code(StrEnum):

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.status.group_condition import condition_of, silent_seconds
+from airflow_logio.status.condition import condition_of, silent_seconds
 from airflow_logio.status.snapshot import GroupView, Snapshot
 from airflow_logio.store.records.status_records import GroupStatus
 

@@ -14,7 +14,7 @@ from airflow_logio.cli.control import HALT_SECONDS, StopProgress
 from airflow_logio.errors import ConfigurationError, UnknownRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.give_up import give_up, run_to_give_up
+from airflow_logio.supervision.stop_run import give_up, run_to_give_up
 
 
 def register(app: typer.Typer) -> None:

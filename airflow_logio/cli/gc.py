@@ -19,7 +19,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.endings import GroupStates, check_ended
 from airflow_logio.supervision import tidying
-from airflow_logio.supervision.staging_left import drop_staging_of, is_staged_in, staging_of
+from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of
 from airflow_logio.systems.payloads import Payloads, sweep_run
 
 Discard = Callable[[Sequence[str]], None]

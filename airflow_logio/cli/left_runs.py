@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
 from airflow_logio.protocol.states import ALIVE, GroupState
-from airflow_logio.status.run_condition import LEFT_SECONDS, is_left
+from airflow_logio.status.condition import LEFT_SECONDS, is_left
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.lost_drivers import find_lost
 from airflow_logio.supervision.presence import last_look, missing
+from airflow_logio.supervision.retry import find_lost
 
 
 def check_supervised(store: LogStore, run: Run, group: str | None) -> None:

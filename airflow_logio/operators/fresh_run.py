@@ -13,8 +13,7 @@ from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.endings import how_to_begin_anew
-from airflow_logio.supervision.give_up import run_to_give_up
-from airflow_logio.supervision.stop_run import States, StopMode
+from airflow_logio.supervision.stop_run import States, StopMode, run_to_give_up
 
 
 class LogioFreshRunOperator(LogioStopOperator):

@@ -10,8 +10,8 @@ from typing import Any
 from airflow_logio.run_report import replica_report
 from airflow_logio.run_report.report import LastError, Report, condition_seen
 from airflow_logio.status.authored_figures import connections_seen, pending_seen, ports_seen
+from airflow_logio.status.condition import RunCondition
 from airflow_logio.status.recoveries import Recovery
-from airflow_logio.status.run_condition import RunCondition
 from airflow_logio.status.run_summary import driver_json, quarantined_json
 from airflow_logio.status.snapshot import Amount, ConnectionView, GroupView
 from airflow_logio.store.records.driver_records import Load

@@ -10,9 +10,8 @@ from airflow_logio.commands import with_log
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.run_report.replica_report import Replicas, replicas_of
-from airflow_logio.status.group_condition import condition_of, silent_seconds
+from airflow_logio.status.condition import MISSING_SECONDS, RunCondition, condition_of, condition_of_run, silent_seconds
 from airflow_logio.status.recoveries import Recovery, recoveries
-from airflow_logio.status.run_condition import MISSING_SECONDS, RunCondition, condition_of_run
 from airflow_logio.status.snapshot import Snapshot, SnapshotSeries
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import CodeChange, DriverRecord

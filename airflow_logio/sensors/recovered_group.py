@@ -17,7 +17,7 @@ from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.run_lookup import opened_log
-from airflow_logio.supervision.recovery_outcome import end_of_recovery
+from airflow_logio.status.recoveries import end_of_recovery
 from airflow_logio.triggers.recovered_group import LogioRecoveredGroupTrigger
 
 

@@ -1,18 +1,20 @@
-"""A group with all its replicas as one: which groups of the log make it up, and the status that stands for all (Section 7.1).
+"""A group with all its replicas as one (Section 7.1): its members in the log, the status that stands for all, its alerts.
 
-Of an ordinary group this is the group itself.
+An ordinary group is its only member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from msgspec import structs
 
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
+from airflow_logio.status.recoveries import budget_left, latest_time
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.store.records.status_records import GroupStatus, RunFigures
 
 _DECIDING = (GroupState.PARKED, GroupState.HALTED, GroupState.NEW, GroupState.DEAD)
 """States of a single replica that a person has to know, the most pressing first; then the working ones."""
@@ -73,4 +75,38 @@ def as_one(group: str, statuses: Sequence[GroupStatus]) -> GroupStatus:
         identity=None,
         error=None,
         log_path=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AlertFigures:
+    """One group with all its replicas, at one moment."""
+
+    parked: int
+    """Drivers: the group's own, or of so many replicas."""
+    halted: int
+    quarantined: int
+    """Input Sets that are set aside."""
+    recoveries_left: int
+    """Within the window, before it is parked; 0 if its operators' code has used up those at one place. Of the replica that
+    has fewest."""
+    replicas: int | None
+    """In use; None for a group that is not replicated."""
+
+
+def alert_figures(run: Run, group: str, groups: Sequence[GroupStatus], figures: RunFigures) -> AlertFigures:
+    """Of `group`, from what was read of its whole run."""
+    members = members_of(run, group)
+    ours = [one for one in groups if one.group in members]
+    now = latest_time(figures.drivers)
+    left = [
+        budget_left(run.spec.budget, [one for one in figures.drivers if one.group == name], now) for name in members
+    ]
+    aside = figures.quarantined.get(group)
+    return AlertFigures(
+        parked=sum(one.state is GroupState.PARKED for one in ours),
+        halted=sum(one.state is GroupState.HALTED for one in ours),
+        quarantined=0 if aside is None else aside.input_sets,
+        recoveries_left=min(0 if one.at_point == 0 else one.in_window for one in left),
+        replicas=in_use(ours) if group in run.spec.replicated else None,
     )

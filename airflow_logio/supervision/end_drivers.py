@@ -1,8 +1,4 @@
-"""Ending the drivers of a run on this machine: they are asked to halt, and killed if they do not.
-
-Behind an end that was seen, or a halt that was asked for, only a person raises a group's incarnation (`logio retry` in
-another terminal). Such a driver is not ours to end.
-"""
+"""Ending drivers of this machine: those of a run that ends (`DriverEnder`), and those that are void (`VoidDriverEnder`)."""
 
 from __future__ import annotations
 
@@ -12,11 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from airflow_logio.errors import LogioError
 from airflow_logio.launch import leftovers, private_files, processes
 from airflow_logio.launch.driver_folders import incarnation_of, is_of_standby
+from airflow_logio.launch.leftovers import LocalDriver, local_drivers
 from airflow_logio.protocol.states import ENDED, LAUNCHING, GroupState
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
@@ -29,7 +29,11 @@ POLL_SECONDS = 0.1
 
 @dataclass(slots=True)
 class DriverEnder:
-    """`work_dir` is the launcher's: drivers are found in it that were started and never recorded.
+    """Ends the drivers of a run: they are asked to halt, and killed if they do not.
+
+    Behind an end that was seen, or a halt that was asked for, only a person raises a group's incarnation (`logio retry` in
+    another terminal). Such a driver is not ours to end. `work_dir` is the launcher's: drivers are found in it that were
+    started and never recorded.
 
     While the log does not answer, it uses the identities that it last knew (`remember`).
     """
@@ -123,3 +127,75 @@ class DriverEnder:
             self.store.halted(GroupRef(self.run.run_id, status.group, status.incarnation))
         except LogioError as error:
             log.warning("group %s: its end cannot be logged: %s", status.group, error)
+
+
+GRACE_SECONDS = 30.0
+"""How long a driver whose incarnation is void may take to end by itself."""
+
+
+class VoidDriverEnder:
+    """Ends drivers whose incarnation was replaced, or whose group has ended. Call `look` every few seconds.
+
+    Such a driver commits nothing any more, and usually ends by itself with its next heartbeat. One that is stopped or hung
+    does not: it holds memory, cores and connections. An incarnation that is void stays void, so what is read from the log
+    after the process was seen cannot be out of date.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        grace_seconds: float = GRACE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        drivers: Callable[[], list[LocalDriver]] = local_drivers,
+    ) -> None:
+        self._store = store
+        self._grace_seconds = grace_seconds
+        self._clock = clock
+        self._drivers = drivers
+        self._since: dict[psutil.Process, float] = {}
+        """Driver process → when it was first seen to be void."""
+
+    def look(self) -> list[LocalDriver]:
+        """SIGKILL drivers that are void for longer than the grace; returns them. Raises `LogUnavailable`."""
+        now = self._clock()
+        void = self._void(self._drivers())
+        self._since = {one.process: self._since.get(one.process, now) for one in void}
+        late = [one for one, more in void.items() if now - self._since[one.process] >= self._grace_seconds + more]
+        for one in late:
+            log.warning(
+                "ending driver process %d of group %s, run %s: incarnation %d is void",
+                one.process.pid, one.group, one.run_uid[:8], one.incarnation,
+            )  # fmt: skip
+            try:
+                one.process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        return late
+
+    def _void(self, drivers: list[LocalDriver]) -> dict[LocalDriver, float]:
+        """Drivers of runs that this log has, and of incarnations that are over; with what they may take beyond the grace."""
+        uids = {one.run_uid for one in drivers}
+        sights = self._store.sight(sorted(uids)) if uids else ()
+        statuses = {(sight.run.uid, status.group): status for sight in sights for status in sight.groups}
+        found = {}
+        for one in drivers:
+            status = statuses.get((one.run_uid, one.group))
+            if status is not None and _is_void(one, status):
+                found[one] = LINGER_SECONDS if _may_linger(one, status) else 0.0
+        return found
+
+
+def _may_linger(driver: LocalDriver, status: GroupStatus) -> bool:
+    """It has finished, and may stay for receivers that ask it for what it has made (ADR-107)."""
+    return status.state is GroupState.FINISHED and driver.incarnation == status.incarnation
+
+
+def _is_void(driver: LocalDriver, status: GroupStatus) -> bool:
+    if driver.is_of_standby:
+        own = status.identity
+        is_driver = own is not None and driver.process.pid in (own.pid, own.parent_pid)
+        return status.state in ENDED or (driver.incarnation <= status.incarnation and not is_driver)
+    return driver.incarnation < status.incarnation or (
+        driver.incarnation == status.incarnation and status.state in ENDED
+    )

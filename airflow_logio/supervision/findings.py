@@ -24,8 +24,8 @@ from airflow_logio.store.records.driver_records import KilledTask
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
 from airflow_logio.supervision.group_watch import GroupWatcher, Observation
-from airflow_logio.supervision.killed_task import is_to_be_asked
 from airflow_logio.supervision.requests import in_question, is_due, look_after
+from airflow_logio.supervision.task_notes import is_to_be_asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from msgspec import structs
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
-from airflow_logio.status.budget_left import budget_left
-from airflow_logio.status.recoveries import Recovery, recoveries
+from airflow_logio.status.recoveries import Recovery, budget_left, recoveries
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import RunFigures, RunSight, ScalingRequest

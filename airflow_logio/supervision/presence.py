@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.status.run_condition import MISSING_SECONDS, is_left
+from airflow_logio.status.condition import MISSING_SECONDS, is_left
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import SupervisorRecord
 

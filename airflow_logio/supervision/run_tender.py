@@ -22,10 +22,10 @@ from airflow_logio.errors import (
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.supervision.end_drivers import VoidDriverEnder
 from airflow_logio.supervision.findings import DueScaling, FailedGroup, FailureFinder, Findings
 from airflow_logio.supervision.requests import Stage, carry_out
 from airflow_logio.supervision.tend import RecoveryOutcome, recover_group
-from airflow_logio.supervision.void_drivers import VoidDriverEnder
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
 """Stopping a run, or a group of it, on request: what each group is asked to do, and when it has done it.
 
 Drained, sources read no further and everything behind them comes to its normal end; halted, drivers commit what they
-have and end, to be resumed later.
+have and end, to be resumed later. A run that was halted may then be given up, so that a fresh one of the same DAG run can
+begin.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
-from airflow_logio.errors import LogUnavailable, ProtocolViolation
+from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.protocol.states import CONCLUDED, ENDED, WAITING, GroupState, check_wish
+from airflow_logio.protocol.states import CONCLUDED, ENDED, WAITING, GroupState, RunState, check_wish
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.store.rules.endings import how_to_begin_anew
 from airflow_logio.supervision.group_watch import GroupWatcher
 from airflow_logio.supervision.halt import force, refuse_requests
 
@@ -145,3 +147,42 @@ def left_of(states: States) -> str:
 def shown(states: States) -> str:
     """For messages: ``ingest finished, totals parked``."""
     return ", ".join(f"{name} {state.value}" for name, state in sorted(states.items()))
+
+
+SHORTEST_UID = 8
+"""As `logio status` shows uids: so many digits are not those of another run by chance."""
+
+
+def run_to_give_up(store: LogStore, uid: str) -> Run:
+    """The run of this uid, or of this beginning of one. Raises `UnknownRun`, `ConfigurationError` for another name."""
+    if len(uid) < SHORTEST_UID:
+        raise ConfigurationError(f"{uid!r} names no run to be given up: give its uid, {SHORTEST_UID} digits or more")
+    run = store.find_run(uid)
+    if not run.uid.startswith(uid):
+        raise ConfigurationError(
+            f"{uid!r} names every generation of a run, and the next one, too: name the run that is to be given up by its "
+            f"uid. The newest is {run.uid[:SHORTEST_UID]} ({run.state.value}): `logio fresh {run.uid[:SHORTEST_UID]}`. "
+            "`logio status` lists them"
+        )
+    return run
+
+
+def give_up(store: LogStore, run: Run, seconds: float, seen: Callable[[States], None] = lambda _: None) -> str:
+    """Halt the run, and give it up once its drivers have ended, within so many seconds; returns a sentence about the result.
+
+    Only a person does that, and names the run by its uid. The fresh run has another uid, so asking again, as a retried or
+    cleared task does, finds this run given up and spares the fresh one. `seen` hears of every look at the groups.
+
+    Raises `ProtocolViolation` if a driver has not ended in time: then the run is not given up, and the request to halt
+    stands.
+    """
+    if run.state is not RunState.SUPERSEDED:
+        stopping = StopRun(store, run, StopMode.HALT)
+        states = await_stop(stopping, seconds, seen)
+        if not stopping.is_over(states):
+            raise ProtocolViolation(
+                f"{left_of(states)}: still not ended after {seconds:g} s, so the run is not given up. It has been asked to "
+                "halt: give it up again when it has"
+            )
+    said = "is given up" if store.supersede(run.run_id) else "was given up before"
+    return f"run {run.spec.key}, uid {run.uid[:SHORTEST_UID]}, {said}. {how_to_begin_anew(run)}"

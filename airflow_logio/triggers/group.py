@@ -15,30 +15,34 @@ from typing import Any, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_logio import metrics
 from airflow_logio._compat import TriggerEvent, aget_task_state, spark_history_url
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState, RunState
+from airflow_logio.status.recoveries import Recovery, RecoveryNews
+from airflow_logio.status.snapshot import ProgressLines, SnapshotSeries
 from airflow_logio.status.spark_ui import SparkUi
-from airflow_logio.status.whole_group import members_of, reports
+from airflow_logio.status.whole_group import alert_figures, members_of, reports
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import OutputPart
-from airflow_logio.store.records.driver_records import KilledTask
+from airflow_logio.store.records.driver_records import DriverRecord, KilledTask
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import RunSight
+from airflow_logio.store.records.status_records import GroupStatus, RunFigures, RunSight, ScalingRequest
 from airflow_logio.supervision.halt import Halt, halt_all_for_good
-from airflow_logio.supervision.killed_task import STOPPING, note_killed, on_its_way
 from airflow_logio.supervision.output_relay import OutputRelay, beginning
-from airflow_logio.supervision.own_place import give_up_place
 from airflow_logio.supervision.presence import SupervisionWatch
 from airflow_logio.supervision.requests import launches_by_task
+from airflow_logio.supervision.task_notes import STOPPING, give_up_place, note_killed, on_its_way
 from airflow_logio.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
-from airflow_logio.triggers.reporting import GroupReporter
 from airflow_logio.triggers.stored_link import StoredLink
+
+LINE_SECONDS = 30.0
+
 
 WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
 """States of a group that wake its task. A group that is scaled to zero wakes up by itself."""
@@ -307,3 +311,65 @@ class _Observers:
     spark_ui: SparkUi
     link: StoredLink
     running: RunningEvents
+
+
+class GroupReporter:
+    """The one reporter of a group and all its replicas. `report` is called with what was read, every ten seconds or so."""
+
+    def __init__(
+        self, run: Run, group: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._run = run
+        self._group = group
+        self._members = members_of(run, group)
+        self._say = say
+        self._series = SnapshotSeries(run, clock)
+        self._lines = ProgressLines(LINE_SECONDS, clock)
+        self._news = RecoveryNews()
+        self._settled: set[int] | None = None
+        """Requests to scale the group of which the outcome is old; None before the first look."""
+
+    def report(
+        self,
+        groups: Sequence[GroupStatus],
+        figures: RunFigures,
+        requests: Sequence[ScalingRequest] = (),
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """`requests` as in `RunSight`. `at_once` for the last time: then the progress is said, whenever that was done
+        before."""
+        snapshot = self._series.next(groups, figures.ports, figures.under_way)
+        pipeline = self._run.spec.key.pipeline
+        if self._settled is None:
+            replicated = self._group in self._run.spec.replicated
+            metrics.report_beginning(pipeline, self._group, is_replicated=replicated)
+        metrics.report_group(snapshot, self._group)
+        alerting = alert_figures(self._run, self._group, groups, figures)
+        metrics.report_alert_figures(pipeline, self._group, alerting)
+        self._report_scalings([one for one in requests if one.group == self._group])
+        view = snapshot.group(self._group)
+        if view is not None and (at_once or self._lines.is_due()) and (line := self._lines.line(view)) is not None:
+            self._say(line)
+        self._report_recoveries(figures.drivers)
+
+    def _report_scalings(self, requests: Sequence[ScalingRequest]) -> None:
+        """What the first look finds is old."""
+        settled = {one.request_id: one for one in requests if one.state not in OPEN_SCALING}
+        for number in settled.keys() - (settled.keys() if self._settled is None else self._settled):
+            metrics.report_scaled(self._run.spec.key.pipeline, settled[number])
+        self._settled = (self._settled or set()) | settled.keys()
+
+    def _report_recoveries(self, drivers: Sequence[DriverRecord]) -> None:
+        begun, committed = self._news.of(drivers)
+        pipeline = self._run.spec.key.pipeline
+        for one in self._ours(begun):
+            metrics.report_recovery_begun(pipeline, one)
+            self._say(f"{one.group} is being recovered as incarnation {one.incarnation}: {one.cause}")
+        for one in self._ours(committed):
+            metrics.report_recovered(pipeline, one)
+            steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in one.seconds_of_steps.items())
+            self._say(f"{one.group} has recovered {one.seconds or 0:.1f} s after its death was detected: {steps}")
+
+    def _ours(self, found: Sequence[Recovery]) -> list[Recovery]:
+        return [one for one in found if one.group in self._members]

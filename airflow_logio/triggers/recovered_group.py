@@ -9,9 +9,9 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio._compat import TriggerEvent
 from airflow_logio.errors import LogioError, LogUnavailable
+from airflow_logio.status.recoveries import end_of_recovery
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.status_records import RunSight
-from airflow_logio.supervision.recovery_outcome import end_of_recovery
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 

@@ -8,7 +8,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.retrial import STARTABLE, nothing_to_retry
+from airflow_logio.supervision.retry import STARTABLE, nothing_to_retry
 from airflow_logio.ui.run_actions import Retrying
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.status.budget_left import is_budget_spent
+from airflow_logio.status.recoveries import is_budget_spent
 from airflow_logio.store.records.driver_records import DriverRecord
 
 

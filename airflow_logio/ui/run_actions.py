@@ -8,10 +8,9 @@ from typing import NamedTuple
 from airflow_logio.errors import UnknownRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.give_up import give_up
 from airflow_logio.supervision.presence import last_look, missing
 from airflow_logio.supervision.requests import asked_for
-from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, not_ended, shown
+from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, give_up, not_ended, shown
 
 STOP_SECONDS = 5.0
 """So long a stop is watched. The request stands, so a person who looks at the run sees its end."""

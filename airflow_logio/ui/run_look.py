@@ -15,7 +15,7 @@ from airflow_logio.run_report import as_json
 from airflow_logio.run_report.replica_report import Replicas, request_document
 from airflow_logio.run_report.report import WORKING, Report
 from airflow_logio.status.authored_figures import AuthoredConnections
-from airflow_logio.status.group_condition import condition_of, standby_of
+from airflow_logio.status.condition import condition_of, standby_of
 from airflow_logio.status.run_summary import quarantined_json
 from airflow_logio.status.snapshot import ConnectionView, GroupView
 from airflow_logio.store.records.driver_records import Load

@@ -13,7 +13,7 @@ from airflow_logio.cli.connection_file import DEFAULT_LOG
 from airflow_logio.errors import LogioError
 from airflow_logio.launch.leftovers import end_under, processes_under
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.status.run_condition import LEFT_SECONDS
+from airflow_logio.status.condition import LEFT_SECONDS
 from airflow_logio.store import open_store
 from tests.acceptance.test_logio_run import SALES, folder, is_exact, started
 from tests.support.waiting import eventually

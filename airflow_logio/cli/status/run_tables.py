@@ -18,7 +18,7 @@ from airflow_logio.protocol.states import ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.report import Report, condition_seen
 from airflow_logio.status.authored_figures import connections_seen, pending_seen, ports_seen
-from airflow_logio.status.group_condition import condition_of, standby_of
+from airflow_logio.status.condition import condition_of, standby_of
 from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.snapshot import ConnectionView
 from airflow_logio.store.records.driver_records import CodeChange, DriverRecord

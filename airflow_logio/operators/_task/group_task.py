@@ -16,8 +16,7 @@ from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
-from airflow_logio.status.alert_figures import alert_figures
-from airflow_logio.status.whole_group import deciding
+from airflow_logio.status.whole_group import alert_figures, deciding
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.group_watch import Observation

@@ -14,7 +14,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import KilledTask
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.killed_task import REMOVED, Meaning, meaning, note_killed, on_its_way, resolve_kill
+from airflow_logio.supervision.task_notes import REMOVED, Meaning, meaning, note_killed, on_its_way, resolve_kill
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import DriverRecord, GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.findings import FailedGroup, UnexplainedKill
-from airflow_logio.supervision.killed_task import Meaning, resolve_kill
+from airflow_logio.supervision.task_notes import Meaning, resolve_kill
 from airflow_logio.supervision.tend import RecoveryOutcome, RecoveryResult, recover_group
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LaunchRecipe
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.own_place import give_up_place
+from airflow_logio.supervision.task_notes import give_up_place
 from airflow_logio.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.stored_link import StoredLink

@@ -34,7 +34,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import KilledTask
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision import killed_task as killed_tasks
+from airflow_logio.supervision import task_notes as killed_tasks
 from airflow_logio.supervision.findings import FailureFinder
 from airflow_logio.supervision.policies import DS2
 from airflow_logio.triggers.group import LogioGroupTrigger

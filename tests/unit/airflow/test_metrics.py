@@ -32,7 +32,7 @@ from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.snapshot import Observer
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.testing.memory_log import MemoryLogStore
-from airflow_logio.triggers.reporting import GroupReporter
+from airflow_logio.triggers.group import GroupReporter
 from tests.support.replicated import GROUP, A, B, launch, replicated_run
 from tests.support.two_groups import TwoGroups
 

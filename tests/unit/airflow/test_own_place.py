@@ -28,7 +28,7 @@ from airflow_logio.store.records.driver_records import GroupRef, KilledTask
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.findings import FailureFinder
-from airflow_logio.supervision.killed_task import Meaning, note_killed, resolve_kill
+from airflow_logio.supervision.task_notes import Meaning, note_killed, resolve_kill
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.logs import finish
 from tests.support.waiting import eventually

@@ -35,11 +35,10 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision import presence
 from airflow_logio.supervision.findings import DueScaling, FailureFinder
-from airflow_logio.supervision.killed_task import note_killed
+from airflow_logio.supervision.task_notes import note_killed
 from airflow_logio.triggers import group as group_module
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
-from airflow_logio.triggers.group import LogioGroupTrigger
-from airflow_logio.triggers.reporting import GroupReporter
+from airflow_logio.triggers.group import GroupReporter, LogioGroupTrigger
 from airflow_logio.triggers.scale import LogioScaleTrigger
 from pipelines.sales_scaled import sales_scaled
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, run_started

@@ -14,7 +14,7 @@ from airflow_logio.cli.app import main
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import GroupState, RunState
-from airflow_logio.status import run_condition
+from airflow_logio.status import condition
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
@@ -141,7 +141,7 @@ def test_what_is_said_to_be_next_works_as_it_is_written(
         ref = store.register(store.claim(run.run_id, group.group, expected=0, reason="test"), SOMEBODY)
         assert store.park(ref, "a test") if states == "parked" else store.halted(ref)
     word = "waiting for a person" if states == "new" else states
-    monkeypatch.setattr(run_condition, "LEFT_SECONDS", -1.0)
+    monkeypatch.setattr(condition, "LEFT_SECONDS", -1.0)
     listed = json.loads(logio("status", "--json")[1])
     (found,) = listed
     assert (found["condition"], f"logio retry {run.uid[:8]}" in found["next_step"]) == (word, True)

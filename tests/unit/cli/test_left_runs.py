@@ -19,11 +19,11 @@ from airflow_logio.launch.processes import boot_id, this_host
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.report import Reporter
-from airflow_logio.status import run_condition
+from airflow_logio.status import condition
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import DriverIdentity, GroupRef, LaunchRecipe
 from airflow_logio.store.records.run_records import Run, Supervision
-from airflow_logio.supervision.lost_drivers import find_lost
+from airflow_logio.supervision.retry import find_lost
 from tests.support.logs import SOMEBODY, start_driver
 from tests.unit.cli.test_fresh import Logio, logio, start, store
 
@@ -54,7 +54,7 @@ def run(start: Callable[..., Run], store: LogStore, monkeypatch: pytest.MonkeyPa
     """Supervised a minute ago. A driver of each group has given a heartbeat."""
     found = start("mine")
     store.note_supervisor("process 12 on here", run_uid=found.uid)
-    monkeypatch.setattr(run_condition, "LEFT_SECONDS", -1.0)
+    monkeypatch.setattr(condition, "LEFT_SECONDS", -1.0)
     return found
 
 
@@ -125,7 +125,7 @@ def test_a_run_that_somebody_supervises_is_left_to_them(
     run: Run, store: LogStore, logio: Logio, launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive(store, run)
-    monkeypatch.setattr(run_condition, "LEFT_SECONDS", 30.0)
+    monkeypatch.setattr(condition, "LEFT_SECONDS", 30.0)
     monkeypatch.setattr(left_runs, "find_lost", lambda *_: {})
     assert listed(logio) == ("running", "")
     shown = logio("status", run.uid)[1]
@@ -199,7 +199,7 @@ def test_a_run_of_airflow_that_nobody_supervises_says_what_it_waits_for(
 ) -> None:
     run, uid = of_airflow, of_airflow.uid[:8]
     assert listed(logio) == ("running", ""), "it has just begun"
-    monkeypatch.setattr(run_condition, "MISSING_SECONDS", -1.0)
+    monkeypatch.setattr(condition, "MISSING_SECONDS", -1.0)
     new = ", ".join(f"{name} new" for name in GROUPS)
     assert listed(logio) == ("running", f"{new}: launched by no task of DAG run mine yet")
     drive(store, run)
@@ -214,7 +214,7 @@ def test_a_run_of_airflow_that_nobody_supervises_says_what_it_waits_for(
     assert listed(logio) == ("waiting for a person", f"{supervise}; {parked}")
     assert f"next: {supervise}; {parked}" in logio("status", run.uid)[1]
     store.note_supervisor("logio tend on here")
-    monkeypatch.setattr(run_condition, "MISSING_SECONDS", 60.0)
+    monkeypatch.setattr(condition, "MISSING_SECONDS", 60.0)
     assert listed(logio) == ("running", ""), "it is recovered"
 
 
@@ -229,7 +229,7 @@ def test_a_group_that_only_its_own_task_launches_is_said_to_wait_for_it(
             assert store.declare_dead(GroupRef(of_airflow.run_id, status.group, 1), "test")
     store.note_supervisor("task supervise", run_uid=of_airflow.uid)
     assert listed(logio) == ("running", ""), "its task has been woken, perhaps"
-    monkeypatch.setattr(run_condition, "MISSING_SECONDS", -1.0)
+    monkeypatch.setattr(condition, "MISSING_SECONDS", -1.0)
     word, step = listed(logio)
     assert word == "running"
     assert step.startswith(
@@ -240,7 +240,7 @@ def test_a_group_that_only_its_own_task_launches_is_said_to_wait_for_it(
 def test_a_run_of_airflow_whose_groups_have_finished_is_finished_by_its_task(
     of_airflow: Run, store: LogStore, logio: Logio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_condition, "MISSING_SECONDS", -1.0)
+    monkeypatch.setattr(condition, "MISSING_SECONDS", -1.0)
     for name in GROUPS:
         start_driver(store, group=name, run=of_airflow).session.commit([fx.FinishGroup()])
     assert listed(logio) == ("running", "task `finish_run` of DAG run mine finishes it")

@@ -13,7 +13,7 @@ from airflow_logio.cli import control
 from airflow_logio.commands import with_log
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.launch.spark_submit import SparkSettings
-from airflow_logio.status import run_condition
+from airflow_logio.status import condition
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from tests.support.logs import SOMEBODY
@@ -70,7 +70,7 @@ def test_what_is_printed_works_as_it_is_printed(
     launched: list[SparkSettings],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_condition, "LEFT_SECONDS", -1.0)
+    monkeypatch.setattr(condition, "LEFT_SECONDS", -1.0)
     run = start("monday", "--log", prod, *SPARK)
     for number, group in enumerate(store.groups(run.run_id)):
         ref = store.register(store.claim(run.run_id, group.group, expected=0, reason="test"), SOMEBODY)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.status.progress_lines import ProgressLines, progress_line
-from airflow_logio.status.snapshot import Amount, GroupView
+from airflow_logio.status.snapshot import Amount, GroupView, ProgressLines, progress_line
 from airflow_logio.store.records.status_records import GroupStatus
 
 STATUS = GroupStatus(

@@ -15,7 +15,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Status
-from airflow_logio.status.alert_figures import AlertFigures, alert_figures
+from airflow_logio.status.whole_group import AlertFigures, alert_figures
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run

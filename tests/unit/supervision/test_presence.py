@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.status.run_condition import LEFT_SECONDS as LEFT_ALONE_SECONDS
-from airflow_logio.status.run_condition import MISSING_SECONDS
+from airflow_logio.status.condition import LEFT_SECONDS as LEFT_ALONE_SECONDS
+from airflow_logio.status.condition import MISSING_SECONDS
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import SupervisorRecord
 from airflow_logio.supervision.presence import ASK_SECONDS, LEFT_SECONDS, WARN_SECONDS, SupervisionWatch, missing

@@ -30,11 +30,10 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, Load, Standby
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision import group_watch
-from airflow_logio.supervision.end_drivers import DriverEnder
+from airflow_logio.supervision.end_drivers import DriverEnder, VoidDriverEnder
 from airflow_logio.supervision.group_watch import GroupWatcher
 from airflow_logio.supervision.halt import force
 from airflow_logio.supervision.standby import ThisProcess, is_child_of, own_spark_submit, why_not_needed
-from airflow_logio.supervision.void_drivers import VoidDriverEnder
 from tests.support.logs import Driver, spec, start_driver
 
 LEASE = Lease(10, 60)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import EVENT, Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
-from airflow_logio.supervision.staging_left import drop_staging_of, staging_of
+from airflow_logio.supervision.tidying import drop_staging_of, staging_of
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, dataset
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.staging_tables import StagingTables

@@ -10,7 +10,7 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision import tidying
-from airflow_logio.supervision.staging_left import drop_left
+from airflow_logio.supervision.tidying import drop_left
 from airflow_logio.systems.payloads import Payloads, sweep_run
 from airflow_logio.testing.simulator.data.simulated_staging import SimulatedStaging, StagingClient
 from airflow_logio.testing.simulator.data.simulated_storage import AskedStorage, SimulatedPayloads

@@ -1,11 +1,11 @@
-"""What follows from the death of a task that watched a group: the group halts only if a person has ended the task (ADR-66).
+"""What the log knows of the task that watches a group: why it was killed, and whether it alone launches the group.
 
 A worker that is shut down, a timeout and a person's mark all look alike to the task that is killed. Airflow knows, and may
-not answer in the seconds that the task has left. So the task first leaves a note in the log, and whoever learns the answer,
-this task or a supervisor, takes it away.
+not answer in the seconds that the task has left. So the task first leaves a note in the log. The process that learns the
+answer, this task or a supervisor, removes the note; the group halts only if a person has ended the task (ADR-66).
 
-A task that defers leaves such a note, too, before: Airflow tells no one of a mark that comes when the worker has sent its
-last heartbeat and no trigger runs yet. The trigger takes it away.
+A task that defers leaves such a note, too, before: Airflow tells no process of a mark that comes when the worker has sent
+its last heartbeat and no trigger runs yet. The trigger removes it.
 """
 
 from __future__ import annotations
@@ -90,3 +90,18 @@ def resolve_kill(
     is_to_stay = task.ask_at is not None and state in ON_ITS_WAY
     note_killed(store, run, group, on_its_way(task, AGAIN_SECONDS) if is_to_stay else None)
     return found
+
+
+def give_up_place(store: LogStore, run: Run, group: str) -> bool:
+    """End the place that the group's task has of its own: others launch the group and all its replicas from now on (ADR-104).
+
+    Returns whether it had a place of its own. The next attempt of its task takes it again, with its launch recipe. Raises
+    `LogUnavailable`.
+    """
+    had = False
+    for name in members_of(run, group):
+        recipe = store.launch_recipe(run.run_id, name)
+        if recipe is not None and recipe.own_place:
+            store.note_launch(run.run_id, name, replace(recipe, own_place=False))
+            had = True
+    return had

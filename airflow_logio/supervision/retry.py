@@ -1,0 +1,107 @@
+"""Before a person takes a run up again: which drivers are lost, what can be launched, which tables still take its rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+
+from airflow_logio.dataflow.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.errors import ExternalUnavailable, WriteRefused
+from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.protocol.states import ALIVE, LAUNCHING, GroupState
+from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.spark.folder_inspection import check_not_replaced
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.supervision.group_watch import GroupWatcher, Observation
+from airflow_logio.systems.warehouse import Warehouse
+
+STARTABLE = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
+
+
+def nothing_to_retry(
+    run: Run, statuses: Mapping[str, GroupStatus], asked: Collection[str], startable: Collection[GroupState] = STARTABLE
+) -> str:
+    """Why none of the groups that were `asked` for is launched again."""
+    states = ", ".join(f"{name} is {statuses[name].state.value}" for name in asked)
+    return (
+        f"run {run.spec.key} has nothing to retry: {states}, and none of their Input Sets is quarantined; only a group that "
+        f"is one of {', '.join(startable)} is launched again"
+    )
+
+
+def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None:
+    """Raise `WriteRefused` if a newer run owns a table or folder that events of these operators reach; it says what to do.
+
+    Put back all the same, the Input Sets would only park the run. Raises `ExternalUnavailable` if a database or file system
+    does not answer. A run that begins after this question, and takes one over, is found out by the write itself.
+    """
+    pipeline, run = context.pipeline, context.run
+    graph = pipeline.graph
+    reached = {name for operator in operators for name in (operator, *graph.downstream(operator))}
+    for name in sorted(reached):
+        try:
+            _check(context, pipeline.operators[name], Owner(run.uid, run.created_at))
+        except WriteRefused as error:
+            raise WriteRefused(
+                f"nothing was put back: {error}. To have the rows of these Input Sets, process the same input in a run "
+                f"of its own: a new one, or this one again (`logio fresh {run.uid[:8]}`)"
+            ) from error
+        except ExternalUnavailable as error:
+            raise ExternalUnavailable(
+                f"nothing was put back: {error}. Try again when the database, or the file system, answers"
+            ) from error
+
+
+def _check(context: LaunchContext, writer: Operator, run: Owner) -> None:
+    if isinstance(writer, TableWriter):
+        with closing(Warehouse(writer.connection, context.connections[writer.connection])) as warehouse:
+            warehouse.check_not_replaced(writer, run)
+    elif isinstance(writer, DatasetWriter):
+        check_not_replaced(writer, context.connections[writer.connection], run)
+
+
+POLL_SECONDS = 0.1
+_MARGIN_SECONDS = 5.0
+
+
+def find_lost(
+    store: LogStore,
+    run: Run,
+    groups: Sequence[str],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Mapping[str, str]:
+    """Look at the groups that have a driver until each has given a heartbeat or was declared dead; group → cause.
+
+    At once where the driver's process can be seen to be gone, else after its lease. What is being launched is left to a
+    supervisor. Raises `LogUnavailable` if the log cannot be asked at first.
+    """
+    open_ = {one.group: one for one in store.groups(run.run_id) if one.group in groups and one.state in ALIVE}
+    watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in open_}
+    deadline = clock() + run.spec.lease.seconds + _MARGIN_SECONDS
+    lost: dict[str, str] = {}
+    while open_ and clock() < deadline:
+        for name, before in list(open_.items()):
+            seen = watchers[name].poll()
+            if seen.is_dead:
+                lost[name] = seen.cause or "dead"
+            if _is_known(before, seen):
+                del open_[name]
+        if open_:
+            sleep(POLL_SECONDS)
+    return lost
+
+
+def _is_known(before: GroupStatus, seen: Observation) -> bool:
+    """Whether a look has told what there is to tell."""
+    now = seen.status
+    if now is None or seen.left_to_standby:
+        return False
+    gives_beats = (now.incarnation, now.beat) != (before.incarnation, before.beat)
+    return now.state not in ALIVE or now.state in LAUNCHING or gives_beats
