@@ -15,7 +15,7 @@ from typing import Any
 from airflow_logio.cli.display import Progress
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogioError
-from airflow_logio.launch import bundle, leftovers, spark_binary
+from airflow_logio.launch import bundle, driver_folders, spark_binary
 from airflow_logio.launch.driver_log import tail
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
@@ -85,14 +85,14 @@ class Demonstration:
         if self._store is not None:
             self._end_drivers(self._store, patient)
             self._store.dispose()
-        leftovers.end_under(self.places.drivers)
+        driver_folders.end_under(self.places.drivers)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _remove_leftovers(self) -> None:
         """Remove what is left of a demonstration that was killed before it could clean up."""
         self.standalone.stop()
-        leftovers.end_under(self.places.drivers)
+        driver_folders.end_under(self.places.drivers)
 
     def _start_airflow(self) -> Airflow:
         self.standalone.start()

@@ -14,7 +14,7 @@ from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, 
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.dataflow.durations import retention_seconds
 from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinitionError, ProtocolViolation
-from airflow_logio.launch.driver_files import discard, folders_of
+from airflow_logio.launch.driver_folders import discard, folders_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.endings import GroupStates, check_ended

@@ -44,11 +44,9 @@ from airflow_logio.errors import (
 )
 from airflow_logio.launch import bundle
 from airflow_logio.launch.bundle import needs_spark
-from airflow_logio.launch.driver_config import DriverConfig
-from airflow_logio.launch.driver_log import LOG_NAME
-from airflow_logio.launch.exit_codes import FAILED, FINISHED, PARKED, REPLACED
-from airflow_logio.launch.output_parts import OutputParts
-from airflow_logio.launch.private_files import discard_keytab
+from airflow_logio.launch.driver_config import FAILED, FINISHED, PARKED, REPLACED, DriverConfig
+from airflow_logio.launch.driver_folders import discard_keytab
+from airflow_logio.launch.driver_log import LOG_NAME, OutputParts
 from airflow_logio.launch.processes import own_identity, this_host
 from airflow_logio.launch.redaction import Redaction
 from airflow_logio.protocol.life import Life, LifeStep

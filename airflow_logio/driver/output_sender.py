@@ -7,7 +7,7 @@ import threading
 import time
 
 from airflow_logio.errors import LogioError
-from airflow_logio.launch.output_parts import OutputParts
+from airflow_logio.launch.driver_log import OutputParts
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,8 @@ from typing import NoReturn
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import LogioError
 from airflow_logio.launch import driver_config
-from airflow_logio.launch.driver_config import DriverConfig
-from airflow_logio.launch.exit_codes import FAILED, FINISHED
-from airflow_logio.launch.private_files import discard_keytab
+from airflow_logio.launch.driver_config import FAILED, FINISHED, DriverConfig
+from airflow_logio.launch.driver_folders import discard_keytab
 from airflow_logio.launch.shared_server import ServerClient, ServerRecipe
 from airflow_logio.spark.classic_engine import ClassicEngine
 from airflow_logio.spark.connect_engine import Address, ConnectEngine, ConnectTarget, SessionName

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 
 from airflow_logio.crash import standby_environment
-from airflow_logio.launch import driver_files, driver_process, private_files, processes
+from airflow_logio.launch import driver_folders, driver_process, processes
 from airflow_logio.launch.bundle import PipelineRef
+from airflow_logio.launch.code_bundle import code_for
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.driver_folders import READY, make_standby_folder, standby_folders
 from airflow_logio.launch.driver_log import LOG_NAME
-from airflow_logio.launch.kept_code import code_for
 from airflow_logio.launch.launcher import application_name
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import DriverIdentity, Standby
@@ -132,7 +132,7 @@ class StandbyKeeper:
             pid = driver_process.start_standby(self._folder, config, settings, config.standby.conf, code, name)
         except Exception:  # the next attempt has another folder
             self._clear_up()
-            driver_files.discard(self._folder)
+            driver_folders.discard(self._folder)
             raise
         self._started_at = time.monotonic()
         self._process = processes.identity_of(pid)
@@ -144,12 +144,12 @@ class StandbyKeeper:
 
     def _clear_up(self) -> None:
         """What a standby that has ended would leave: secrets, and files that the next one has again. Its log stays."""
-        private_files.discard_under(self._folder)
-        for name in (driver_files.SCRATCH, "code"):
-            driver_files.discard(self._folder / name, of=self._folder)
+        driver_folders.discard_secrets(self._folder)
+        for name in (driver_folders.SCRATCH, "code"):
+            driver_folders.discard(self._folder / name, of=self._folder)
         for one in standby_folders(self._group_folder, self._config.claim.incarnation + 1):
             if one != self._folder:
-                driver_files.discard(one)
+                driver_folders.discard(one)
 
     def _wait(self, why: str) -> None:
         log.warning("no standby: %s; the next one is started in %.0f s", why, self._pause)

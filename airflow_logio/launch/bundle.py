@@ -18,7 +18,6 @@ from types import ModuleType
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogioError
-from airflow_logio.launch.code_imports import module_file
 from airflow_logio.protocol.values import ExecutionMode
 
 STAYING = ("__main__", __name__.partition(".")[0])
@@ -52,6 +51,15 @@ def parse_ref(text: str, bundle_root: Path | None = None) -> PipelineRef:
     if bundle_root is None and module_file(root, target) is None:
         root = _root_elsewhere(target) or root
     return PipelineRef(target, attr, root)
+
+
+def module_file(root: Path, module: str) -> Path | None:
+    """The file of a module, or of a package's ``__init__``; None if `root` does not hold it."""
+    place = root.joinpath(*module.split("."))
+    for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+        if file.is_file():
+            return file
+    return None
 
 
 def _root_elsewhere(module: str) -> Path | None:
@@ -118,7 +126,7 @@ def import_module(ref: PipelineRef) -> ModuleType:
 
 
 def _forget_other_versions(root: Path) -> None:
-    """A process that supervises several runs meets the same module in several folders (`kept_code`). What others have
+    """A process that supervises several runs meets the same module in several folders (`code_bundle`). What others have
     imported of it stays with them."""
     others = _ROOTS - {root.resolve()}
     _ROOTS.add(root.resolve())

@@ -1,31 +1,46 @@
-"""The code of a pipeline as one value, named by its content: what a driver imports, and what is kept with a run (ADR-60).
+"""The code of a pipeline as one value, named by its content: what drivers import, and a run keeps (ADR-60, ADR-63).
 
-From a folder of DAGs or a source tree, the packages and modules that the pipeline imports, with all their files. Of an
-installed pipeline, its own top-level package. A package with compiled modules is not shipped: it belongs to the machine it
-was installed on.
+From a folder of DAGs or a source tree, the packages and modules that the pipeline imports, with all their files. They are
+found in the source text, so nothing is executed; a module that is imported by a computed name is not found. Of an installed
+pipeline, its own top-level package. A package with compiled modules is not shipped: it belongs to the machine it was
+installed on.
+
+The log keeps the code of a run, so that an edit, a deployment, or a bundle version that was cleaned up changes nothing of a
+run that is under way, on any machine. It is the one thing in the log that is executed: whoever can write the log decides
+what drivers and supervisors execute.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import io
 import lzma
 import os
 import struct
+import sys
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from types import ModuleType
+from weakref import WeakKeyDictionary
 
-from airflow_logio.errors import ConfigurationError, LogInconsistent
-from airflow_logio.launch.bundle import PipelineRef, is_installed
-from airflow_logio.launch.code_imports import OURS, imported_parts, module_file
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError
+from airflow_logio.launch import bundle
+from airflow_logio.launch.bundle import PipelineRef, is_installed, module_file
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.driver_records import KeptCode
+from airflow_logio.store.records.run_records import Run
 
+OURS = "airflow_logio"
 MOST_BYTES = 32 * 2**20
 """Code that is larger is refused: a driver gets it at every launch."""
-
 _COMPILED = (".so", ".pyd", ".dylib")
 _LEFT_OUT = ("__pycache__", ".pyc", ".pyo")
 _BESIDE_A_DATABASE = ("-wal", "-shm")
@@ -46,6 +61,9 @@ _DAMAGE = (
 """What zipfile raises for bytes that are no zip file any more."""
 _MEBIBYTE = 2**20
 _SHOWN = 3
+_DIGESTS: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+"""Of the code that this process has imported, as it was then: what is edited later is not imported again."""
+Loaded = tuple[Pipeline, PipelineRef]
 
 
 @dataclass(frozen=True)
@@ -130,6 +148,73 @@ def collect(ref: PipelineRef) -> CodeBundle:
     return CodeBundle(files, is_shipped=not is_compiled)
 
 
+def code_for(store: LogStore, run: Run, ref: PipelineRef, number: int) -> CodeBundle:
+    """What a driver gets whose claim says this number. Of a run that an earlier version began, the code as it is now.
+
+    What the log does not keep, or holds damaged, may be here: the digest tells. Raises `ConfigurationError` if it is not.
+    """
+    kept = store.code(run.run_id, number)
+    if kept.digest is None:
+        return collect(ref)
+    try:
+        return _unpacked(kept)
+    except LogInconsistent as error:
+        with contextlib.suppress(ConfigurationError):
+            found = collect(ref)
+            if found.digest == kept.digest:
+                return found
+        raise _missing(run, ref, str(error)) from error
+
+
+def take_new(store: LogStore, run: Run, group: str, loaded: Loaded, *, by: str) -> int:
+    """Give the next drivers of a group the code as it is now; returns its number. Raises as `LogStore.take_code` does."""
+    pipeline, ref = loaded
+    code, fingerprint = collect(ref), pipeline.fingerprint()["code"]
+    return store.patience.call(
+        "taking other code",
+        lambda: store.take_code(run.run_id, group, code.digest, fingerprint, archive=code.kept(), by=by),
+    )
+
+
+def load_kept(store: LogStore, run: Run, load_current: Callable[[], Loaded], number: int) -> Loaded:
+    """The pipeline of a run as drivers have it whose claim says this number of its code. What is installed or in the folder
+    by now counts only if it is the same, or if the log keeps no code of the run.
+
+    The reference that is returned is that of `load_current`, if it can be loaded. Raises `ConfigurationError`.
+    """
+    kept = store.patience.call("reading the code of the run", lambda: store.code(run.run_id, number))
+    if kept.digest is None or kept.archive is None:
+        return load_current()
+    recorded = bundle.parse_ref(run.spec.pipeline_ref, Path(run.spec.bundle_root))
+    with contextlib.suppress(LogioError):  # it cannot be imported any more, or defines no pipeline
+        pipeline, ref = load_current()
+        if _digest(ref) == kept.digest:
+            return pipeline, ref
+        recorded = ref
+    try:
+        return _loaded(_unpacked(kept), recorded), recorded
+    except LogInconsistent as error:
+        raise _missing(run, recorded, str(error)) from error
+
+
+def newest(store: LogStore, run: Run) -> int:
+    """The number of the code that was taken last, for any group; 0 if none was."""
+    changes = store.patience.call("reading the code of the run", lambda: store.code_changes(run.run_id))
+    return max((change.number for change in changes), default=0)
+
+
+def own_pipeline(store: LogStore, run: Run, ref: PipelineRef, number: int, instead: Pipeline) -> Pipeline:
+    """The pipeline of the code with this number; `instead` where the log keeps no copy that could be loaded.
+
+    The names of groups are the same in both: so is the graph. Raises `ConfigurationError`.
+    """
+    kept = store.code(run.run_id, number)
+    try:
+        return _loaded(_unpacked(kept), ref)
+    except LogInconsistent:  # `code_for` says what to do, or has found it elsewhere
+        return instead
+
+
 def _installed_part(ref: PipelineRef) -> set[str]:
     """The outermost regular package of the module, as a path. A namespace belongs to other distributions as well."""
     names = ref.module.split(".")
@@ -177,3 +262,109 @@ def _check_size(ref: PipelineRef, paths: list[Path]) -> None:
         f"at most {MOST_BYTES / _MEBIBYTE:g} MiB of code. The largest files are {named}: move data out of the packages, and "
         "read them from a path that is a run parameter, or through a connection"
     )
+
+
+def imported_parts(root: Path, module: str) -> set[str]:
+    """Top-level names in `root` (packages, modules, folders) that `module` needs, its own included.
+
+    Names of the standard library are never taken from `root`, and this package is never among them: a driver has both.
+    """
+    own = module.partition(".")[0]
+    todo, seen = [module], {module}
+    while todo:
+        name = todo.pop()
+        for found in _with_parents(name):
+            file = module_file(root, found)
+            if file is None or file.suffix != ".py":
+                continue
+            for other in _imports(file, found):
+                if other not in seen and _may_be_here(other, own):
+                    seen.add(other)
+                    todo.append(other)
+    return {name.partition(".")[0] for name in seen if _is_here(root, name)}
+
+
+def _is_here(root: Path, module: str) -> bool:
+    top = module.partition(".")[0]
+    return module_file(root, module) is not None and (root.joinpath(top).is_dir() or (root / f"{top}.py").is_file())
+
+
+def _may_be_here(module: str, own: str) -> bool:
+    top = module.partition(".")[0]
+    return top == own or (top != OURS and top not in sys.stdlib_module_names)
+
+
+def _with_parents(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[: index + 1]) for index in range(len(parts))]
+
+
+def _imports(file: Path, module: str) -> Iterator[str]:
+    """Absolute names of all that the file may import; ``from a import b`` may mean module ``a.b``."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # it cannot be imported either
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            if base:
+                yield base
+            yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names if alias.name != "*")
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".") if package else []
+    kept = parts[: len(parts) - node.level + 1]
+    return ".".join([*kept, *([node.module] if node.module else [])])
+
+
+def _digest(ref: PipelineRef) -> str:
+    module = sys.modules[ref.module]
+    if module not in _DIGESTS:
+        _DIGESTS[module] = collect(ref).digest
+    return _DIGESTS[module]
+
+
+def _unpacked(kept: KeptCode) -> CodeBundle:
+    if kept.digest is None or kept.archive is None:
+        raise LogInconsistent("the log has no copy of it: it has compiled modules, or its row is lost")
+    return from_archive(kept.archive, kept.digest)
+
+
+def _missing(run: Run, ref: PipelineRef, why: str) -> ConfigurationError:
+    uid = run.uid[:8]
+    return ConfigurationError(
+        f"run {run.spec.key} has another version of {ref} than {ref.bundle_root}, and cannot be given its own: {why}. Put "
+        f"that version back there and `logio retry {uid}`, or take what is there now: `logio retry {uid} --code new`"
+    )
+
+
+def _loaded(code: CodeBundle, ref: PipelineRef) -> Pipeline:
+    """Import the pipeline from this code. What the process has imported of another version stays as it was: it may look
+    after several runs."""
+    before, path = _imported(code), list(sys.path)
+    with tempfile.TemporaryDirectory(prefix="logio-code-") as folder:
+        code.write(Path(folder))
+        try:
+            _forget(before)
+            return bundle.load(PipelineRef(ref.module, ref.attr, Path(folder)))
+        finally:
+            _forget(_imported(code))
+            sys.modules.update(before)
+            sys.path[:] = path
+
+
+def _imported(code: CodeBundle) -> dict[str, ModuleType]:
+    ours = {name.partition("/")[0].removesuffix(".py") for name in code.files}
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in ours}
+
+
+def _forget(modules: dict[str, ModuleType]) -> None:
+    for name in modules:
+        del sys.modules[name]

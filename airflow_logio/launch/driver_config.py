@@ -1,4 +1,7 @@
-"""A driver's configuration: a file of mode 0600 that the driver removes after reading it (no secret on a command line)."""
+"""What a driver is given, and what it answers: a configuration that it removes after reading it, and an exit code.
+
+The file has mode 0600, so that no secret is on a command line. Exit codes are for people: supervisors believe only the log.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,20 @@ from pathlib import Path
 import msgspec
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch import private_files
+from airflow_logio.launch import driver_folders
 from airflow_logio.launch.shared_server import ServerRecipe
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectTarget
 from airflow_logio.store.records.driver_records import Claim
+
+FINISHED = 0
+"""Finished or halted."""
+FAILED = 1
+"""Failed, and will be recovered."""
+REPLACED = 3
+"""Another incarnation has taken its place."""
+PARKED = 4
+"""A person has to fix something first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,7 @@ class DriverConfig:
 
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""
-        private_files.create(path, msgspec.json.encode(self))
+        driver_folders.create_private(path, msgspec.json.encode(self))
 
 
 def take(path: Path) -> DriverConfig:

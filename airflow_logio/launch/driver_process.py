@@ -1,34 +1,42 @@
-"""Starting a driver's process on this machine: its folder filled, spark-submit started in a session of its own. Where the
-group needs no Spark, or is a client of a Spark Connect server, the driver is Python alone (ADR-119)."""
+"""Starting a driver's process on this machine: its folder filled, then spark-submit in a session of its own, or Python alone.
+
+A driver is Python alone where its group needs no Spark, or is a client of a Spark Connect server (ADR-119). Such drivers
+can be forked from a process that has imported what they need (ADR-126): their start is one second of imports otherwise, and
+two on a busy machine.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import select
+import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch import driver_files, private_files, processes, shared_server, spark_connect, spark_submit
+from airflow_logio.launch import driver_folders, processes, shared_server, spark_connect, spark_submit
 from airflow_logio.launch.bundle import needs_spark
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_folders import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.launch.driver_log import LOG_NAME
-from airflow_logio.launch.forked_drivers import ForkServer
-from airflow_logio.launch.private_files import CONFIG_NAME, KEYTAB_NAME
-from airflow_logio.launch.processes import APPLICATION
+from airflow_logio.launch.processes import APPLICATION, boot_id, this_host
 from airflow_logio.launch.shared_server import ServerRecipe
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectTarget
 from airflow_logio.store.records.driver_records import DriverIdentity
 
 log = logging.getLogger(__name__)
-
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 """With these pyspark starts a JVM for a program that was not started by one."""
 DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
@@ -42,8 +50,10 @@ STANDBY = "--standby"
 """Option of the application: it is to wait for the death of the driver whose claim it is given."""
 _LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
 """A shell that ends at once: what it started is then nobody's child. Who ends a driver ends the driver's children, too."""
-
-
+PROGRAM = APPLICATION.with_name("fork_server.py")
+WARM_SECONDS = 20.0
+"""For its imports. Drivers are started by themselves if it takes longer."""
+ANSWER_SECONDS = 20.0
 _children: list[subprocess.Popen[bytes]] = []
 """Started here, and not yet seen to have ended."""
 
@@ -88,29 +98,6 @@ def start_driver(
     return processes.identity_of(process.pid)
 
 
-def fork_server(settings: SparkSettings, pipeline: Pipeline, groups: Iterable[str]) -> ForkServer | None:
-    """One for the first drivers of these groups and all later ones, if some of them can be forked on this machine."""
-    environment = spark_submit.environment(settings)
-    is_possible = sys.platform == "linux" and environment[DRIVER_PYTHON] == sys.executable
-    if not (is_possible and any(is_forked(settings, pipeline, group) for group in groups)):
-        return None
-    try:
-        return ForkServer(environment)
-    except OSError as error:
-        log.warning("drivers are started one by one, because they cannot be forked: %s", error)
-        return None
-
-
-def is_forked(settings: SparkSettings, pipeline: Pipeline, group: str) -> bool:
-    """Whether drivers of the group are Python alone, where nothing but its operators decides."""
-    return spark_connect.is_client(settings) or not needs_spark(pipeline, group)
-
-
-def reap() -> None:
-    """A launcher that keeps running collects its ended processes; nothing waits for the others."""
-    _children[:] = [child for child in _children if child.poll() is None]
-
-
 def start_standby(
     folder: Path, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle, name: str
 ) -> int:
@@ -129,6 +116,159 @@ def start_standby(
             check=True,
         )
         return int(shell.stdout)
+
+
+def reap() -> None:
+    """A launcher that keeps running collects its ended processes; nothing waits for the others."""
+    _children[:] = [child for child in _children if child.poll() is None]
+
+
+def server_recipe(run_folder: Path, settings: SparkSettings, key: str) -> ServerRecipe:
+    """The server that drivers of a run with these settings have on this machine. `key` as in `folder_of`."""
+    command = spark_submit.server_command(settings)
+    folder = shared_server.folder_of(run_folder, command, spark_submit.server_environment(settings), key)
+    return ServerRecipe(
+        str(folder), command, spark_submit.server_environment(settings, folder / driver_folders.SCRATCH)
+    )
+
+
+def with_keytab(settings: SparkSettings, path: Path) -> SparkSettings:
+    """A keytab that came with the connection goes to where spark-submit can read it, and nothing else."""
+    if settings.keytab_content is None:
+        return settings
+    driver_folders.create_private(path, settings.keytab_content)
+    return replace(settings, keytab=str(path), keytab_content=None)
+
+
+def fork_server(settings: SparkSettings, pipeline: Pipeline, groups: Iterable[str]) -> ForkServer | None:
+    """One for the first drivers of these groups and all later ones, if some of them can be forked on this machine."""
+    environment = spark_submit.environment(settings)
+    is_possible = sys.platform == "linux" and environment[DRIVER_PYTHON] == sys.executable
+    if not (is_possible and any(is_forked(settings, pipeline, group) for group in groups)):
+        return None
+    try:
+        return ForkServer(environment)
+    except OSError as error:
+        log.warning("drivers are started one by one, because they cannot be forked: %s", error)
+        return None
+
+
+def is_forked(settings: SparkSettings, pipeline: Pipeline, group: str) -> bool:
+    """Whether drivers of the group are Python alone, where nothing but its operators decides."""
+    return spark_connect.is_client(settings) or not needs_spark(pipeline, group)
+
+
+class ForkServer:
+    """Starts drivers of one environment. After its first failure it starts none any more: its owner does it in another way.
+
+    For one thread.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Begin; it is ready after a second or two. `environment` is what the variables of all drivers have in common."""
+        self._environment = dict(environment)
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(ANSWER_SECONDS)
+        self._lines = self._socket.makefile("rw")
+        self._until = time.monotonic() + WARM_SECONDS
+        self._is_ready = self._has_ended = False
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                env=self._environment,
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C in the terminal is not for it
+            )
+
+    def is_warming(self) -> bool:
+        """Whether it is about to be ready. Returns at once."""
+        if self._is_ready or self._has_ended:
+            return False
+        if select.select([self._socket], [], [], 0)[0]:
+            said = self._hear()
+            self._is_ready = said is not None
+        elif time.monotonic() > self._until:
+            self._fail(f"its imports take more than {WARM_SECONDS:g} s")
+        return not (self._is_ready or self._has_ended)
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        output: str,
+        *,
+        own: Sequence[str] = (),
+    ) -> DriverIdentity | None:
+        """Start a driver that works in `folder`.
+
+        `own` names the variables of `environment` that each driver has for itself. None: it is to be started in another way;
+        then no process is left here that works in `folder`. Raises nothing but what interrupts it.
+        """
+        shared = {name: value for name, value in environment.items() if name not in own}
+        if self.is_warming() or self._has_ended or command[0] != sys.executable:
+            return None
+        if shared != self._environment:
+            differ = sorted({name for name, _ in shared.items() ^ self._environment.items()})
+            log.info("a driver is not forked, because it has another environment: %s", ", ".join(differ))
+            return None
+        request = {"argv": list(command[1:]), "environment": dict(environment)}
+        try:
+            answer = self._ask(request | {"folder": str(folder), "output": str(folder / output)})
+        except BaseException:
+            self.close()  # an answer that is still to come would be taken for that to the next request
+            raise
+        if answer is None:
+            driver_folders.end_under(folder)  # it may have been forked, and the answer not have come
+            return None
+        return DriverIdentity(this_host(), boot_id(), answer["pid"], answer["start_time"])
+
+    def close(self) -> None:
+        """End the server; drivers that it has forked continue."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        for one in (self._lines, self._socket):
+            try:
+                one.close()
+            except OSError:  # what could not be sent
+                continue
+        self._process.kill()  # it may be stopped, or in the middle of its imports
+        self._process.wait()
+        self._errors.close()
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        try:
+            self._lines.write(json.dumps(request) + "\n")
+            self._lines.flush()
+        except OSError as error:
+            self._fail(str(error))
+            return None
+        return self._hear()
+
+    def _hear(self) -> dict[str, Any] | None:
+        """The answer, or None if there is none, or an error: then the server is ended."""
+        try:
+            answer: dict[str, Any] = json.loads(self._lines.readline() or '{"error": "it has ended"}')
+        except (OSError, ValueError) as error:
+            answer = {"error": str(error)}
+        if answer["error"] is None:
+            return answer
+        self._fail(answer["error"])
+        return None
+
+    def _fail(self, why: str) -> None:
+        self._errors.seek(0)
+        said = "".join(self._errors.read().splitlines(keepends=True)[-1:]).strip()
+        log.warning(
+            "drivers are started one by one from now on, because they cannot be forked: %s", f"{why} {said}".strip()
+        )
+        self.close()
 
 
 def _command(
@@ -166,7 +306,7 @@ def _environment(
 ) -> dict[str, str]:
     """Of a driver. What spark-submit does for its own is done here for one of Python alone: it imports `py_files`, and a
     session that a function makes for itself has the settings of the launch."""
-    found = spark_submit.environment(settings, folder / driver_files.SCRATCH)
+    found = spark_submit.environment(settings, folder / driver_folders.SCRATCH)
     is_client = spark_connect.is_client(settings)
     if not is_client and not _is_python_alone(config, settings, conf):
         return found
@@ -187,16 +327,9 @@ def _target(
     return ConnectTarget(None if settings.connect else settings.master, user, conf, ours, files, settings.token)
 
 
-def server_recipe(run_folder: Path, settings: SparkSettings, key: str) -> ServerRecipe:
-    """The server that drivers of a run with these settings have on this machine. `key` as in `folder_of`."""
-    command = spark_submit.server_command(settings)
-    folder = shared_server.folder_of(run_folder, command, spark_submit.server_environment(settings), key)
-    return ServerRecipe(str(folder), command, spark_submit.server_environment(settings, folder / driver_files.SCRATCH))
-
-
 def _with_code(folder: Path, config: DriverConfig, code: CodeBundle) -> tuple[DriverConfig, Path | None]:
     """The configuration of a driver that imports the code from its own folder, and the zip file for executors."""
-    (folder / driver_files.SCRATCH).mkdir()
+    (folder / driver_folders.SCRATCH).mkdir()
     if not code.is_shipped:
         return config, None
     code.write(folder / "code")
@@ -217,15 +350,7 @@ def _started(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        private_files.discard_under(folder)
+        driver_folders.discard_secrets(folder)
         if isinstance(error, OSError | subprocess.SubprocessError):
             raise ConfigurationError(f"the driver could not be started: {error}") from error
         raise
-
-
-def with_keytab(settings: SparkSettings, path: Path) -> SparkSettings:
-    """A keytab that came with the connection goes to where spark-submit can read it, and nothing else."""
-    if settings.keytab_content is None:
-        return settings
-    private_files.create(path, settings.keytab_content)
-    return replace(settings, keytab=str(path), keytab_content=None)

@@ -17,14 +17,12 @@ from pathlib import Path
 from airflow_logio.dataflow import variables
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import Fenced, LogioError, ProtocolViolation, UnknownRun
-from airflow_logio.launch import driver_files, driver_process, private_files, processes, spark_submit
+from airflow_logio.launch import driver_folders, driver_process, processes, spark_submit
 from airflow_logio.launch.bundle import PipelineRef, has_frames, needs_spark
-from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.launch.code_bundle import CodeBundle, code_for, own_pipeline
 from airflow_logio.launch.driver_config import DriverConfig, StandbyRecipe
-from airflow_logio.launch.driver_log import LOG_NAME
-from airflow_logio.launch.forked_drivers import ForkServer
-from airflow_logio.launch.kept_code import code_for, own_pipeline
-from airflow_logio.launch.output_parts import add_rest
+from airflow_logio.launch.driver_log import LOG_NAME, add_rest
+from airflow_logio.launch.driver_process import ForkServer
 from airflow_logio.launch.redaction import Redaction
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
@@ -80,17 +78,17 @@ class LocalProcessLauncher(Launcher):
     ) -> Launched:
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
-        private_files.discard_under(folder.parent)
-        driver_files.discard_earlier(folder.parent, claim.incarnation)
+        driver_folders.discard_secrets(folder.parent)
+        driver_folders.discard_earlier(folder.parent, claim.incarnation)
         log.info("group %s, incarnation %d: starting, output in %s", claim.group, claim.incarnation, folder / LOG_NAME)
         name = application_name(claim)
         started = driver_process.start_driver(folder, config, settings, conf, code, name, self.forks)
         return Launched(started, str(folder / LOG_NAME))
 
     def tidy_up(self, store: LogStore) -> int:
-        return driver_files.discard_runs(
+        return driver_folders.discard_runs(
             self.work_dir,
-            ended=lambda: {run.uid for run in store.removable(driver_files.KEPT_SECONDS)},
+            ended=lambda: {run.uid for run in store.removable(driver_folders.KEPT_SECONDS)},
             is_known=lambda uid: _is_known(store, uid),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import socket
 import time
@@ -16,11 +17,11 @@ import psutil
 from airflow_logio.store.records.driver_records import DriverIdentity
 
 log = logging.getLogger(__name__)
-
 APPLICATION = Path(__file__).parent / "application" / "logio_driver.py"
 """What spark-submit runs; drivers are recognized by its name in their command line."""
-
 START_TIME_TOLERANCE_SECONDS = 0.05
+GLANCE_SECONDS = 0.1
+"""Between two looks where the system does not tell of the end."""
 _POLL_SECONDS = 0.02
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
@@ -38,10 +39,6 @@ def boot_id() -> str:
         return f"{path.read_text().strip()}/{namespace.readlink().name.strip('pid:[]')}"
     except OSError:  # a kernel without them
         return path.read_text().strip()
-
-
-def _boot(boot_id: str) -> str:
-    return boot_id.partition("/")[0]
 
 
 def start_time_of(pid: int) -> float:
@@ -93,17 +90,6 @@ def own_identity() -> DriverIdentity:
 def is_local(identity: DriverIdentity) -> bool:
     """Recorded on this machine, in this boot and pid namespace."""
     return identity.host == this_host() and identity.boot_id == boot_id()
-
-
-def _find(pid: int, start_time: float) -> psutil.Process | None:
-    if pid <= 0:
-        return None
-    try:
-        process = psutil.Process(pid)
-        same = abs(start_time_of(pid) - start_time) <= START_TIME_TOLERANCE_SECONDS
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.NoSuchProcess:
-        return None
 
 
 def driver_processes(identity: DriverIdentity) -> list[psutil.Process]:
@@ -170,6 +156,41 @@ def have_ended(killed: Sequence[psutil.Process], timeout: float) -> bool:
     return True
 
 
+def wait_for_end(identity: DriverIdentity, seconds: float) -> None:
+    """Return when the driver's process on this machine has ended, at the latest after so many seconds.
+
+    On Linux at once, also while its parent has not collected it, which a wait for a process that is no child does not see.
+    """
+    deadline = time.monotonic() + seconds
+    handle = _handle(identity.pid or identity.parent_pid)
+    if handle is None:
+        while not is_gone(identity) and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(GLANCE_SECONDS, left))
+        return
+    try:
+        if not is_gone(identity):  # the handle is of this process, not of a later one with its number
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    finally:
+        os.close(handle)
+
+
+def _boot(boot_id: str) -> str:
+    return boot_id.partition("/")[0]
+
+
+def _find(pid: int, start_time: float) -> psutil.Process | None:
+    if pid <= 0:
+        return None
+    try:
+        process = psutil.Process(pid)
+        same = abs(start_time_of(pid) - start_time) <= START_TIME_TOLERANCE_SECONDS
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
 def _is_alive(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
@@ -182,3 +203,11 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return list(process.children(recursive=True))
     except psutil.NoSuchProcess:
         return []
+
+
+def _handle(pid: int) -> int | None:
+    """What becomes readable when the process ends; None if it has ended, or the system has no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # macOS; no process; forbidden in a container
+        return None

@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch import private_files, processes
-from airflow_logio.launch.driver_files import SCRATCH
+from airflow_logio.launch import driver_folders, processes
+from airflow_logio.launch.driver_folders import SCRATCH
 from airflow_logio.launch.spark_connect import TOKEN_VARIABLE
 from airflow_logio.store.records.driver_records import DriverIdentity
 
@@ -157,7 +157,7 @@ class ServerClient:
         if keeper is None:
             raise self._failed()
         server = Server(port, token, keeper, self._jvm_of(keeper))
-        private_files.create(self._folder / _STATE, msgspec.json.encode(server))
+        driver_folders.create_private(self._folder / _STATE, msgspec.json.encode(server))
         log.info("a Spark Connect server is started at %s, its output in %s", server.url, self._folder / LOG_NAME)
         self._wait_for(lambda: _accepts(port), server.keeper)
         return server

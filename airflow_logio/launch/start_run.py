@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from airflow_logio.databases import read_url
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.sources import TableSource
+from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.bundle import PipelineRef, has_frames
 from airflow_logio.launch.code_bundle import CodeBundle
@@ -24,6 +27,9 @@ from airflow_logio.store.records.run_records import (
     Supervision,
 )
 from airflow_logio.systems.payloads.roots import HOW_TO_CONFIGURE, check_shared
+from airflow_logio.systems.rising_numbers import not_followed
+from airflow_logio.systems.table_names import check_schema_of_sqlite
+from airflow_logio.systems.warehouse import CONDITIONAL, not_conditional
 
 SHORTEST_LEASE = 4 * BEAT_SECONDS
 
@@ -132,6 +138,27 @@ def lease_of(seconds: float | None, launch_seconds: float | None) -> Lease:
             )
         values.append(float(value))
     return Lease(*values)
+
+
+def check_table_databases(pipeline: Pipeline, url_of: Callable[[str], str]) -> None:
+    """Raise `ConfigurationError` if a `TableWriter` names a database in which it cannot write exactly once, or a
+    `TableSource` one that it cannot follow.
+
+    `url_of` gives the URL of a connection of the pipeline; it is called for those of its tables only. Asks no database.
+    """
+    for name, operator in pipeline.operators.items():
+        if not isinstance(operator, TableWriter | TableSource):
+            continue
+        kind = "writer" if isinstance(operator, TableWriter) else "source"
+        try:
+            backend = read_url(url_of(operator.connection)).get_backend_name()
+            if backend == "sqlite":
+                check_schema_of_sqlite(operator.table)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{kind} {name!r}, connection {operator.connection!r}: {error}") from None
+        if backend not in CONDITIONAL:
+            refused = not_conditional if isinstance(operator, TableWriter) else not_followed
+            raise ConfigurationError(f"{kind} {name!r}: {refused(operator.connection, backend)}")
 
 
 def _check_storable(pipeline: Pipeline, sources: Mapping[str, SourceOperator], payloads: str | None) -> None:

@@ -12,8 +12,7 @@ from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.connections import database_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.code_bundle import collect
-from airflow_logio.launch.start_run import check_replay_seconds, lease_of, run_spec
-from airflow_logio.launch.table_databases import check_table_databases
+from airflow_logio.launch.start_run import check_replay_seconds, check_table_databases, lease_of, run_spec
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.run_lookup import identity, opened_log
 from airflow_logio.protocol.liveness import RecoveryBudget

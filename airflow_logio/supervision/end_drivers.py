@@ -11,9 +11,8 @@ from pathlib import Path
 import psutil
 
 from airflow_logio.errors import LogioError
-from airflow_logio.launch import leftovers, private_files, processes
-from airflow_logio.launch.driver_folders import incarnation_of, is_of_standby
-from airflow_logio.launch.leftovers import LocalDriver, local_drivers
+from airflow_logio.launch import driver_folders, processes
+from airflow_logio.launch.driver_folders import LocalDriver, incarnation_of, is_of_standby, local_drivers
 from airflow_logio.protocol.states import ENDED, LAUNCHING, GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
@@ -68,14 +67,14 @@ class DriverEnder:
                 break
             time.sleep(POLL_SECONDS)
         folders = self._folders()
-        leftovers.end_under(*filter(is_of_standby, folders))  # first: they would take the places of the others
+        driver_folders.end_under(*filter(is_of_standby, folders))  # first: they would take the places of the others
         for status in self._statuses():
             end_process(status)
             self._note_halted(status)
         folders = self._folders()
         for folder in folders:
-            private_files.discard_under(folder)
-        leftovers.end_under(*folders)
+            driver_folders.discard_secrets(folder)
+        driver_folders.end_under(*folders)
 
     def _folders(self) -> list[Path]:
         """Folders of our drivers, including drivers that the log may not know."""

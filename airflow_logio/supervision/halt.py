@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from airflow_logio.errors import LogioError
-from airflow_logio.launch import leftovers, processes
+from airflow_logio.launch import driver_folders, processes
 from airflow_logio.protocol.states import ENDED, OPEN_SCALING, GroupState, ScalingState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
@@ -105,7 +105,7 @@ def force(store: LogStore, run_id: int, status: GroupStatus) -> bool:
     PostgreSQL the fence comes first, past a session that is stopped inside a transaction. A driver on another machine
     finds itself fenced with its next commit or heartbeat, and exits.
     """
-    leftovers.end_standbys(status.log_path)  # the end of the driver is what they wait for
+    driver_folders.end_standbys(status.log_path)  # the end of the driver is what they wait for
     if store.ends_old_driver_first:
         end_process(status)
     fenced = store.halted(GroupRef(run_id, status.group, status.incarnation))

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import Fenced, LogUnavailable, ProtocolViolation
-from airflow_logio.launch.driver_process import fork_server, is_forked
-from airflow_logio.launch.forked_drivers import ForkServer
+from airflow_logio.launch.driver_process import ForkServer, fork_server, is_forked
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.launch.processes import this_host
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState

@@ -20,14 +20,14 @@ from airflow_logio.driver import first_use
 from airflow_logio.driver.log_rotation import LogRotation
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, LogUnavailable
-from airflow_logio.launch import bundle, driver_files, private_files, processes
+from airflow_logio.launch import bundle, driver_folders, processes
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.driver_folders import READY
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher
-from airflow_logio.launch.process_end import wait_for_end
+from airflow_logio.launch.processes import wait_for_end
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.store import open_store
@@ -70,8 +70,8 @@ class ThisProcess(Launcher):
             raise ConfigurationError("the JVM of the standby has ended, too")
         for folder in self._folder.parent.iterdir():
             if folder != self._folder:
-                private_files.discard_under(folder)
-        driver_files.discard_earlier(self._folder.parent, claim.incarnation)
+                driver_folders.discard_secrets(folder)
+        driver_folders.discard_earlier(self._folder.parent, claim.incarnation)
         self.taken = replace(config, bundle_root=self._own.bundle_root, connect=self._own.connect)
         return Launched(self._spark_submit, str(self._folder / LOG_NAME))
 

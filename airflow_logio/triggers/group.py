@@ -19,6 +19,7 @@ from airflow_logio import metrics
 from airflow_logio._compat import TriggerEvent, aget_task_state, spark_history_url
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
+from airflow_logio.launch.driver_log import OutputRelay, beginning
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import OPEN_SCALING, WAITING, GroupState, RunState
@@ -32,7 +33,6 @@ from airflow_logio.store.records.driver_records import DriverRecord, KilledTask
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunFigures, RunSight, ScalingRequest
 from airflow_logio.supervision.halt import Halt, halt_all_for_good
-from airflow_logio.supervision.output_relay import OutputRelay, beginning
 from airflow_logio.supervision.presence import SupervisionWatch
 from airflow_logio.supervision.requests import launches_by_task
 from airflow_logio.supervision.task_notes import STOPPING, give_up_place, note_killed, on_its_way

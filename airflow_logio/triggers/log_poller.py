@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
+from airflow_logio.launch.driver_log import LATE_SECONDS, most_parts
 from airflow_logio.protocol.replicas import SlotsSight
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import OutputPart
 from airflow_logio.store.port.watch_port import Hearing
 from airflow_logio.store.records.status_records import RunFigures, RunSight, SupervisorNote, SupervisorRecord
-from airflow_logio.supervision.output_relay import LATE_SECONDS, most_parts
 from airflow_logio.supervision.requests import in_question
 
 log = logging.getLogger(__name__)

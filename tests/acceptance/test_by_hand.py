@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.launch.exit_codes import REPLACED
+from airflow_logio.launch.driver_config import REPLACED
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.run_records import BacklogBound

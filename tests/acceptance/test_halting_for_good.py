@@ -14,7 +14,7 @@ from msgspec import structs
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import processes
-from airflow_logio.launch.exit_codes import REPLACED
+from airflow_logio.launch.driver_config import REPLACED
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import DriverIdentity
 from airflow_logio.store.records.run_records import BacklogBound

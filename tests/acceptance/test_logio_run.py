@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.launch.forked_drivers import PROGRAM
-from airflow_logio.launch.leftovers import processes_under
+from airflow_logio.launch.driver_folders import processes_under
+from airflow_logio.launch.driver_process import PROGRAM
 from demo.data import parquet_file
 from demo.sales_check import check
 from tests.support.bundle import outside

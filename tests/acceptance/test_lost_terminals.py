@@ -11,7 +11,7 @@ import pytest
 
 from airflow_logio.cli.connection_file import DEFAULT_LOG
 from airflow_logio.errors import LogioError
-from airflow_logio.launch.leftovers import end_under, processes_under
+from airflow_logio.launch.driver_folders import end_under, processes_under
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.condition import LEFT_SECONDS
 from airflow_logio.store import open_store

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.launch.exit_codes import REPLACED
+from airflow_logio.launch.driver_config import REPLACED
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import GroupRef

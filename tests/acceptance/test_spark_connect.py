@@ -17,7 +17,7 @@ import pytest
 from airflow_logio.cli.connection_file import DEFAULT_LOG
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import processes, shared_server
-from airflow_logio.launch.leftovers import processes_under
+from airflow_logio.launch.driver_folders import processes_under
 from airflow_logio.launch.shared_server import Server
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol.liveness import Lease

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.launch.driver_files import SCRATCH
+from airflow_logio.launch.driver_folders import SCRATCH
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.records.run_records import BacklogBound
 from tests.support.crash_sites import IN_SPARK

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from airflow_logio.crash import STANDBY_VARIABLE, CrashPoint
-from airflow_logio.launch.leftovers import processes_under
+from airflow_logio.launch.driver_folders import processes_under
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.records.driver_records import Standby
 from tests.support.grocery import assert_exact, write_slice

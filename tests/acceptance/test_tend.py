@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.launch.leftovers import processes_under
+from airflow_logio.launch.driver_folders import processes_under
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.store.records.driver_records import LaunchRecipe
 from airflow_logio.store.records.run_records import Supervision

@@ -18,7 +18,7 @@ from sqlalchemy import text
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.bundle import parse_ref
-from airflow_logio.launch.exit_codes import REPLACED
+from airflow_logio.launch.driver_config import REPLACED
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.sql.engines import log_engine

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.launch.exit_codes import REPLACED
+from airflow_logio.launch.driver_config import REPLACED
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.store.sql.engines import log_engine

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_logio.launch import leftovers
+from airflow_logio.launch import driver_folders
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.recoveries import Recovery, recoveries
 from airflow_logio.status.snapshot import Observer
@@ -161,7 +161,7 @@ def _instance(folder: Path, databases: Postgres, form: Form) -> Iterator[_Bench]
     finally:
         store.dispose()
         standalone.stop()
-        leftovers.end_under(places.drivers)
+        driver_folders.end_under(places.drivers)
 
 
 def _is_ready(standalone: Standalone, airflow: Airflow) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from airflow_logio.launch.process_end import wait_for_end
+from airflow_logio.launch.processes import wait_for_end
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.run_summary import Outcome

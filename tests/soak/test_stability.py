@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from airflow_logio.launch import bundle
+from airflow_logio.launch.driver_folders import processes_under
 from airflow_logio.launch.launcher import LocalProcessLauncher
-from airflow_logio.launch.leftovers import processes_under
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from tests.support.bundle.paced_sales import BEGIN, EVENTS_PER_BATCH, RECORDS_PER_EVENT, sale

@@ -13,7 +13,7 @@ from zlib import crc32
 import psutil
 
 from airflow_logio.crash import VARIABLE, CrashPoint
-from airflow_logio.launch import bundle, leftovers, processes, spark_submit
+from airflow_logio.launch import bundle, driver_folders, processes, spark_submit
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
@@ -265,7 +265,7 @@ class Running:
     def close(self) -> None:
         """End every driver of the run, whatever state it is in, and what stands by to take its place."""
         if (work_dir := getattr(self.context.launcher, "work_dir", None)) is not None:
-            leftovers.end_under(work_dir)
+            driver_folders.end_under(work_dir)
         for group in self.groups:
             identity = self.status(group).identity
             if identity is not None:

@@ -157,7 +157,7 @@ def _close(descriptor: int) -> None:
 
 
 def _show(command: list[str]) -> None:
-    """Drivers are known by their command line (`leftovers`). Raises `LookupError` if it could not be set."""
+    """Drivers are known by their command line (`driver_folders`). Raises `LookupError` if it could not be set."""
     setproctitle.setproctitle(" ".join(command))
     setproctitle.setthreadtitle(Path(command[0]).name)  # which it has set, too
     if Path(command[1]).name.encode() not in Path("/proc/self/cmdline").read_bytes():

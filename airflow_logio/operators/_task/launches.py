@@ -14,7 +14,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.hooks.spark import spark_target
 from airflow_logio.launch import bundle
 from airflow_logio.launch.bundle import PipelineRef
-from airflow_logio.launch.kept_code import load_kept
+from airflow_logio.launch.code_bundle import load_kept
 from airflow_logio.launch.launcher import LaunchContext, Launcher
 from airflow_logio.launch.spark_arguments import SparkArguments
 from airflow_logio.launch.spark_submit import SparkSettings

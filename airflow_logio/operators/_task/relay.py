@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from airflow_logio.errors import LogioError
+from airflow_logio.launch.driver_log import LATE_SECONDS, LEAST_PARTS, OutputRelay, beginning
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.output_relay import LATE_SECONDS, LEAST_PARTS, OutputRelay, beginning
 from airflow_logio.supervision.whole_watch import Sighting
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.bundle import PipelineRef
-from airflow_logio.launch.kept_code import take_new
+from airflow_logio.launch.code_bundle import take_new
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.operators._task.arguments import recipe_of
 from airflow_logio.operators._task.group_task import GroupTask

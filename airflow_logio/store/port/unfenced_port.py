@@ -23,7 +23,7 @@ class OutputPart:
     position: int
     """Bytes of the driver's file that this part and those before it stand for, since the file was last emptied."""
     mark: str
-    """What tells whether the file still has what this part ends with (`log_tail.mark_of`)."""
+    """What tells whether the file still has what this part ends with (`driver_log.mark_of`)."""
     at: float
     """When it was written, by the clock of the log."""
     text: str

@@ -17,7 +17,7 @@ from airflow_logio.cli.app import main
 from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import UnknownRun
-from airflow_logio.launch.driver_files import FORGOTTEN_SECONDS, KEPT_SECONDS
+from airflow_logio.launch.driver_folders import FORGOTTEN_SECONDS, KEPT_SECONDS
 from airflow_logio.launch.launcher import LocalProcessLauncher
 from airflow_logio.launch.processes import own_identity
 from airflow_logio.protocol import effects as fx

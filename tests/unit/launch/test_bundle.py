@@ -12,8 +12,7 @@ import pytest
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import bundle
 from airflow_logio.launch.bundle import PipelineRef, load
-from airflow_logio.launch.code_bundle import collect
-from airflow_logio.launch.kept_code import load_kept
+from airflow_logio.launch.code_bundle import collect, load_kept
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import spec

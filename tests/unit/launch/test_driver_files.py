@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from airflow_logio.driver.log_rotation import KEPT_BYTES, LogRotation
-from airflow_logio.launch import driver_files, private_files
+from airflow_logio.launch import driver_folders
 from airflow_logio.launch.driver_log import LogReader, older, tail
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.store.records.driver_records import DriverRecord
@@ -46,18 +46,18 @@ def left(folder: Path) -> list[str]:
 def test_a_launch_removes_the_files_of_earlier_incarnations(tmp_path: Path) -> None:
     group = incarnations(tmp_path / "group", *range(1, 8))
     (group / "notes").mkdir()
-    driver_files.discard_earlier(group, 7)
+    driver_folders.discard_earlier(group, 7)
     assert left(group) == ["4", "5", "6", "7", "notes"]
-    driver_files.discard_earlier(tmp_path / "nothing", 1)
+    driver_folders.discard_earlier(tmp_path / "nothing", 1)
 
 
 def test_what_ends_meanwhile_stops_no_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The JVM of a killed driver removes its files while the next driver is launched."""
     group, scan = incarnations(tmp_path / "group", 1, 2), os.scandir
-    spilled = group / "1" / driver_files.SCRATCH / "blockmgr-1"
+    spilled = group / "1" / driver_folders.SCRATCH / "blockmgr-1"
     (spilled / "0f").mkdir(parents=True)
-    private_files.create(group / "1" / private_files.CONFIG_NAME, b"secret")
-    private_files.create(group / "2" / private_files.KEYTAB_NAME, b"secret")
+    driver_folders.create_private(group / "1" / driver_folders.CONFIG_NAME, b"secret")
+    driver_folders.create_private(group / "2" / driver_folders.KEYTAB_NAME, b"secret")
 
     def removing(path: Any) -> Any:
         if not isinstance(path, int) and Path(path).name == spilled.name:  # a number is that of an open folder
@@ -66,24 +66,24 @@ def test_what_ends_meanwhile_stops_no_launch(tmp_path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", removing)
-        private_files.discard_under(group)
+        driver_folders.discard_secrets(group)
     assert not spilled.exists(), "it was in the middle of it"
-    assert left(group / "1") == ["driver.log", driver_files.SCRATCH] and left(group / "2") == ["driver.log"]
+    assert left(group / "1") == ["driver.log", driver_folders.SCRATCH] and left(group / "2") == ["driver.log"]
 
 
 def test_a_launch_removes_what_a_killed_driver_could_not(tmp_path: Path) -> None:
     group = incarnations(tmp_path / "group", 1, 2, 3)
     for number in (1, 2, 3):
-        spilled = group / str(number) / driver_files.SCRATCH / "blockmgr-1" / "0f"
+        spilled = group / str(number) / driver_folders.SCRATCH / "blockmgr-1" / "0f"
         spilled.mkdir(parents=True)
         (spilled / "shuffle_0_0_0.data").write_text("records")
     waiting = [sys.executable, "-c", "input()", str(APPLICATION)]
     with subprocess.Popen(waiting, stdin=subprocess.PIPE, cwd=group / "1") as zombie:
-        driver_files.discard_earlier(group, 3)
+        driver_folders.discard_earlier(group, 3)
         assert left(group / "1") == ["driver.log", "scratch"], "it may still write there"
         assert (left(group / "2"), left(group / "3")) == (["driver.log"], ["driver.log", "scratch"])
         zombie.kill()
-    driver_files.discard_earlier(group, 3)
+    driver_folders.discard_earlier(group, 3)
     assert left(group / "1") == ["driver.log"]
 
 
@@ -91,10 +91,10 @@ def test_a_folder_in_which_a_driver_works_stays(tmp_path: Path) -> None:
     group = incarnations(tmp_path / "group", 1, 2, 9)
     waiting = [sys.executable, "-c", "input()", str(APPLICATION)]
     with subprocess.Popen(waiting, stdin=subprocess.PIPE, cwd=group / "1") as zombie:
-        driver_files.discard_earlier(group, 9)
+        driver_folders.discard_earlier(group, 9)
         assert left(group) == ["1", "9"]
         zombie.kill()
-    driver_files.discard_earlier(group, 9)
+    driver_folders.discard_earlier(group, 9)
     assert left(group) == ["9"]
 
 
@@ -103,12 +103,12 @@ def test_a_launch_removes_files_of_runs_that_have_ended_or_are_forgotten(tmp_pat
     for uid in (running, ended, fresh, forgotten, old):
         incarnations(tmp_path / uid / "group", 1)
     (tmp_path / other[:8]).mkdir()
-    long_ago = psutil.boot_time() - driver_files.FORGOTTEN_SECONDS - 1e8
+    long_ago = psutil.boot_time() - driver_folders.FORGOTTEN_SECONDS - 1e8
     for one in tmp_path.rglob("*"):
         if one.is_relative_to(tmp_path / running) or one.is_relative_to(tmp_path / fresh):
             continue
         os.utime(one, (long_ago, long_ago))
-    driver_files.discard_runs(tmp_path, ended=lambda: {ended}, is_known=lambda uid: uid == old)
+    driver_folders.discard_runs(tmp_path, ended=lambda: {ended}, is_known=lambda uid: uid == old)
     assert left(tmp_path) == sorted([running, fresh, old, other[:8]])
 
 
@@ -118,7 +118,7 @@ def test_nobody_is_asked_where_there_is_only_one_run(tmp_path: Path) -> None:
     def asked(*_: str) -> Any:
         raise AssertionError("the log was asked")
 
-    driver_files.discard_runs(tmp_path, ended=asked, is_known=asked)
+    driver_folders.discard_runs(tmp_path, ended=asked, is_known=asked)
 
 
 def test_the_files_of_a_run_are_those_that_its_drivers_name(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_the_files_of_a_run_are_those_that_its_drivers_name(tmp_path: Path) -> N
 
     ours = tmp_path / "work" / uid / "group" / "1" / "driver.log"
     foreign = tmp_path / "elsewhere" / ("b" * 32) / "group" / "1" / "driver.log"
-    assert driver_files.folders_of(uid, [driver(ours), driver(foreign), driver(None)]) == [tmp_path / "work" / uid]
-    assert driver_files.folders_of(uid, [driver(ours, host="another machine")]) == []
+    assert driver_folders.folders_of(uid, [driver(ours), driver(foreign), driver(None)]) == [tmp_path / "work" / uid]
+    assert driver_folders.folders_of(uid, [driver(ours, host="another machine")]) == []
 
 
 def test_a_log_is_rotated_under_the_program_that_writes_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from airflow_logio.launch import leftovers, processes
+from airflow_logio.launch import driver_folders, processes
 
 PARENT = """
 import subprocess, time
@@ -45,7 +45,7 @@ def test_an_unknown_driver_that_its_parent_has_not_waited_for_delays_nothing(tmp
             pids = {int(parent.stdout.readline()) for _ in range(2)}
             (own,) = (child.pid for child in psutil.Process(parent.pid).children())
             begun = time.monotonic()
-            assert leftovers.end_under(tmp_path, timeout=30) == 1
+            assert driver_folders.end_under(tmp_path, timeout=30) == 1
             assert time.monotonic() - begun < 15
             assert psutil.Process(own).status() == psutil.STATUS_ZOMBIE
             psutil.Process(*pids - {own}).kill()

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_logio.launch import forked_drivers, leftovers
-from airflow_logio.launch.forked_drivers import PROGRAM, ForkServer
+from airflow_logio.launch import driver_folders, driver_process
+from airflow_logio.launch.driver_process import PROGRAM, ForkServer
 from airflow_logio.launch.processes import APPLICATION, identity_of
 from airflow_logio.store.records.driver_records import DriverIdentity
 from tests.support.running import has_ended
@@ -46,7 +46,7 @@ WAITS = "import time\nprint('waiting', flush=True)\ntime.sleep(600)"
 OWNER = """
 import os, signal
 from pathlib import Path
-from airflow_logio.launch.forked_drivers import ForkServer
+from airflow_logio.launch.driver_process import ForkServer
 
 server = ForkServer({environment!r})
 while server.is_warming():
@@ -98,7 +98,7 @@ def shared_server() -> Iterator[ForkServer]:
 @pytest.fixture
 def programs(shared_server: ForkServer, tmp_path: Path) -> Iterator[Programs]:
     yield Programs(tmp_path, shared_server)
-    leftovers.end_under(tmp_path)
+    driver_folders.end_under(tmp_path)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def own(tmp_path: Path) -> Iterator[Programs]:
     programs = Programs(tmp_path, begun())
     yield programs
     programs.server.close()
-    leftovers.end_under(tmp_path)
+    driver_folders.end_under(tmp_path)
 
 
 def said(folder: Path) -> tuple[dict[str, Any], bool]:
@@ -151,7 +151,7 @@ def test_it_is_known_by_its_command_line_and_by_its_start(programs: Programs) ->
     assert identity is not None and identity == identity_of(identity.pid)
     process = psutil.Process(identity.pid)
     assert process.cmdline()[:3] == [sys.executable, str(programs.folder / APPLICATION.name), "--config"]
-    assert [one.pid for one in leftovers.processes_under(folder)] == [process.pid]
+    assert [one.pid for one in driver_folders.processes_under(folder)] == [process.pid]
     assert PROGRAM.name not in " ".join(process.cmdline())
     assert process.ppid() == server_of(programs).pid
 
@@ -217,7 +217,7 @@ def test_one_that_was_killed_is_told_of_once(own: Programs, caplog: pytest.LogCa
     server_of(own).kill()
     for _ in range(2):
         identity, folder = own.start(WAITS)
-        assert identity is None and not leftovers.processes_under(folder)
+        assert identity is None and not driver_folders.processes_under(folder)
     (warning,) = caplog.messages
     assert warning.startswith("drivers are started one by one from now on")
 
@@ -227,13 +227,13 @@ def test_a_driver_is_not_left_whose_start_was_not_answered(own: Programs, monkey
     here = threading.Event()
 
     def unheard(server: ForkServer) -> None:
-        eventually(lambda: leftovers.processes_under(own.folder), what="it was forked")
+        eventually(lambda: driver_folders.processes_under(own.folder), what="it was forked")
         here.set()
         server._fail("a test")
 
     monkeypatch.setattr(ForkServer, "_hear", unheard)
     identity, folder = own.start(WAITS)
-    assert identity is None and here.is_set() and not leftovers.processes_under(folder)
+    assert identity is None and here.is_set() and not driver_folders.processes_under(folder)
 
 
 def test_a_server_that_is_stopped_is_given_up(own: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_a_server_that_is_stopped_is_given_up(own: Programs, monkeypatch: pytest
     server = server_of(own)
     server.suspend()
     identity, folder = own.start(WAITS)
-    assert identity is None and has_ended(server) and not leftovers.processes_under(folder)
+    assert identity is None and has_ended(server) and not driver_folders.processes_under(folder)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_imports_that_fail_are_tried_once(
     """Nothing waits for those that do not end."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "msgspec.py").write_text(statement)
-    monkeypatch.setattr(forked_drivers, "WARM_SECONDS", 5.0)
+    monkeypatch.setattr(driver_process, "WARM_SECONDS", 5.0)
     programs = Programs(tmp_path, begun(PYTHONPATH=str(tmp_path / "modules")))
     assert programs.start(WAITS, PYTHONPATH=str(tmp_path / "modules"))[0] is None
     (warning,) = caplog.messages

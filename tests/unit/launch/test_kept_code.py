@@ -15,14 +15,11 @@ import pytest
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import bundle, driver_process
 from airflow_logio.launch.bundle import PipelineRef
-from airflow_logio.launch.code_bundle import CodeBundle, collect
+from airflow_logio.launch.code_bundle import CodeBundle, Loaded, code_for, collect, load_kept, newest, take_new
 from airflow_logio.launch.driver_config import DriverConfig
-from airflow_logio.launch.driver_files import FORGOTTEN_SECONDS, KEPT_INCARNATIONS
+from airflow_logio.launch.driver_folders import FORGOTTEN_SECONDS, KEPT_INCARNATIONS, KEYTAB_NAME, processes_under
 from airflow_logio.launch.driver_log import LOG_NAME
-from airflow_logio.launch.kept_code import Loaded, code_for, load_kept, newest, take_new
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
-from airflow_logio.launch.leftovers import processes_under
-from airflow_logio.launch.private_files import KEYTAB_NAME
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.store.records.run_records import Run

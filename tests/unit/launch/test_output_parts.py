@@ -13,8 +13,14 @@ import pytest
 
 from airflow_logio.driver.log_rotation import LogRotation
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.launch.driver_log import TAIL_BYTES
-from airflow_logio.launch.output_parts import BYTES_PER_SECOND, KEPT_BYTES, LONGEST_LINE, OutputParts, add_rest
+from airflow_logio.launch.driver_log import (
+    BYTES_PER_SECOND,
+    KEPT_BYTES,
+    LONGEST_LINE,
+    TAIL_BYTES,
+    OutputParts,
+    add_rest,
+)
 from airflow_logio.launch.redaction import Redaction
 from airflow_logio.store.port.unfenced_port import OutputLog
 from airflow_logio.store.records.driver_records import GroupRef

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from airflow_logio.launch import process_end, processes
-from airflow_logio.launch.process_end import wait_for_end
+from airflow_logio.launch import processes
+from airflow_logio.launch.processes import wait_for_end
 from airflow_logio.store.records.driver_records import DriverIdentity
 
 PATIENCE = 60.0
@@ -84,7 +84,7 @@ def test_no_wait_leaves_a_descriptor_open(process: subprocess.Popen[bytes], monk
         others.append(writing)
         return reading
 
-    monkeypatch.setattr(process_end, "_handle", handle)
+    monkeypatch.setattr(processes, "_handle", handle)
     identity = identity_of(process)
     waited(identity, 0.01)
     waited(DriverIdentity(identity.host, identity.boot_id, identity.pid, identity.start_time - 1000), PATIENCE)

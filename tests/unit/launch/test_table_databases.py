@@ -6,7 +6,7 @@ import pytest
 
 from airflow_logio.dataflow import Count, ParquetSource, Pipeline, TableSource, TableWriter
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.table_databases import check_table_databases
+from airflow_logio.launch.start_run import check_table_databases
 
 
 def pipeline(table: str = "t") -> Pipeline:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.launch.leftovers import local_drivers
+from airflow_logio.launch.driver_folders import local_drivers
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState

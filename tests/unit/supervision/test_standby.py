@@ -18,9 +18,8 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_folders, processes
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_folders import KEYTAB_NAME, LocalDriver
 from airflow_logio.launch.launcher import Launched, Launcher
-from airflow_logio.launch.leftovers import LocalDriver
-from airflow_logio.launch.private_files import KEYTAB_NAME
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.protocol import effects as fx

@@ -15,9 +15,9 @@ import pytest
 from msgspec import structs
 
 from airflow_logio.errors import BudgetSpent, Fenced, ProtocolViolation
-from airflow_logio.launch import leftovers, processes
+from airflow_logio.launch import driver_folders, processes
+from airflow_logio.launch.driver_folders import CONFIG_NAME
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
-from airflow_logio.launch.private_files import CONFIG_NAME
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease, LeaseObserver, RecoveryBudget
@@ -250,10 +250,10 @@ def test_a_shell_in_a_drivers_folder_is_left_alone(sleeper: Sleeper, tmp_path: P
     folder = tmp_path / "uid" / "totals" / "1"
     folder.mkdir(parents=True)
     shell, driver = sleeper(cwd=folder), sleeper(str(APPLICATION), cwd=folder)
-    assert leftovers.end_under(tmp_path / "uid" / "totals") == 1
+    assert driver_folders.end_under(tmp_path / "uid" / "totals") == 1
     assert shell.poll() is None
     assert not psutil.pid_exists(driver.pid)
-    assert os.getpid() not in [process.pid for process in leftovers.processes_under(tmp_path)]
+    assert os.getpid() not in [process.pid for process in driver_folders.processes_under(tmp_path)]
 
 
 @pytest.mark.parametrize("seen", ["parked before the end", "halted on request"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from airflow_logio.launch.driver_log import OutputRelay, beginning
 from airflow_logio.store.port.unfenced_port import OutputPart
-from airflow_logio.supervision.output_relay import OutputRelay, beginning
 
 
 def part(group: str, incarnation: int, number: int, text: str) -> OutputPart:
