@@ -131,7 +131,7 @@ class ManualEpoch:
 
 
 class DriverHost:
-    """`airflow_logio.contrib.paper_api.host.Host`: the driver around the operator. Used by one thread."""
+    """`airflow_logio.contrib.paper_api.book.Host`: the driver around the operator. Used by one thread."""
 
     def __init__(self, settings: EpochSettings, session: GroupSession, station: Station, bodies: Bodies) -> None:
         self._settings = settings

@@ -6,7 +6,7 @@ The paper's three tables are `Logio` (interface and recovery methods) and `Trans
 are the example `dags/pipelines/by_hand.py`.
 """
 
-from airflow_logio.contrib.paper_api.host import Stopped
+from airflow_logio.contrib.paper_api.book import Stopped
 from airflow_logio.contrib.paper_api.infos import (
     AcknowledgedEvent,
     ActionInfo,

@@ -1,32 +1,106 @@
-"""What a handle knows about its operator, and its only way into the log: one fenced commit of all pending work."""
+"""The book of a hand-written operator: what its handle knows, and its only way into the log, one fenced commit."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from airflow_logio.contrib.paper_api import stored
-from airflow_logio.contrib.paper_api.host import Host
-from airflow_logio.contrib.paper_api.ids import Ids
+from airflow_logio.contrib.paper_api.accounts import (
+    Ids,
+    InputSets,
+    ReadActions,
+    ReadRecord,
+    Remembered,
+    WriteActions,
+    pack,
+    read_state_row,
+    state_row,
+)
 from airflow_logio.contrib.paper_api.infos import ActionInfo, EventInfo, StateInfo
-from airflow_logio.contrib.paper_api.input_sets import InputSets
-from airflow_logio.contrib.paper_api.pending_writes import WriteActions
-from airflow_logio.contrib.paper_api.read_actions import ReadActions
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
 from airflow_logio.errors import ApiMisuse
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, decode_state, encode_state
+from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.protocol.warehouse_rules import MarkerRow, compare
+from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.port.session_port import GroupSession
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """The group was asked to halt. Do not catch it: the driver ends, and `logio retry` resumes from the log."""
+
+
+class Host(Protocol):
+    """The driver process around a hand-written operator. The driver imports this API, never the reverse."""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Parameters of the run."""
+        ...
+
+    def url(self, connection: str) -> str:
+        """URL of an external system; raises `ConfigurationError`."""
+        ...
+
+    def marker(self, connection: str) -> Marker:
+        """The identity of a writer to a connection: run, operator and fencing token."""
+        ...
+
+    def commit(self, effects: Effects) -> None:
+        """Bodies serialized, everything in one fenced transaction; raises what `GroupSession.commit` does."""
+        ...
+
+    def idle(self) -> None:
+        """Idle call: collects garbage and checks whether the driver was replaced. Raises `Fenced`, `EpochVoid`."""
+        ...
+
+    def encode(self, table: pa.Table) -> bytes:
+        """A table as an Arrow IPC stream."""
+        ...
+
+    def decode(self, event: Event) -> pa.Table:
+        """The records of an event; raises `LogInconsistent`."""
+        ...
+
+    def replay(self, what: str, action: Callable[[], T]) -> T:
+        """Execute an action until it does not raise `ExternalUnavailable`, with back-off and a limit."""
+        ...
+
+    def is_stopping(self) -> bool:
+        """The group was asked to halt."""
+        ...
+
+    def is_draining(self) -> bool:
+        """The group was asked to drain."""
+        ...
+
+    def groups_behind(self, port: str) -> Sequence[str]:
+        """Other groups that receive from an output port."""
+        ...
+
+    def loaded(self, write: PendingWrite) -> PendingWrite:
+        """The write action with its body, wherever that is stored."""
+        ...
+
+    def sent(self, port: str, event_id: int) -> None:
+        """The last event that is logged on an output port."""
+        ...
+
+    def is_full(self, port: str) -> bool:
+        """The slowest receiver of an output port lags by the run's backlog bound."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +129,7 @@ class Staged:
     """Input Sets that are done."""
     enriched: set[str] = field(default_factory=set)
     """Input Sets whose generation used a side-effect read action."""
-    reads: list[stored.ReadRecord] = field(default_factory=list)
+    reads: list[ReadRecord] = field(default_factory=list)
     """Read actions in their state after the transaction."""
     effects: fx.Effects = field(default_factory=list)
     state: bytes | None = None
@@ -74,16 +148,16 @@ class Book:
         self.host = host
         self.session = session
         self._receivers = {port: tuple(station.receivers.get(port, ())) for port in spec.outputs}
-        self.context, self._remembered, self.packed = Context(), stored.Remembered(), None
+        self.context, self._remembered, self.packed = Context(), Remembered(), None
         if spec.name in recovered.states:
-            self.context, self._remembered, self.packed = stored.decode(spec.name, recovered.states[spec.name])
+            self.context, self._remembered, self.packed = read_state_row(spec.name, recovered.states[spec.name])
         self._row = recovered.states.get(spec.name)
         """The STATE row as the log has it."""
         self.context.reopen()
         for connection in station.writable:
             self.context.uncompared.setdefault(connection, 0)
         self.snapshots = {
-            inset_id: stored.decode(spec.name, data)[2] or stored.pack(spec.name, {})
+            inset_id: read_state_row(spec.name, data)[2] or pack(spec.name, {})
             for _, inset_id, data in recovered.snapshots
         }
         self.marks_at_start = dict(self.context.marks)
@@ -178,7 +252,7 @@ class Book:
         self.context.state_events[inset_id] = state_id
         self.input_sets.find(inset_id).state_pending = True
         self.snapshots[inset_id] = packed
-        data = stored.encode(self.context, self._remembered, packed)
+        data = state_row(self.context, self._remembered, packed)
         kept = bool(self.spec.lineage_out)
         self.ledger.log_state(fx.LogStateEvent(self.spec.name, state_id, inset_id, data, kept=kept))
         self.note_pending()
@@ -257,7 +331,7 @@ class Book:
         if staged.state is not None:
             self.packed, self._remembered.last_state_id = staged.state, staged.state_id
         effects = self.ledger.close()
-        effects.append(fx.StoreState(self.spec.name, stored.encode(self.context, self._remembered, self.packed)))
+        effects.append(fx.StoreState(self.spec.name, state_row(self.context, self._remembered, self.packed)))
         return effects
 
     def _close(self, inset_id: str, staged: Staged) -> None:

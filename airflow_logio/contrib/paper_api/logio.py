@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from airflow_logio.contrib.paper_api import stored
-from airflow_logio.contrib.paper_api.book import Book, Station
-from airflow_logio.contrib.paper_api.call_order import CallOrder
-from airflow_logio.contrib.paper_api.event_flow import EventFlow
-from airflow_logio.contrib.paper_api.host import Host
+from airflow_logio.contrib.paper_api.accounts import pack, unpack
+from airflow_logio.contrib.paper_api.book import Book, Host, Station, Stopped
 from airflow_logio.contrib.paper_api.infos import (
     AcknowledgedEvent,
     ActionInfo,
@@ -25,13 +25,20 @@ from airflow_logio.contrib.paper_api.infos import (
 from airflow_logio.contrib.paper_api.transaction import Transaction
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.errors import ExternalUnavailable, LogUnavailable
+from airflow_logio.protocol.loop import FLUSH_EVENTS, FLUSH_SECONDS
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered, reload_order
 from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.store.rules.patience import Patience
 
 T = TypeVar("T")
+FETCH_EVENTS = 64
+FETCH_BYTES = 8 * 2**20
+POLL_SECONDS = 0.25
+FLUSH_BYTES = 8 * 2**20
 
 
 class Logio:
@@ -184,7 +191,7 @@ class Logio:
         (Algorithm 3 Step 2). Rides, with the trigger (hole H4); `get_proc_state(inset_id)` gives the state back."""
         book = self._order.ready("log_state_event()")
         book.check_state_id(state_info)
-        packed = stored.pack(book.spec.name, state)
+        packed = pack(book.spec.name, state)
         self.trigger(inset_id)
         book.log_state(state_info.state_id, inset_id, packed)
 
@@ -233,10 +240,10 @@ class Logio:
         the one logged for that Input Set by `log_state_event`. The caller gets its own copy. No transaction."""
         self._book.check_usable()
         if inset_id is None:
-            return None if self._book.packed is None else stored.unpack(self._book.packed)
+            return None if self._book.packed is None else unpack(self._book.packed)
         if inset_id not in self._book.snapshots:
             raise self._book.refuse(f"no state is logged for Input Set {inset_id!r}: log_state_event() does that")
-        return stored.unpack(self._book.snapshots[inset_id])
+        return unpack(self._book.snapshots[inset_id])
 
     def fetch_ack_events(self) -> Iterator[AcknowledgedEvent]:
         """FetchAckEvents (Table 9): undone events that are assigned, once per Input Set (Algorithm 9 Step 2), by turns
@@ -410,3 +417,255 @@ class Logio:
             return pa.table({})
         event = Event(Port(write.operator, write.connection), write.number, Kind.DATA, write.records, None, write.body)
         return self._book.host.decode(event)
+
+
+# --- which call may come when -----------------------------------------------------------------------------------------
+
+
+class CallOrder:
+    """The allowed order of calls: one transaction at a time, then `send`; recovery comes before anything new.
+
+    A method that refuses a call raises `ApiMisuse`, which names the correct call, and changes nothing.
+    """
+
+    def __init__(self, book: Book, *, is_reloaded: bool) -> None:
+        self._book = book
+        self._transaction: Transaction | None = None
+        self.is_initialized = False
+        """`initialize_context` was called."""
+        self.is_reloaded = is_reloaded
+        """`fetch_ack_events` had nothing to return, or has returned everything."""
+
+    def ready(self, what: str) -> Book:
+        """The book, if the context is restored."""
+        self._book.check_usable()
+        if not self.is_initialized:
+            raise self._book.refuse(f"{what} comes after initialize_context(), at the first start too")
+        return self._book
+
+    def begin(self) -> Transaction:
+        """A transaction, if no other is open."""
+        self.refuse_transaction("another transaction")
+        self._transaction = Transaction(self._book)
+        return self._transaction
+
+    def refuse_transaction(self, what: str) -> None:
+        """Refuse `what` while a transaction is open."""
+        if self._transaction is not None and self._transaction.is_open:
+            raise self._book.refuse(f"{what} while a transaction is open: commit() it first")
+
+    def refuse_unsent(self, what: str) -> None:
+        """Refuse `what` while logged events wait for `send`."""
+        if self._book.unsent:
+            port = min(self._book.unsent)
+            raise self._book.refuse(
+                f"{what} while events of port {port!r} are logged and not sent: send({port!r}) first"
+            )
+
+    def refuse_not_source(self, what: str) -> None:
+        """Refuse `what` to an operator with input ports."""
+        if not self._book.is_source():
+            raise self._book.refuse(
+                f"{what} is for sources; a read action of a generation is logged by Transaction.log_read_event()"
+            )
+
+    def input_port(self, event_info: EventInfo) -> str:
+        """The port of an input event."""
+        if event_info.port not in self._book.spec.inputs:
+            raise self._book.refuse(f"{event_info} is not of an input port")
+        return str(event_info.port)
+
+    def check_receivable(self, port: str | None) -> None:
+        """Whether `receive` may come now, of this port or of any. Raises `ApiMisuse`."""
+        book = self._book
+        self.refuse_transaction("receive()")
+        self.refuse_unsent("receive()")
+        if book.is_source() or (port is not None and port not in book.spec.inputs):
+            raise book.refuse(f"it has no input port {port!r} (it has: {', '.join(book.spec.inputs) or 'none'})")
+        if not self.is_reloaded:
+            raise book.refuse(
+                "receive() comes after fetch_ack_events(): there are acknowledged events to recover first"
+            )
+        if book.unassigned:
+            name, event_id = min(book.unassigned)
+            raise book.refuse(
+                f"event {event_id} of port {name!r} was received and not assigned: assign_in_sets() comes before the next "
+                "receive(), with () if no Input Set uses it"
+            )
+
+    def check_finishable(self, *, state_given: bool) -> None:
+        """Check that the stream may end now. Raises `ApiMisuse` that names the remaining work."""
+        book = self._book
+        self.refuse_transaction("end_of_stream()")
+        self.refuse_unsent("end_of_stream()")
+        left = ""
+        if not book.context.ended.issuperset(book.spec.inputs):
+            left = "its input ports have not ended"
+        elif book.unassigned:
+            left = f"event {min(book.unassigned)[1]} is not assigned"
+        elif book.counted and not state_given:
+            left = "its state has changed since the last commit (end_of_stream(state=...) stores it)"
+        elif not self.is_reloaded:
+            left = "acknowledged events are not recovered (fetch_ack_events)"
+        elif names := book.input_sets.with_events():
+            left = f"Input Set {names[0]!r} is not done, and nothing would ever generate it"
+        elif writes := book.writes.undone():
+            left = f"write action {writes[0].number} on connection {writes[0].connection!r} is not done"
+        elif reads := book.reads.pending():
+            left = f"read action {reads[0].action_id} is {reads[0].progress}"
+        if left:
+            raise book.refuse(f"the stream cannot end: {left}")
+
+
+# --- events in and out ------------------------------------------------------------------------------------------------
+
+
+class EventFlow:
+    """Moves events out of the log and into it, and waits for both.
+
+    Every wait raises `Stopped` as soon as the group is asked to halt.
+    """
+
+    def __init__(self, book: Book, order: CallOrder) -> None:
+        self._book = book
+        self._order = order
+        self._inbox = Inbox(book.session, book.spec.name, book.marks())
+
+    def receive(
+        self, ports: Sequence[str], state: Mapping[str, Any] | None, timeout: float | None
+    ) -> StreamEvent | None:
+        """The next event of these input ports; None when they have ended, or after `timeout` seconds. Flushes meanwhile."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self._is_flush_due():
+            self._flush(state)
+        while (event := self._next_event(ports)) is None:
+            if self.has_ended(*ports):
+                self._flush(state)
+                return None
+            if self._is_flush_due():
+                self._flush(state)
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+            self._pause(POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic()))
+        return event
+
+    def has_ended(self, *ports: str) -> bool:
+        """The streams of these input ports have ended, of all by default."""
+        return self._book.context.ended.issuperset(ports or self._book.spec.inputs)
+
+    def send(self, port: str) -> None:
+        """Wake the receivers of what is logged on an output port, and wait while the slowest receiver lags too far."""
+        self._book.unsent.discard(port)
+        if groups := self._book.host.groups_behind(port):
+            self._book.session.announce(groups)
+        self._refuse_stopping()  # a source may call nothing else that says so
+        while self._book.host.is_full(port):
+            self._pause(POLL_SECONDS)
+
+    def undelivered(self, port: str) -> Iterator[Event]:
+        """Undone, unassigned events of an output port in order, once per receiver."""
+        receivers = self._book.station.receivers.get(port, ())
+        return heapq.merge(*map(self._undelivered_to, receivers), key=lambda event: event.event_id)
+
+    def replayed(self, what: str, execute: Callable[[], T]) -> T:
+        """Execute an external action; again, with back-off, while the external system is unavailable."""
+        try:
+            return self._book.host.replay(what, execute)
+        except ExternalUnavailable as error:
+            if self._book.host.is_stopping():  # that is why it was given up
+                raise Stopped from error
+            raise
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _undelivered_to(self, receiver: Port) -> Iterator[Event]:
+        after = 0
+        while events := self._next_undelivered(receiver, after):
+            yield from (logged.event for logged in events)
+            after = events[-1].event.event_id
+
+    def _next_undelivered(self, receiver: Port, after: int) -> Sequence[LoggedEvent]:
+        session = self._book.session
+        return Patience().call(
+            f"events for {receiver}",
+            lambda: session.fetch(receiver, after, max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES),
+        )
+
+    def _next_event(self, ports: Sequence[str]) -> StreamEvent | None:
+        book = self._book
+        self._refuse_stopping()
+        while (taken := self._inbox.take([port for port in ports if not self.has_ended(port)])) is not None:
+            port, event = taken
+            if event.kind is Kind.DATA:
+                book.unassigned[port, event.event_id] = event
+                info = book.last_received = EventInfo(event.event_id, port, about=event.about)
+                return StreamEvent(info, book.host.decode(event))
+            book.acknowledge(port, event)
+            if event.kind is Kind.END:  # and not one that was taken back
+                book.context.ended.add(port)
+        return None
+
+    def _is_flush_due(self) -> bool:
+        book = self._book
+        if book.pending_since is None:
+            return False
+        late = time.monotonic() - book.pending_since >= FLUSH_SECONDS
+        return late or book.ledger.received >= FLUSH_EVENTS or book.pending_bytes >= FLUSH_BYTES
+
+    def _flush(self, state: Mapping[str, Any] | None) -> None:
+        """Commit riding rows, so that the senders and the next incarnation see them (design D2)."""
+        if self._book.pending_since is None:
+            return
+        with self._order.begin() as transaction:
+            if state is not None:
+                transaction.store_state(StateInfo(self._book.context.allocate_state()), state)
+
+    def _pause(self, seconds: float) -> None:
+        self._refuse_stopping()
+        self._book.session.wait(max(0.0, seconds))
+        self._book.host.idle()
+        self._refuse_stopping()
+
+    def _refuse_stopping(self) -> None:
+        if self._book.host.is_stopping():
+            raise Stopped
+
+
+class Inbox:
+    """Events on their way to the operator, pulled from the log (design D5: the log is the channel).
+
+    `marks` are the last acknowledged event ids of the input ports; the ports take turns.
+    """
+
+    def __init__(self, session: GroupSession, operator: str, marks: Mapping[str, int]) -> None:
+        self._session = session
+        self._operator = operator
+        self._cursors = dict(marks)
+        self._fetched: dict[str, deque[Event]] = {port: deque() for port in marks}
+
+    def take(self, ports: Iterable[str]) -> tuple[str, Event] | None:
+        """The next event of one of these ports, if there is one: those already fetched first, then by turns."""
+        for port in self._by_turns(ports):
+            if not self._fetched[port]:
+                self._fetch(port)
+            if self._fetched[port]:
+                event = self._fetched[port].popleft()
+                # Its turn is over: the other ports come first the next time.
+                self._fetched[port] = self._fetched.pop(port)
+                return port, event
+        return None
+
+    def _by_turns(self, ports: Iterable[str]) -> Sequence[str]:
+        wanted = set(ports)
+        return [port for port in self._fetched if port in wanted]
+
+    def _fetch(self, port: str) -> None:
+        receiver = Port(self._operator, port)
+        try:
+            events = self._session.fetch(receiver, self._cursors[port], max_events=FETCH_EVENTS, max_bytes=FETCH_BYTES)
+        except LogUnavailable:
+            return  # delivery only waits for the log; the next commit reports an outage that lasts
+        self._fetched[port].extend(logged.event for logged in events)
+        if events:
+            self._session.will_hear()  # says again that this group waits, if it was not told of them
+            self._cursors[port] = events[-1].event.event_id

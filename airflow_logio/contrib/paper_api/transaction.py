@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.contrib.paper_api import stored
+from airflow_logio.contrib.paper_api.accounts import pack
 from airflow_logio.contrib.paper_api.book import Book, Staged
 from airflow_logio.contrib.paper_api.infos import ActionInfo, EventInfo, ReadProgress, StateInfo
 from airflow_logio.dataflow.write_actions import WriteAction
@@ -120,7 +120,7 @@ class Transaction:
         """
         book = self._use("store_state()")
         book.check_state_id(state_info)
-        self._staged.state, self._staged.state_id = stored.pack(book.spec.name, state), state_info.state_id
+        self._staged.state, self._staged.state_id = pack(book.spec.name, state), state_info.state_id
 
     # --- beyond the paper's table -------------------------------------------------------------------------------------
 

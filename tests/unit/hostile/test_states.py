@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_logio.contrib.paper_api.stored import pack, unpack
+from airflow_logio.contrib.paper_api.accounts import pack, unpack
 from airflow_logio.errors import ApiMisuse, OperatorFailed
 from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.logic import OperatorSpec
