@@ -260,7 +260,7 @@ import os, signal, sys
 import sqlalchemy as sa
 from airflow_logio.errors import EpochVoid
 from airflow_logio.store import open_store
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.revision import check
 from tests.store.test_slot_pauses import step_of

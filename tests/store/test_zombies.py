@@ -116,7 +116,7 @@ import os, signal, sys
 import sqlalchemy as sa
 from airflow_logio.errors import Fenced
 from airflow_logio.store import open_store
-from airflow_logio.store.records import GroupRef
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.sql.backends import driver_application
 from airflow_logio.store.sql.revision import check
 from tests.support.logs import assigned, sent
