@@ -10,8 +10,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from airflow_logio.lineage.dependence_rules import InputSetPart
 from airflow_logio.lineage.event_columns import EventColumns
-from airflow_logio.lineage.input_set_parts import InputSetPart
 from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.lineage.record_values import Sought, holding
 from airflow_logio.lineage.search_limits import Spent

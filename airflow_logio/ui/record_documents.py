@@ -12,7 +12,15 @@ import pyarrow as pa
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.lineage.event_columns import EventColumns
-from airflow_logio.lineage.lineage_records import Elsewhere, Extent, effect, effect_extent, port_in_log
+from airflow_logio.lineage.lineage_records import (
+    Elsewhere,
+    Extent,
+    distinct_names,
+    effect,
+    effect_extent,
+    port_in_log,
+    rows_at,
+)
 from airflow_logio.lineage.record_lineage import (
     MOST_STEP_BYTES,
     MOST_STEP_RECORDS,
@@ -20,7 +28,6 @@ from airflow_logio.lineage.record_lineage import (
     TracedRead,
     step_behind,
 )
-from airflow_logio.lineage.shown_records import distinct_names, rows_at
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run

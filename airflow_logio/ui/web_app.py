@@ -15,8 +15,8 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from airflow_logio.errors import LogioError
+from airflow_logio.launch.sent_output import sent_lines
 from airflow_logio.lineage.lineage_records import Elsewhere
-from airflow_logio.lineage.sent_output import sent_lines
 from airflow_logio.run_report.report import Report
 from airflow_logio.ui.action_routes import ActionRoutes
 from airflow_logio.ui.group_panel import panel_document, printing

@@ -16,7 +16,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.driver_log import end_of
 from airflow_logio.launch.processes import this_host
 from airflow_logio.launch.redaction import Redaction
-from airflow_logio.lineage.sent_output import sent_lines
+from airflow_logio.launch.sent_output import sent_lines
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore

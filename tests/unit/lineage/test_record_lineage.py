@@ -15,8 +15,8 @@ import pytest
 
 from airflow_logio.cli.app import main
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.lineage.lineage_records import rows_at, together
 from airflow_logio.lineage.record_lineage import TracedRead, TracedRecords, records_behind
-from airflow_logio.lineage.shown_records import rows_at, together
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port, Status

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from airflow_logio.errors import LineageUnknown
-from airflow_logio.lineage import lost_outputs
 from airflow_logio.lineage import unmade as unmade_module
 from airflow_logio.lineage.unmade import Unmade, Use, unmade_of
 from airflow_logio.protocol import effects as fx
@@ -183,7 +182,7 @@ def test_where_retention_has_removed_outputs_it_does_not_say_that_there_were_non
     assert of(kept_for(run, 3600.0), "clean.out", 1) == [hourly(Use.WITHOUT_OUTPUT, 1, inset)], (
         "too young to be removed"
     )
-    monkeypatch.setattr(lost_outputs, "MOST_COUNTED", 3)
+    monkeypatch.setattr(unmade_module, "MOST_COUNTED", 3)
     assert of(run, "source.out", 6) == [dropped], "it is kept for ever, and begins with its first events"
     assert of(kept_for(run, 1.0), "source.out", 6) == [replace(dropped, use=Use.LET_GO)], "not all of it was counted"
     assert of(kept_for(run, 3600.0), "source.out", 6) == [dropped]
