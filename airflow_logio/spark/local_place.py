@@ -24,8 +24,8 @@ from airflow_logio.spark.placing import (
 from airflow_logio.spark.publications import ActionNames, Publication
 from airflow_logio.spark.published_places import PublishedPlace
 from airflow_logio.systems.payloads import task_files
-from airflow_logio.systems.payloads.local import make_durable
 from airflow_logio.systems.payloads.roots import is_local, local_path
+from airflow_logio.systems.payloads.storage import make_durable
 
 
 class LocalPlace(PublishedPlace):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.systems.payloads import task_files
-from airflow_logio.systems.payloads.local import NO_LINKS
+from airflow_logio.systems.payloads.storage import NO_LINKS
 
 
 class Copy(NamedTuple):

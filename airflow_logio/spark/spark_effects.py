@@ -15,8 +15,15 @@ from airflow_logio.spark.footer_order import check_order_column, in_proven_order
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
-from airflow_logio.systems.payloads.manifests import DataFile, Manifest, in_order
-from airflow_logio.systems.payloads.stored_frames import SUFFIX, FramePart, StoredFrame, stored_frame_of
+from airflow_logio.systems.payloads.manifests import (
+    EFFECT_SUFFIX,
+    DataFile,
+    FramePart,
+    Manifest,
+    StoredFrame,
+    in_order,
+    stored_frame_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +105,13 @@ def put_effect(
         parts.append(FramePart(cut, own))
         yield
     stored = StoredFrame(schema, arrow, tuple(parts))
-    reference = payloads.store(f"effects/{port.operator}/{action_id}", stored.encoded(), suffix=SUFFIX)
+    reference = payloads.store(f"effects/{port.operator}/{action_id}", stored.encoded(), suffix=EFFECT_SUFFIX)
     return str(reference), stored.records
 
 
 def store_nothing(payloads: EpochPayloads, source: str, action_id: int) -> str:
     """The reference of the effect of a read action that has no records: no events."""
-    return str(payloads.store(f"effects/{source}/{action_id}", StoredFrame("", "", ()).encoded(), suffix=SUFFIX))
+    return str(payloads.store(f"effects/{source}/{action_id}", StoredFrame("", "", ()).encoded(), suffix=EFFECT_SUFFIX))
 
 
 def _cut(files: Sequence[DataFile], most_bytes: int | None) -> Iterator[tuple[DataFile, ...]]:

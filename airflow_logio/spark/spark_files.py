@@ -18,8 +18,7 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.spark.task_slots import task_slots
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.manifests import DataFile
-from airflow_logio.systems.payloads.sealing import PROBE, sealed
-from airflow_logio.systems.payloads.task_files import lines_of
+from airflow_logio.systems.payloads.task_files import PROBE, lines_of, sealed
 
 log = logging.getLogger(__name__)
 

@@ -63,7 +63,7 @@ class Dataset:
         return self.file_paths()
 
     def file_paths(self) -> Sequence[str]:
-        """The absolute paths of its files; nobody looks at them."""
+        """The absolute paths of its files, without a look at them."""
         return [self._path(file) for file in self.manifest.files]
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Manifests: what a dataset consists of (ADR-80). JSON in the payload store, read with a checksum, never evaluated."""
+"""What a dataset (ADR-80) and a stored effect of Spark consist of: JSON, read with a checksum, never evaluated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """The files of a dataset, and the schema of its records. Their order is that of their paths, or that of the records."""
 
     schema: str
-    """Of Spark, as JSON."""
+    """As Spark has it, in JSON."""
     arrow: str
     """The same as Arrow has it, as `schema_text`."""
     files: tuple[DataFile, ...]
@@ -78,3 +78,60 @@ def check_paths(what: str, files: Iterable[DataFile]) -> None:
 def in_order(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
     """As a manifest has them if their records have no order."""
     return tuple(sorted(files, key=lambda file: file.path))
+
+
+# --- stored effects of read actions that Spark has executed (ADR-85) --------------------------------------------------
+
+EFFECT_SUFFIX = ".effect"
+"""What the path of a stored effect ends with: references tell it from bodies and manifests by it."""
+
+
+class FramePart(msgspec.Struct, frozen=True):
+    """The files of one event of a stored effect, in order."""
+
+    files: tuple[DataFile, ...]
+    manifest: str = ""
+    """Reference of the manifest that names them, and owns them once an event has it; without one they are the effect's."""
+
+    @property
+    def records(self) -> int:
+        return sum(file.records for file in self.files)
+
+
+class StoredFrame(msgspec.Struct, frozen=True):
+    """The whole effect of one read action: the files of its events in order, and where events end."""
+
+    schema: str
+    """As of a `Manifest`."""
+    arrow: str
+    parts: tuple[FramePart, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(part.records for part in self.parts)
+
+    def files(self) -> list[DataFile]:
+        """All of them."""
+        return [file for part in self.parts for file in part.files]
+
+    def own_files(self) -> list[DataFile]:
+        """Those that no manifest names: they go with the effect."""
+        return [file for part in self.parts if not part.manifest for file in part.files]
+
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+def is_stored_frame(path: str) -> bool:
+    """Whether a path in the payload store is that of a stored effect."""
+    return path.endswith(EFFECT_SUFFIX)
+
+
+def stored_frame_of(where: str, data: bytes) -> StoredFrame:
+    """Raises `LogInconsistent`, naming `where`, if the bytes are no stored effect."""
+    try:
+        stored = msgspec.json.decode(data, type=StoredFrame)
+    except msgspec.DecodeError as error:
+        raise LogInconsistent(f"{where} is no stored effect: {error}") from error
+    check_paths(where, stored.files())
+    return stored

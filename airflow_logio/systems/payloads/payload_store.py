@@ -19,14 +19,20 @@ from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.payloads.dataset import Dataset
-from airflow_logio.systems.payloads.local import LocalStorage, linked, make_durable
-from airflow_logio.systems.payloads.manifests import SUFFIX, DataFile, Manifest, in_order, is_manifest, manifest_of
-from airflow_logio.systems.payloads.objects import ObjectStorage
+from airflow_logio.systems.payloads.manifests import (
+    SUFFIX,
+    DataFile,
+    Manifest,
+    StoredFrame,
+    in_order,
+    is_manifest,
+    is_stored_frame,
+    manifest_of,
+    stored_frame_of,
+)
 from airflow_logio.systems.payloads.roots import check_shared, is_local, local_path, redacted, shown
-from airflow_logio.systems.payloads.sealing import sealed_files
-from airflow_logio.systems.payloads.storage import Storage
-from airflow_logio.systems.payloads.stored_frames import StoredFrame, is_stored_frame, stored_frame_of
-from airflow_logio.systems.payloads.task_files import copied_file, sync
+from airflow_logio.systems.payloads.storage import LocalStorage, ObjectStorage, Storage, linked, make_durable
+from airflow_logio.systems.payloads.task_files import copied_file, sealed_files, sync
 
 log = logging.getLogger(__name__)
 
@@ -146,8 +152,9 @@ class Payloads:
     def remove(self, refs: Iterable[str]) -> None:
         """Remove payloads that the log does not name any more; those that are gone already are no error.
 
-        Of a dataset the manifest goes last, so that a removal that was cut short can be repeated. Of a stored effect of Spark
-        go the files that are no event's. The author removes references of their own making (operators written by hand).
+        The manifest of a dataset goes last, so that a removal that was cut short can be repeated. With a stored effect of
+        Spark go the files that belong to no event. The author removes references of their own making (operators written by
+        hand).
         """
         with self._translated():
             paths = [own.path for ref in refs if (own := Reference.own(ref)) is not None]
@@ -224,7 +231,7 @@ class Payloads:
                 raise LogInconsistent(f"{self}: a dataset has lost a file: {error}") from None
 
     def sealed(self, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
-        """As `sealing.sealed_files`. Raises `LogUnavailable`, and `OperatorFailed` for a footer that cannot be read."""
+        """As `task_files.sealed_files`. Raises `LogUnavailable`, and `OperatorFailed` for a footer that cannot be read."""
         with self._translated():
             try:
                 return sealed_files(self.shared_folder(), mode, paths)

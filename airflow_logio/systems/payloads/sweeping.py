@@ -14,9 +14,8 @@ from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.payload_references import Reference
-from airflow_logio.systems.payloads.manifests import is_manifest
+from airflow_logio.systems.payloads.manifests import StoredFrame, is_manifest, is_stored_frame
 from airflow_logio.systems.payloads.payload_store import Payloads
-from airflow_logio.systems.payloads.stored_frames import StoredFrame, is_stored_frame
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +71,10 @@ def _names_files(path: str) -> bool:
 
 
 def _named_by(payloads: Payloads, named: Iterable[str]) -> set[str]:
-    """What the datasets and stored effects name that the log names. Raises `LogInconsistent` if one of them cannot be read:
-    nobody knows then what to keep."""
+    """The files that datasets and stored effects name, of those that the log names.
+
+    Raises `LogInconsistent` if one of them cannot be read: it is unknown then what to keep.
+    """
     files: set[str] = set()
     for path in filter(_names_files, named):
         found = payloads.manifest(path) if is_manifest(path) else payloads.stored_frame(path)

@@ -37,7 +37,7 @@ from airflow_logio.spark import spark_effects
 from airflow_logio.spark.determinism import FRAMES_SAFETY
 from airflow_logio.systems.payloads import Payloads, sweep_group, sweep_run
 from airflow_logio.systems.payloads.dataset import Dataset
-from airflow_logio.systems.payloads.stored_frames import StoredFrame
+from airflow_logio.systems.payloads.manifests import StoredFrame
 from tests.support.warehouse import rows_of
 from tests.unit.spark.test_chains import Work, unchanged
 

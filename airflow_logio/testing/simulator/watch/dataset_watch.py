@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.payloads.dataset import Dataset
-from airflow_logio.systems.payloads.manifests import DataFile, is_manifest, manifest_of
-from airflow_logio.systems.payloads.stored_frames import StoredFrame, is_stored_frame, stored_frame_of
+from airflow_logio.systems.payloads.manifests import (
+    DataFile,
+    StoredFrame,
+    is_manifest,
+    is_stored_frame,
+    manifest_of,
+    stored_frame_of,
+)
 from airflow_logio.testing.memory_log.tables import ABSENT, Body, Tables
 from airflow_logio.testing.simulator.data.simulated_storage import SimulatedStorage, damage, decoded, encoded
 from airflow_logio.testing.simulator.violation import Violation

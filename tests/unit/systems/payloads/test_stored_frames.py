@@ -14,8 +14,14 @@ from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.spark.spark_effects import _cut, stored_events
 from airflow_logio.store.port import LogStore
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, sweep_group, task_files
-from airflow_logio.systems.payloads.manifests import DataFile, Manifest
-from airflow_logio.systems.payloads.stored_frames import SUFFIX, FramePart, StoredFrame, stored_frame_of
+from airflow_logio.systems.payloads.manifests import (
+    EFFECT_SUFFIX,
+    DataFile,
+    FramePart,
+    Manifest,
+    StoredFrame,
+    stored_frame_of,
+)
 from tests.support.datasets import dataset_of
 from tests.support.logs import IN, OUT, replace_driver, start_driver
 
@@ -101,7 +107,7 @@ class Effect:
         self.files = [{file.path for file in files} for files in made]
         parts = tuple(FramePart(files, own) for files, own in zip(made, self.manifests, strict=True))
         stored = StoredFrame(schema.schema, schema.arrow, parts)
-        self.ref = str(epoch.store("effects/sender/1", stored.encoded(), suffix=SUFFIX))
+        self.ref = str(epoch.store("effects/sender/1", stored.encoded(), suffix=EFFECT_SUFFIX))
 
     def of(self, *numbers: int) -> set[str]:
         """What belongs to these events, from 1."""

@@ -17,9 +17,8 @@ from airflow_logio.spark.evaluated import Evaluated
 from airflow_logio.spark.publications import Publication
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.payloads import sweeping
-from airflow_logio.systems.payloads.manifests import DataFile
+from airflow_logio.systems.payloads.manifests import DataFile, StoredFrame, is_stored_frame
 from airflow_logio.systems.payloads.payload_store import EpochPayloads, Payloads
-from airflow_logio.systems.payloads.stored_frames import StoredFrame, is_stored_frame
 from airflow_logio.testing.simulator.data.lake_store import Lake
 from airflow_logio.testing.simulator.data.published import PublishedFolder
 from airflow_logio.testing.simulator.data.simulated_jobs import Piece, SimulatedJobs, Steps, finished
