@@ -12,7 +12,7 @@ from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import Wanted, describe
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.run_report.counted import counted
-from airflow_logio.spark.folder_inspection import inspect_folders
+from airflow_logio.spark.publishing import inspect_folders
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.inspection import Finding, inspect_systems
 

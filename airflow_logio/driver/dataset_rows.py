@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_logio.spark.evaluated import Evaluated
+from airflow_logio.spark.chains import Evaluated
 from airflow_logio.systems.payloads.bodies import Bodies
 from airflow_logio.systems.payloads.dataset import Borrowed, Dataset
 

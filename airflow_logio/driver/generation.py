@@ -22,7 +22,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.job_queue import JobBounds, JobQueue
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import SENT_SCHEMA, ExecutionMode
-from airflow_logio.spark.evaluated import Evaluated
+from airflow_logio.spark.chains import Evaluated
 from airflow_logio.systems.arrow import bytes_shown
 from airflow_logio.systems.payloads import EpochPayloads
 

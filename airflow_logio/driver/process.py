@@ -20,9 +20,8 @@ from airflow_logio.launch import driver_config
 from airflow_logio.launch.driver_config import FAILED, FINISHED, DriverConfig
 from airflow_logio.launch.driver_folders import discard_keytab
 from airflow_logio.launch.shared_server import ServerClient, ServerRecipe
-from airflow_logio.spark.classic_engine import ClassicEngine
 from airflow_logio.spark.connect_engine import Address, ConnectEngine, ConnectTarget, SessionName
-from airflow_logio.spark.engine import SparkEngine
+from airflow_logio.spark.engine import ClassicEngine, SparkEngine
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from airflow_logio.errors import LogioError, SparkLost
-from airflow_logio.spark.classic_engine import ClassicEngine
-from airflow_logio.spark.engine import SparkEngine
-from airflow_logio.spark.task_slots import most_task_slots, task_slots
+from airflow_logio.spark.engine import ClassicEngine, SparkEngine, most_task_slots, task_slots
 from airflow_logio.store.records.driver_records import SparkApplication
 
 log = logging.getLogger(__name__)

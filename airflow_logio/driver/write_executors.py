@@ -16,7 +16,7 @@ from airflow_logio.driver.spark_jobs.spark_errors import lost_on_the_way, shorte
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.warehouse_rules import Owner
-from airflow_logio.spark.placing import Copies, CopyTask, Lines, copied_by_spark
+from airflow_logio.spark.published_places import Copies, CopyTask, Lines, copied_by_spark
 from airflow_logio.spark.publishing import DatasetTarget
 from airflow_logio.spark.table_staging import StagingTarget
 from airflow_logio.systems.connections import Connections

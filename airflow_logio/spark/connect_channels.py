@@ -79,7 +79,7 @@ def builder(url: str) -> Any:
 
 
 class LoopbackChannels(DefaultChannelBuilder):  # type: ignore[misc]
-    """Of a server of this machine."""
+    """The channel to a server of this machine."""
 
     @property
     def endpoint(self) -> str:

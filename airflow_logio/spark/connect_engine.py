@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 0.5
 KEPT_SECONDS = 300.0
-"""A server closes a session of which it has not heard for an hour."""
+"""How often a session says something: a server closes one that has been silent for an hour."""
 _RETRIES: Mapping[str, int] = {"max_retries": 5, "initial_backoff": 50, "max_backoff": 1_000, "jitter": 50}
-"""Of one request, in milliseconds: about two seconds. pyspark would try for ten minutes."""
+"""How one request is repeated, in milliseconds: for about two seconds. pyspark would try for ten minutes."""
 _APPLICATION = "spark.app.id"
 ANSWER_SECONDS = 30.0
 """A server that is asked something small has answered by then, or is taken for lost."""
@@ -48,7 +48,7 @@ class ConnectTarget:
     not asked for, and which an older server may not know."""
 
     url: str | None
-    """Of an existing server; None if the drivers of the run have one of their own."""
+    """The address of an existing server; None if the drivers of the run have one of their own."""
     user: str
     """Whose sessions these are, where the URL does not say it."""
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ Address = Callable[[bool], tuple[str, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class SessionName:
-    """Of which incarnation of a group a session is; one that stands by is not yet the driver."""
+    """The incarnation of a group that has a session; one that stands by is not yet the driver."""
 
     run_uid: str
     group: str

@@ -1,14 +1,12 @@
-"""The Spark jobs that write datasets, and DataFrames of what they have written (ADR-80)."""
+"""Jobs that write, copy and probe datasets, and DataFrames of what is stored (ADR-80)."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -17,23 +15,20 @@ from msgspec.structs import replace
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.batches import INSET_ID, check_kept
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.dataflow.schema_text import schema_text
-from airflow_logio.errors import ConfigurationError, LogInconsistent, OperatorFailed
+from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable, OperatorFailed
 from airflow_logio.spark import spark_files
-from airflow_logio.spark.task_slots import task_slots
+from airflow_logio.spark.engine import task_slots
+from airflow_logio.spark.published_places import COPYING, Copy, copied_by_spark
+from airflow_logio.spark.schemas import arrow_schema_of, check_columns, in_utc, parsed, schema_of
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest, in_order
+from airflow_logio.systems.payloads.payload_store import HIDDEN
 
-PARTITION_TYPES = ("string", "integer", "long", "short", "byte", "date", "boolean")
-"""Types of columns, as Spark names them, whose values can be names of folders."""
 BROADCAST_BYTES = 32 * 2**20
 """Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
 _ONE_PATH = "Mode 'dataframe' needs a folder that driver and all executors have mounted under one path, as one user"
 _GREETING = b"can you read this?"
-_USUAL = {"nullable": True, "containsNull": True, "valueContainsNull": True}
-_METADATA, COLLATIONS = "metadata", "__COLLATIONS"
-"""What Spark keeps in the metadata of a field: without it, texts would be compared in another way where they are read."""
 _READ_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -44,16 +39,6 @@ _READ_OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 """Whatever the session says: a file that is not there is an error, not an empty one; a date is the one that was written."""
-_LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
-"""The setting of the session that Arrow's types depend on."""
-_MOST_SCHEMAS = 256
-_arrow_schemas: dict[tuple[str | None, ...], str] = {}
-"""Schema of Spark, and this setting → that of Arrow."""
-_asking = threading.Lock()
-_NO_PARQUET = re.compile(
-    r'"(?:type|elementType|keyType|valueType)":"(void|[^"]*interval[^"]*|time(?:\(\d\))?|geo(?:metry|graphy)[^"]*)"'
-)
-"""Types whose values would not come back."""
 
 
 def materialized(
@@ -163,6 +148,96 @@ def _without_places(frame: SparkFrame) -> SparkFrame:
     return frame.drop(INSET_ID)
 
 
+def data_file(line: dict[str, Any]) -> DataFile:
+    """The file of a line that a writing task returns."""
+    partition = tuple(filter(None, line["partition"].split("/")))
+    return DataFile(line["path"], line["size"], line["records"], line["footer"], partition)
+
+
+# --- by the driver: records that it has, or that executors cannot reach -----------------------------------------------
+
+BYTES_PER_FILE = 64 * 2**20
+"""Files are that large: each may be read by a task."""
+
+
+def written_by_driver(
+    session: Any, payloads: EpochPayloads, where: str, purpose: str, tables: Iterable[pa.Table]
+) -> Dataset:
+    """The records of one table or more, of one schema; files and manifest are durable when this returns. Holds one of them.
+
+    A time without a zone becomes an instant, in UTC. Raises what `tables` raises, `LogUnavailable`, and `OperatorFailed` for
+    columns that cannot be written.
+    """
+    given = iter(tables)
+    first = next(given)
+    empty = frame_of_table(session, first.schema.empty_table())
+    check_columns(empty)
+    folder = payloads.new_folder(purpose)
+    batches = _batches(in_utc(first.schema), chain([first], given))
+    try:
+        lines = list(task_files.written(payloads.root, folder, (), batches, BYTES_PER_FILE))
+    except (ConnectionError, TimeoutError):  # of where the records come from
+        raise
+    except OSError as error:
+        raise LogUnavailable(f"{payloads}: {type(error).__name__}: {error}") from error
+    files = in_order([data_file(line) for batch in lines for line in batch.to_pylist()])
+    return payloads.put(where, purpose, Manifest(schema_of(empty), arrow_schema_of(empty), files))
+
+
+def _batches(schema: pa.Schema, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        if table.schema.names != schema.names:
+            raise OperatorFailed(
+                f"records with the columns {schema.names} are followed by some with {table.schema.names}"
+            )
+        yield from table.cast(schema).to_batches()
+        crash_here(CrashPoint.IN_STORE)
+
+
+# --- copies: records that are never decoded (ADR-96) ------------------------------------------------------------------
+
+DRIVER_BYTES = 16 * 2**20
+"""Datasets up to this size are copied by the driver: a job of Spark would take longer. Executors copy larger ones."""
+
+
+def duplicated(session: Any, payloads: EpochPayloads, where: str, purpose: str, dataset: Dataset) -> Dataset:
+    """The same records as a dataset of its own, of files that new files in a folder look like; durable when this returns.
+
+    Raises as `Dataset.check`, and what the job raises.
+    """
+    dataset.check()
+    folder = payloads.new_folder(purpose)
+    crash_here(CrashPoint.BEFORE_DATASET_JOB)
+    sources = dataset.manifest.files
+    files = [
+        replace(file, path=f"{folder}/{place:05d}-{uuid.uuid4().hex}.parquet") for place, file in enumerate(sources)
+    ]  # in the same order
+    if dataset.nbytes <= DRIVER_BYTES:
+        payloads.copy(sources, files)
+    else:
+        try:
+            copied_by_spark(session, purpose, _copies(payloads.root, sources, files), COPYING)
+        except OSError as error:
+            raise LogUnavailable(f"{payloads}: {error}") from error
+        check_seen(payloads.root, files)
+    payloads.settle(folder)
+    crash_here(CrashPoint.AFTER_DATASET_JOB)
+    manifest = dataset.manifest
+    made = payloads.put(where, purpose, Manifest(manifest.schema, manifest.arrow, in_order(files)))
+    crash_here(CrashPoint.AFTER_MANIFEST)
+    return made
+
+
+def _copies(root: str, sources: Sequence[DataFile], targets: Sequence[DataFile]) -> list[Copy]:
+    return [
+        Copy(os.path.join(root, source.path), os.path.join(root, target.path), source.size, source.footer, HIDDEN)
+        for source, target in zip(sources, targets, strict=True)
+    ]
+
+
+# --- DataFrames of what is stored -------------------------------------------------------------------------------------
+
+
 def frame_of(session: Any, dataset: Dataset) -> SparkFrame:
     """The records of a dataset as a lazy DataFrame, its files compared with the manifest. Raises as `Dataset.check`."""
     return frame_of_all(session, dataset.manifest.schema, [dataset])
@@ -175,7 +250,7 @@ def frame_of_all(session: Any, schema_json: str, datasets: Sequence[Dataset]) ->
     for dataset in datasets:
         if dataset.manifest.schema != schema_json:
             raise LogInconsistent(f"the dataset of {dataset.where} has other columns than those before it")
-    schema = StructType.fromJson(_json(schema_json))
+    schema = StructType.fromJson(parsed(schema_json))
     # Whatever file system Spark takes names for that have none.
     paths = [f"file://{path}" for dataset in datasets for path in dataset.paths()]
     if not paths:
@@ -196,9 +271,7 @@ def lookup(session: Any, effect: pa.Table) -> SparkFrame:
     return F.broadcast(frame) if effect.nbytes <= BROADCAST_BYTES else frame
 
 
-def in_utc(schema: pa.Schema) -> pa.Schema:
-    """What Spark gets for Arrow's times without a zone: instants."""
-    return pa.schema([pa.field(field.name, _in_utc(field.type)) for field in schema])
+# --- whether driver and executors share the payload store -------------------------------------------------------------
 
 
 def probe(session: Any, payloads: EpochPayloads) -> None:
@@ -249,91 +322,3 @@ def check_seen(root: str, files: Sequence[DataFile]) -> None:
             raise ConfigurationError(
                 f"an executor has written {path} ({file.size:,} bytes), and the driver does not see it so. {_ONE_PATH}"
             )
-
-
-def _in_utc(kind: Any) -> Any:
-    if pa.types.is_timestamp(kind) and kind.tz is None:
-        return pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_list(kind):
-        return pa.list_(_in_utc(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _in_utc(field.type)) for field in kind])
-    return kind
-
-
-def data_file(line: dict[str, Any]) -> DataFile:
-    """The file of a line that a writing task returns."""
-    partition = tuple(filter(None, line["partition"].split("/")))
-    return DataFile(line["path"], line["size"], line["records"], line["footer"], partition)
-
-
-def check_columns(frame: SparkFrame, partition_by: Sequence[str] = ()) -> None:
-    """Raises `OperatorFailed` for columns that cannot be written, without a job."""
-    names = frame.columns
-    if not names:
-        raise OperatorFailed("the DataFrame has no columns, so its records cannot be written: select some")
-    lowered = [name.lower() for name in names]
-    twice = [name for name in names if lowered.count(name.lower()) > 1]
-    if dotted := [name for name in names if set(name) & set(".`")]:
-        raise OperatorFailed(
-            f"the DataFrame has a column {dotted[0]!r}, whose name Spark takes for a path: rename it, without dots and `"
-        )
-    if twice:
-        raise OperatorFailed(
-            f"the DataFrame has several columns {twice[0]!r}, so they cannot be written: rename or drop one (upper and lower "
-            "case are the same to Spark)"
-        )
-    if unknown := _NO_PARQUET.search(schema_of(frame)):
-        raise OperatorFailed(
-            f"the DataFrame has values of type {unknown[1]}, which files of Parquet do not keep: cast or drop them"
-        )
-    types = {field.name: field.dataType.typeName() for field in frame.schema.fields}
-    for name in partition_by:
-        if name not in types:
-            raise OperatorFailed(f"partition_by names {name!r}; the records have the columns {', '.join(names)}")
-        if types[name] not in PARTITION_TYPES:
-            raise OperatorFailed(
-                f"partition_by names {name!r}, which is {types[name]}: make it text, a whole number, a date or a boolean"
-            )
-    if partition_by and set(names) <= set(partition_by):
-        raise OperatorFailed("partition_by names all columns, so the files would have none")
-
-
-def schema_of(frame: SparkFrame) -> str:
-    """The schema of a DataFrame as JSON. Nulls are allowed everywhere: whether they are differs from plan to plan. Of what
-    is said about columns, only how texts compare is kept."""
-    return json.dumps(_all_nullable(frame.schema.jsonValue()), sort_keys=True, separators=(",", ":"))
-
-
-def _all_nullable(value: Any) -> Any:
-    if isinstance(value, dict):
-        changed = {key: item if key == _METADATA else _all_nullable(item) for key, item in value.items()}
-        if _METADATA in changed:
-            changed[_METADATA] = {name: said for name, said in value[_METADATA].items() if name == COLLATIONS}
-        return changed | {flag: usual for flag, usual in _USUAL.items() if flag in changed}
-    return [_all_nullable(item) for item in value] if isinstance(value, list) else value
-
-
-def arrow_schema_of(frame: SparkFrame) -> str:
-    """The schema of a DataFrame as Arrow has it, as `schema_text`, with nulls allowed everywhere as in `schema_of`.
-
-    Only Spark knows it, and takes a job to say so: once.
-    """
-    from pyspark.sql.types import StructType
-
-    session, schema = frame.sparkSession, schema_of(frame)
-    known = schema, session.conf.get(_LARGE_TYPES)
-    with _asking:
-        if known not in _arrow_schemas:
-            if len(_arrow_schemas) >= _MOST_SCHEMAS:
-                _arrow_schemas.clear()
-            empty = session.createDataFrame([], StructType.fromJson(_json(schema)))
-            _arrow_schemas[known] = schema_text(empty.toArrow().schema)
-        return _arrow_schemas[known]
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise LogInconsistent(f"a manifest has a schema that is none: {error}") from error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import ConfigurationError, OperatorFailed
-from airflow_logio.spark.plans import analyzed
+from airflow_logio.spark.engine import is_remote
 from airflow_logio.spark.spark_files import WRITER_SAFETY
 
 SHUFFLE_SAFETY: Mapping[str, str] = {
@@ -21,7 +22,7 @@ SHUFFLE_SAFETY: Mapping[str, str] = {
 """Since Spark 4.2. An earlier one takes any property that it does not know, and ignores it."""
 
 FRAMES_SAFETY: Mapping[str, str] = {**WRITER_SAFETY, **SHUFFLE_SAFETY}
-"""What nobody switches off in drivers that evaluate chains."""
+"""Settings that are always on in drivers that evaluate chains."""
 
 _OF_NOW = re.compile(r"\b(current_timestamp|current_date|current_time|now|localtimestamp|localtime)\(", re.IGNORECASE)
 """Deterministic to Spark within one query, and another value in the next."""
@@ -44,12 +45,14 @@ _BY_ORDER = re.compile(
     r"\((?![^#()\n]*\)#\d)",  # not a column that has the name of the function which has made it
     re.MULTILINE,
 )
-"""Deterministic to Spark, and of equal records another one each time; in the text of a plan. Of no records there is one."""
+"""What Spark takes for deterministic, and chooses among equal records anew each time; in the text of a plan.
+
+``limit(0)`` and its like choose nothing."""
 _WINDOW = " windowspecdefinition("
 _OF_EQUALS = re.compile(r"\b(?:dense_|percent_)?rank\([^()\n]*\)$")
 """Functions that give equal records the same."""
 _SOME_ROWS = re.compile(r"specifiedwindowframe\(RowFrame, (?!unboundedpreceding\$\(\), unboundedfollowing\$\(\))")
-"""Of which rows a frame begins or ends with depends on the order of equal ones."""
+"""A frame of rows: which ones it begins or ends with depends on the order of equal ones."""
 
 
 def check_safety(session: Any) -> None:
@@ -96,3 +99,62 @@ def _varies_by(plan: str, is_deterministic: bool) -> str:
             return "the order of records, by a window of rows (rowsBetween)"
         before = window
     return ""
+
+
+# --- what Spark says of the plan of a DataFrame, however it is reached ------------------------------------------------
+
+_ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)(?:\n== Optimized Logical Plan ==|\Z)", re.DOTALL)
+_UNDETERMINED = re.compile(
+    r"\b(rand|randn|random|randstr|uniform|uuid|shuffle|monotonically_increasing_id|spark_partition_id|input_file_name"
+    r"|input_file_block_\w+|java_method|reflect|try_reflect)\(",
+    re.IGNORECASE,
+)
+"""What Spark's own plans call not deterministic. A Connect server only shows its plans, so they are found by name: a text
+in a query that reads the same is taken for one."""
+_FUNCTIONS = ("CommonInlineUserDefinedFunction", "CommonInlineUserDefinedTableFunction")
+_FIELDS = "spark.sql.debug.maxToStringFields"
+"""Spark prints only the first entries of a longer list."""
+_MOST_FIELDS = "2147483647"
+
+
+def analyzed(frame: Any) -> tuple[str, bool]:
+    """The analyzed plan of a DataFrame as Spark prints it, and whether Spark takes it for deterministic.
+
+    What a Python function returns Spark takes for determined by its arguments, unless its author says `asNondeterministic`.
+    """
+    with _whole_plans(frame.sparkSession):
+        if not is_remote(frame):
+            plan = frame._jdf.queryExecution().analyzed()
+            return str(plan.toString()), bool(plan.deterministic())
+        said = str(frame._explain_string(extended=True))
+    found = _ANALYZED.search(said)
+    text = found[1].partition("\n")[2] if found else said  # behind a line with the names of all columns
+    return text, _UNDETERMINED.search(text) is None and _all_deterministic(
+        frame._plan.to_proto(frame.sparkSession.client)
+    )
+
+
+@contextmanager
+def _whole_plans(session: Any) -> Iterator[None]:
+    before = session.conf.get(_FIELDS)
+    session.conf.set(_FIELDS, _MOST_FIELDS)
+    try:
+        yield
+    finally:
+        session.conf.set(_FIELDS, before)
+
+
+def _all_deterministic(message: Any) -> bool:
+    """Whether no Python function in a plan, as it is sent, was declared otherwise."""
+    if message.DESCRIPTOR.name in _FUNCTIONS and not message.deterministic:
+        return False
+    for field, value in message.ListFields():
+        if field.type != field.TYPE_MESSAGE:
+            continue
+        if isinstance(value, dict) or hasattr(value, "items"):
+            inner = list(value.values())
+        else:
+            inner = list(value) if hasattr(value, "__len__") else [value]
+        if not all(_all_deterministic(one) for one in inner if hasattr(one, "DESCRIPTOR")):
+            return False
+    return True

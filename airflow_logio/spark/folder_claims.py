@@ -33,7 +33,7 @@ _CLOSED = {
 
 
 class FolderClaim:
-    """Of a run at the folder of one of its writers. `is_fresh`: the run replaces one that was given up.
+    """The claim of a run at the folder of one of its writers. `is_fresh`: the run replaces one that was given up.
 
     Nothing is removed but what the rule hides for ever, so that it does not matter who removes, when, or how often. All
     methods raise OSError.
@@ -93,7 +93,7 @@ class FolderClaim:
         return self._overwritten(younger, partitions) if younger and partitions else ()
 
     def check_retry(self) -> None:
-        """Whether records of the run may still come, for partitions that nobody knows yet. Raises `WriteRefused`."""
+        """Whether records of the run may still come, for partitions that are not known yet. Raises `WriteRefused`."""
         self.check(())
         if younger := self._runs().overwriting(self._mine):
             raise WriteRefused(
@@ -241,7 +241,7 @@ class FolderClaim:
         )
 
     def _overwritten(self, younger: Collection[str], partitions: Collection[str]) -> Collection[str]:
-        """By receipts, each of which is read once."""
+        """Partitions that younger runs have overwritten, by their receipts; each receipt is read once."""
 
         def is_new(name: str) -> bool:
             return name.partition(".")[0] in younger and name not in self._seen

@@ -1,17 +1,25 @@
-"""Port: where a `DatasetWriter` publishes, as its drivers and their executors reach it (ADR-124)."""
+"""Port: where a `DatasetWriter` publishes, and what a write action makes there (ADR-83, ADR-124)."""
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
 
 from airflow_logio.dataflow.folder_files import FolderFiles
-from airflow_logio.spark.placing import CopyJob
-from airflow_logio.spark.publications import ActionNames, Publication
+from airflow_logio.systems.payloads import task_files
+from airflow_logio.systems.payloads.manifests import Manifest
 
 
 class PublishedPlace(ABC):
-    """Of one writer. What is put is durable. Paths are below the folder. Methods raise OSError."""
+    """The folder of one writer, as its drivers and their executors reach it.
+
+    What is put is durable. Paths are below the folder. Methods raise OSError.
+    """
 
     files: FolderFiles
     """What is there."""
@@ -54,3 +62,126 @@ class PublishedPlace(ABC):
     @abstractmethod
     def close(self) -> None:
         """Remove what tasks of this driver that were killed have left half-written, as far as it can be. Raises nothing."""
+
+
+# --- names and receipts (ADR-83) --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ActionNames:
+    """One write action of a `DatasetWriter`, as a driver with this token executes it. Paths are relative to the folder."""
+
+    run_uid: str
+    operator: str
+    number: int
+    token: int
+
+    @property
+    def stem(self) -> str:
+        """What the names of its files and of its receipt begin with."""
+        return f"{self.run_uid}.{self.operator}.{self.number:012d}"
+
+    @property
+    def receipt_name(self) -> str:
+        """In the folder of receipts."""
+        return f"{self.stem}.json"
+
+    def receipt_of(self, says: Mapping[str, Any]) -> bytes:
+        """What is put into the folder of receipts when all files are there."""
+        return msgspec.json.encode({"run": self.run_uid, "operator": self.operator, "number": self.number, **says})
+
+    def hidden(self, name: str) -> str:
+        """What the names begin with under which this driver writes a file."""
+        return f".{name}.{self.token:x}."
+
+    def is_left_over(self, name: str) -> bool:
+        """Whether a name in the folder is a file that a driver with a lower token has left half-written.
+
+        What a driver with a higher token is writing stays: this one is the replaced one then.
+        """
+        return name.startswith(f".{self.run_uid}.{self.operator}.") and _token(name) < self.token
+
+    def is_half(self, name: str) -> bool:
+        """Whether a name in the folder is a file that this driver is writing, or has left half-written."""
+        return name.startswith(f".{self.run_uid}.{self.operator}.") and _token(name) == self.token
+
+
+@dataclass(frozen=True, slots=True)
+class Publication(ActionNames):
+    """One that publishes a dataset."""
+
+    manifest: Manifest
+
+    def names(self) -> Sequence[str]:
+        """The path of each file, in the order of the manifest."""
+        return [
+            "/".join((*file.partition, f"{self.stem}.{index:05d}.parquet"))
+            for index, file in enumerate(self.manifest.files)
+        ]
+
+    def partitions(self) -> Mapping[str, str]:
+        """The path of each file → the folder that it is in."""
+        return {name: name.rpartition("/")[0] for name in self.names()}
+
+    def receipt(self) -> bytes:
+        """It names all files."""
+        named = [
+            {"path": name, "bytes": file.size, "records": file.records}
+            for name, file in zip(self.names(), self.manifest.files, strict=True)
+        ]
+        return self.receipt_of({"schema": msgspec.json.decode(self.manifest.schema), "files": named})
+
+
+def _token(hidden: str) -> int:
+    """The token of the driver whose file it is; -1 if the name does not tell."""
+    with contextlib.suppress(ValueError, IndexError):
+        return int(hidden.rsplit(".", 2)[-2], 16)
+    return -1
+
+
+# --- copies by tasks --------------------------------------------------------------------------------------------------
+
+
+class Copy(NamedTuple):
+    """A file that is to be published."""
+
+    source: str
+    target: str
+    size: int
+    """Bytes."""
+    footer: int
+    """Checksum."""
+    hidden: str = ""
+    """What its name begins with until it is whole, in a file system."""
+
+
+Copies = Sequence[Copy]
+Lines = Sequence[Mapping[str, Any]]
+"""What tasks say of each file."""
+
+
+class CopyTask(NamedTuple):
+    """What executors do with some of the files."""
+
+    run: Callable[[Iterable[Any]], Iterator[Any]]
+    """From batches with the columns of `Copy` to batches of lines."""
+    returns: str
+    """The schema of a line."""
+
+
+CopyJob = Callable[[str, Copies, CopyTask], Lines]
+"""Runs a Spark job: its description, the files, what is done with them. Raises `LogioError`, OSError."""
+COPYING = CopyTask(task_files.copied, task_files.COPIED)
+"""From one folder that executors share to another one."""
+
+
+def copied_by_spark(session: Any, description: str, copies: Copies, task: CopyTask) -> Lines:
+    """Copy files on executors, a task for each; what they say. Raises what the job raises."""
+    import pyarrow as pa
+
+    table = pa.Table.from_pylist([copy._asdict() for copy in copies])
+    frame = session.createDataFrame(table).repartition(len(copies))
+    done: Lines = frame.mapInArrow(task.run, task.returns).toArrow().to_pylist()
+    if len(done) != len(copies):
+        raise OSError(f"{description}: {len(done):,} of {len(copies):,} files were copied")
+    return done

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from airflow_logio.arrow_files import is_lasting, next_step
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.object_files import SCHEME
+from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.published_folder import RECEIPTS
 from airflow_logio.dataflow.write_actions import WriteAction
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogUnavailable
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogioError, LogUnavailable
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.spark.folder_claims import FolderClaim
 from airflow_logio.spark.local_place import LocalPlace
 from airflow_logio.spark.object_place import ObjectPlace
-from airflow_logio.spark.placing import CopyJob
-from airflow_logio.spark.publications import ActionNames, Publication
+from airflow_logio.spark.published_places import ActionNames, CopyJob, Publication
+from airflow_logio.systems.inspection import Finding
 from airflow_logio.systems.payloads.dataset import Dataset
 
 
@@ -114,3 +115,40 @@ def asked(writer: DatasetWriter, what: str = "") -> Iterator[None]:
         raise ExternalUnavailable(f"{named}: {error}") from error
     except ValueError as error:
         raise ConfigurationError(f"{named}: {what}{error}") from error
+
+
+# --- before a run: is the folder as its writer expects it -------------------------------------------------------------
+
+
+_NEXT = Owner("", 2.0**33)
+"""A run that begins after all others."""
+
+
+def inspect_folders(pipeline: Pipeline, urls: Mapping[str, str]) -> Iterator[Finding]:
+    """What is found of the folder of each `DatasetWriter`, for a run that would begin now."""
+    for name, writer in pipeline.operators.items():
+        if isinstance(writer, DatasetWriter):
+            what = f"writer {name!r}, folder {writer.folder or '.'!r} of {writer.connection!r}"
+            try:
+                _inspect(writer, urls[writer.connection])
+            except LogioError as error:
+                yield Finding(what, str(error))
+            except (OSError, ValueError) as error:
+                yield Finding(what, f"{type(error).__name__}: {error}")
+            else:
+                yield Finding(what)
+
+
+def check_not_replaced(writer: DatasetWriter, url: str, run: Owner) -> None:
+    """Raises `WriteRefused` if a newer run has taken over the folder or partitions of it, so that this run could write there
+    no more, `ExternalUnavailable` if the file system does not answer, `ConfigurationError`."""
+    claim = claim_of(writer, url, run)
+    with asked(writer):
+        claim.check_retry()
+
+
+def _inspect(writer: DatasetWriter, url: str) -> None:
+    claim = claim_of(writer, url, _NEXT)
+    with asked(writer):
+        claim.place.check()
+        claim.check_begin()

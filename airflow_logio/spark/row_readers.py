@@ -1,4 +1,4 @@
-"""Rows of a table of a SQL database as a lazy DataFrame, all of them of one snapshot (ADR-93).
+"""Rows of a SQL table as a lazy DataFrame, all of one snapshot: for declared reads and for sources (ADR-93, ADR-94).
 
 Executors read a PostgreSQL, each task a part of the table. Rows of any other database pass through the driver into files
 of the payload store: an SQLite file may not be where the executors are, and no other database lends its snapshot.
@@ -6,10 +6,12 @@ of the payload store: an SQLite file may not be where the executors are, and no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from itertools import chain, pairwise
 from typing import Any
 
@@ -17,19 +19,37 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.dataflow.column_types import MOST_DIGITS
+from airflow_logio.dataflow.column_types import MOST_DIGITS, ColumnType
+from airflow_logio.dataflow.event_stream import uniform
+from airflow_logio.dataflow.function_operators import keys_of, no_key
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.errors import ConfigurationError, SourceChanged
-from airflow_logio.spark import row_tasks
-from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url
-from airflow_logio.spark.dataset_jobs import frame_of, frame_of_table, in_utc
-from airflow_logio.spark.driver_written import written_by_driver
+from airflow_logio.dataflow.reads import DeclaredRead
+from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed, SourceChanged
+from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, warehouse_of
+from airflow_logio.spark.dataset_jobs import frame_of, frame_of_table, written_by_driver
+from airflow_logio.spark.schemas import in_utc
+from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.kept_open import kept_open
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
-from airflow_logio.systems.shared_snapshots import exported_snapshot, stored_as
+from airflow_logio.systems.shared_snapshots import (
+    StoredAs,
+    check_stored_as,
+    exported_snapshot,
+    imported_snapshot,
+    stored_as,
+)
+from airflow_logio.systems.source_queries import DeclaredConnection
 from airflow_logio.systems.table_names import table_name
-from airflow_logio.systems.table_reads import KEYS_PER_QUERY, Selection, column_kind, pieces, selection
+from airflow_logio.systems.table_reads import (
+    KEYS,
+    KEYS_PER_QUERY,
+    Selection,
+    column_kind,
+    in_portions,
+    pieces,
+    selection,
+)
 from airflow_logio.systems.warehouse import Warehouse
 
 BLOCKS_PER_TASK = 1_024
@@ -95,7 +115,7 @@ def looked_up_frame(
         tasks = min(MOST_SESSIONS, -(-keys.num_rows // reading.keys_per_query)) if reading.keys_per_query else 1
         shares = frame_of(session, keys).repartition(max(1, tasks), f"`{key}`")  # a task that runs again gets the same
         with _told():
-            yield shares.mapInArrow(partial(row_tasks.looked_up, reading), schema)
+            yield shares.mapInArrow(partial(looked_up, reading), schema)
 
 
 @contextmanager
@@ -104,7 +124,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if found := row_tasks.unread(error):
+        if found := unread(error):
             raise found from error
         raise
 
@@ -118,7 +138,7 @@ def _by_executors(
 ) -> Iterator[SparkFrame]:
     with _lent(session, payloads, warehouse, url, rows, None) as (reading, schema):
         numbers = session.range(0, len(reading.parts), 1, len(reading.parts))
-        yield numbers.mapInArrow(partial(row_tasks.rows, reading), schema)
+        yield numbers.mapInArrow(partial(read_rows, reading), schema)
 
 
 @contextmanager
@@ -129,7 +149,7 @@ def _lent(
     url: str,
     rows: TableRows,
     by_keys: tuple[str, pa.DataType] | None,
-) -> Iterator[tuple[row_tasks.RowsReading, Any]]:
+) -> Iterator[tuple[RowsReading, Any]]:
     """What tasks read, under a snapshot that is lent to them within the block, and the schema as Spark has it.
 
     `by_keys` names a column and the type of its keys, for the only part; without it there are parts by places, or ranges.
@@ -143,7 +163,7 @@ def _lent(
             stored = stored_as(connection, chosen.where, table_name(connection, rows.table), chosen.statement)
             keys_per_query = 0
             if by_keys is not None:
-                parts = [row_tasks.RowsPart(chosen.where, chosen.by_keys(by_keys[0]))]
+                parts = [RowsPart(chosen.where, chosen.by_keys(by_keys[0]))]
                 keys_per_query = KEYS_PER_QUERY if chosen.may_portion(*by_keys) else 0
             elif rows.by is not None:
                 parts = list(_ranges(connection, chosen, rows.by))
@@ -153,28 +173,28 @@ def _lent(
                 counted = sa.select(sa.func.count()).select_from(chosen.statement.subquery())
                 _check_count(chosen, rows.expected, connection.execute(counted).scalar_one())
         schema = in_utc(chosen.schema)
-        reading = row_tasks.RowsReading(
+        reading = RowsReading(
             payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema, keys_per_query
         )
         with kept_open(connection):
             yield reading, _spark_schema(session, schema)
 
 
-def _places(chosen: Selection, blocks: int | None) -> Iterator[row_tasks.RowsPart]:
+def _places(chosen: Selection, blocks: int | None) -> Iterator[RowsPart]:
     """Parts by ranges of blocks; blocks that are added later have no row of the snapshot."""
     count = min(MOST_SESSIONS, -(-(blocks or 0) // BLOCKS_PER_TASK))
     if blocks is None or count <= 1:
-        yield row_tasks.RowsPart(chosen.where, chosen.statement)
+        yield RowsPart(chosen.where, chosen.statement)
         return
     ctid: sa.ColumnElement[Any] = sa.literal_column("ctid")
     bounds: list[Any] = [sa.literal_column(f"'({blocks * number // count},0)'::tid") for number in range(1, count)]
     for first, end in pairwise([None, *bounds, None]):
         conditions = [*([] if first is None else [ctid >= first]), *([] if end is None else [ctid < end])]
         said = f"{chosen.where}, rows {' and '.join(map(str, conditions))}"
-        yield row_tasks.RowsPart(said, chosen.statement.where(*conditions))
+        yield RowsPart(said, chosen.statement.where(*conditions))
 
 
-def _ranges(connection: Connection, chosen: Selection, by: str) -> Iterator[row_tasks.RowsPart]:
+def _ranges(connection: Connection, chosen: Selection, by: str) -> Iterator[RowsPart]:
     """Parts by ranges of a column that are equally wide, the first one with the nulls."""
     column = chosen.table.columns.get(by)
     if column is None:
@@ -188,7 +208,7 @@ def _ranges(connection: Connection, chosen: Selection, by: str) -> Iterator[row_
     count = max(1, min(MOST_SESSIONS, -(-width // NUMBERS_PER_TASK)))
     bounds = [least + width * number // count for number in range(1, count)]
     if not bounds:
-        yield row_tasks.RowsPart(chosen.where, chosen.statement)
+        yield RowsPart(chosen.where, chosen.statement)
         return
     for first, end in pairwise([None, *bounds, None]):
         if first is None:
@@ -197,7 +217,7 @@ def _ranges(connection: Connection, chosen: Selection, by: str) -> Iterator[row_
             said, condition = f"{by} >= {first}", column >= first
         else:
             said, condition = f"{first} <= {by} < {end}", sa.and_(column >= first, column < end)
-        yield row_tasks.RowsPart(f"{chosen.where}, rows with {said}", chosen.statement.where(condition))
+        yield RowsPart(f"{chosen.where}, rows with {said}", chosen.statement.where(condition))
 
 
 # --- any other database -----------------------------------------------------------------------------------------------
@@ -221,7 +241,7 @@ def _through_the_driver(
         payloads.remove([str(dataset.reference)])
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- whichever database it is -----------------------------------------------------------------------------------------
 
 
 def _check_count(chosen: Selection, expected: int, found: int) -> None:
@@ -248,3 +268,188 @@ def _selection(connection: Connection, name: str, rows: TableRows) -> Selection:
 
 def _spark_schema(session: Any, schema: pa.Schema) -> Any:
     return frame_of_table(session, schema.empty_table()).schema
+
+
+# --- what tasks do, on executors: they need this package, and reach the database --------------------------------------
+
+_UNREAD = re.compile(r'\bUnread: (\["\w+", ".*"\])')
+
+
+class Unread(Exception):
+    """What a task has found. Spark hands on its text only: a list in JSON, of the name of an error and of what it says."""
+
+
+@dataclass(frozen=True)
+class RowsPart:
+    """What one task reads."""
+
+    where: str
+    """The table, and which part of it, in words."""
+    statement: sa.Select[Any]
+
+
+@dataclass(frozen=True)
+class RowsReading:
+    """What is read, and where from: part of the job, so there is no secret in it."""
+
+    root: str
+    """The folder of the payload store."""
+    url: str
+    """Reference of the file that has the URL of the connection."""
+    connection: str
+    snapshot: str
+    """The id under which the driver has exported it."""
+    stored: StoredAs
+    parts: Sequence[RowsPart]
+    kinds: dict[str, ColumnType]
+    schema: pa.Schema
+    """What the records are, as Spark has them."""
+    keys_per_query: int = 0
+    """Where keys are looked up; 0 for all of them."""
+
+
+def read_rows(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of the parts whose numbers come, each part by a cursor of the server. Raises `Unread`."""
+    try:
+        with closing(warehouse_of(reading.root, reading.connection, reading.url)) as warehouse:
+            for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+                for table in _tables(reading, warehouse, reading.parts[number]):
+                    yield from table.cast(reading.schema).to_batches()
+    except LogioError as error:
+        raise Unread(json.dumps([type(error).__name__, str(error)])) from None
+
+
+def looked_up(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of the only part whose keys come, in one transaction, by statements of some keys each. Raises `Unread`."""
+    (part,) = reading.parts
+    taken = list(batches)
+    if not any(batch.num_rows for batch in taken):
+        return
+    keys = uniform(pa.Table.from_batches(taken)).column(0)
+    statements = ({KEYS: some} for some in in_portions(keys, reading.keys_per_query or len(keys)))
+    try:
+        with closing(warehouse_of(reading.root, reading.connection, reading.url)) as warehouse:
+            for table in _tables(reading, warehouse, part, statements):
+                yield from table.cast(reading.schema).to_batches()
+    except LogioError as error:
+        raise Unread(json.dumps([type(error).__name__, str(error)])) from None
+
+
+def _tables(
+    reading: RowsReading, warehouse: Warehouse, part: RowsPart, statements: Iterable[dict[str, Any]] = ({},)
+) -> Iterator[pa.Table]:
+    """What the statement of a part finds, with each of these values."""
+    before, is_checked = 0, False
+    with imported_snapshot(warehouse, reading.snapshot, part.where) as connection:
+        for values in statements:
+            found = pieces(connection, part.where, part.statement, reading.kinds, values, first_row=before)
+            first = next(found, None)
+            if not is_checked:
+                check_stored_as(connection, part.where, reading.stored)
+                is_checked = True
+            for table in found if first is None else chain([first], found):
+                yield table
+                before += table.num_rows
+
+
+def unread(error: BaseException) -> LogioError | None:
+    """What a task has found, of what Spark says of its job; None if the job failed for another reason."""
+    found = _UNREAD.search(str(error))
+    return None if found is None else told(*json.loads(found[1]))
+
+
+# --- keys of declared reads of mode dataframe (ADR-94) ----------------------------------------------------------------
+
+MOST_ASKED = 50_000
+"""Keys with which the driver asks, before it knows whether the answer is small."""
+MOST_IN_DRIVER = 1_000_000
+"""Keys that a driver takes, where only the driver can ask."""
+
+
+def distinct_keys(frames: Mapping[str, SparkFrame], read: DeclaredRead) -> SparkFrame:
+    """The distinct keys of Input Sets as a lazy DataFrame of one column, without nulls; `frames` has those of each port.
+
+    Raises `OperatorFailed` if no port has the column, or if ports have it in different types.
+    """
+    key = str(read.key)
+    having = {port: frame for port, frame in frames.items() if key in frame.columns}
+    if not having:
+        raise no_key(read)
+    kinds = {port: frame.schema[key].dataType.simpleString() for port, frame in having.items()}
+    if len(set(kinds.values())) > 1:
+        found = ", ".join(f"{kind} on port {port!r}" for port, kind in kinds.items())
+        raise OperatorFailed(
+            f"the read of {read} is restricted by {key!r}, which is {found}: cast it to one type before"
+        )
+    columns = [frame.select(frame[f"`{key}`"].alias(key)) for frame in having.values()]
+    column = reduce(lambda some, more: some.unionByName(more), columns)
+    return column.where(column[f"`{key}`"].isNotNull()).distinct()
+
+
+def asked_keys(keys: SparkFrame, read: DeclaredRead, most: int) -> pa.Array | None:
+    """The keys, sorted; None if there are more than `most`. One job, which returns no more than that.
+
+    They are of the types that records have in the other modes.
+    """
+    few = uniform(keys.limit(most + 1).toArrow())
+    return None if few.num_rows > most else keys_of(few, read)
+
+
+def too_many(read: DeclaredRead, most: int) -> OperatorFailed:
+    """The error for more than `most` keys. A job that is halved has fewer."""
+    return OperatorFailed(
+        f"the read of {read} is restricted by {read.key!r}, which has more than {most:,} distinct values in one "
+        "Input Set: the driver would have to ask for each of them. Make smaller Input Sets, read without a key, or keep the "
+        "table in PostgreSQL, where executors ask"
+    )
+
+
+# --- the connections of a RangeSource, while a range of it is read ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadConnection(DeclaredConnection):
+    """A connection of the pipeline, as `frame` of a source sees it."""
+
+    session: Any = None
+    payloads: EpochPayloads | None = None
+    lasting: ExitStack = field(default_factory=ExitStack)
+
+    def rows(
+        self,
+        table: str,
+        columns: Iterable[str] = (),
+        *,
+        by: str,
+        after: int | None,
+        until: int,
+        expected: int | None = None,
+    ) -> SparkFrame:
+        """As `RangeConnection.rows`."""
+        assert self.payloads is not None
+
+        def between(described: sa.Table) -> sa.ColumnElement[bool]:
+            column = described.columns[by]
+            return column <= until if after is None else sa.and_(column > after, column <= until)
+
+        said = f"{by} <= {until}" if after is None else f"{after} < {by} <= {until}"
+        wanted = TableRows(table, tuple(columns), between, by=by, said=said, expected=expected)
+        return self.lasting.enter_context(rows_frame(self.session, self.payloads, self.warehouse(), self.url, wanted))
+
+
+@contextmanager
+def range_connections(
+    session: Any, payloads: EpochPayloads, connections: Connections
+) -> Iterator[Callable[[str], ReadConnection]]:
+    """Connections by name, for `frame` of a source. The jobs of what it returns must end within the block.
+
+    Errors of tasks come out as from `rows_frame`.
+    """
+    with ExitStack() as lasting:
+
+        def named(name: str) -> ReadConnection:
+            return ReadConnection(
+                connections.url(name), lambda: connections.warehouse(name), session, payloads, lasting
+            )
+
+        yield named

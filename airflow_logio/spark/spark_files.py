@@ -15,7 +15,7 @@ from typing import Any
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.spark.task_slots import task_slots
+from airflow_logio.spark.engine import task_slots
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.manifests import DataFile
 from airflow_logio.systems.payloads.task_files import PROBE, lines_of, sealed

@@ -3,8 +3,9 @@ staged by executors where the database is a PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,13 @@ import pyarrow as pa
 
 from airflow_logio import errors
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.write_actions import Marker, WriteAction
-from airflow_logio.errors import ExternalUnavailable
-from airflow_logio.spark import staging_tasks
-from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told
+from airflow_logio.errors import ExternalUnavailable, LogioError
+from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, warehouse_of
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
+from airflow_logio.systems.payloads.payload_store import Payloads
 from airflow_logio.systems.staging_tables import StagingTables
 from airflow_logio.systems.stored_records import RecordsInFiles, StagedFiles
 from airflow_logio.systems.table_names import TableName
@@ -119,11 +121,11 @@ class StagingTarget:
         files = len(dataset.manifest.files)
         with handed_url(self._payloads, f"staging/{self._tables.writer.connection}", self._url) as ref:
             named = (self._payloads.root, ref, action.connection, table, self._tables.writer, action, where)
-            load = partial(staging_tasks.loaded, staging_tasks.Loading(*named))
+            load = partial(loaded, Loading(*named))
 
             def job(session: Any) -> pa.Table:
                 numbers = session.range(0, files, 1, min(files, MOST_SESSIONS))
-                return numbers.mapInArrow(load, staging_tasks.RESULT).toArrow()
+                return numbers.mapInArrow(load, RESULT).toArrow()
 
             lines = self._job(f"{where}: loading {table.table}", job).to_pylist()
         return StagedFiles(table, _attempts(where, lines, dataset.counts()))
@@ -159,3 +161,67 @@ def _attempts(where: str, lines: Sequence[Mapping[str, Any]], counts: Sequence[i
 def _urgency(line: Mapping[str, Any]) -> tuple[bool, int]:
     """What waiting does not mend comes first, then the first file."""
     return line["error"] in (ExternalUnavailable.__name__, errors.LogUnavailable.__name__), line["file"]
+
+
+# --- what tasks do, on executors: they need this package, and reach the database --------------------------------------
+
+
+RESULT = "file long, attempt string, records long, error string, said string"
+"""The schema of what a loading task returns."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What is loaded, and where to: part of the job, so there is no secret in it."""
+
+    root: str
+    """The folder of the payload store."""
+    url: str
+    """Reference of the file that has the URL of the connection."""
+    connection: str
+    table: TableName
+    writer: TableWriter
+    action: WriteAction
+    """With the reference of its dataset."""
+    where: str
+    """What the dataset is the body of, for errors."""
+
+
+def loaded(loading: Loading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Load the files whose numbers come, one after the other; a line for each.
+
+    The first one that cannot be loaded is the last one: what is wrong with it is in its line, as Spark would try a task that
+    raises again. The numbers behind it are read all the same, because Spark waits for that.
+    """
+    warehouse: Warehouse | None = None
+    has_failed = False
+    try:
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+            if has_failed:
+                continue
+            try:
+                warehouse = warehouse or warehouse_of(loading.root, loading.connection, loading.url)
+                yield _line(number, *_load(loading, warehouse, number))
+            except LogioError as error:
+                has_failed = True
+                yield _line(number, error=type(error).__name__, said=str(error))
+    finally:
+        if warehouse is not None:
+            warehouse.close()
+
+
+def _load(loading: Loading, warehouse: Warehouse, number: int) -> tuple[str, int]:
+    dataset = Payloads(loading.root).dataset(loading.where, str(loading.action.dataset))
+    return StagingTables(warehouse).load(loading.table, loading.writer, loading.action, dataset, number)
+
+
+def _line(number: int, attempt: str = "", records: int = 0, error: str = "", said: str = "") -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "file": pa.array([number], pa.int64()),
+            "attempt": pa.array([attempt], pa.string()),
+            "records": pa.array([records], pa.int64()),
+            "error": pa.array([error], pa.string()),
+            "said": pa.array([said], pa.string()),
+        }
+    )

@@ -13,7 +13,7 @@ from airflow_logio.errors import ExternalUnavailable, WriteRefused
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import ALIVE, LAUNCHING, GroupState
 from airflow_logio.protocol.warehouse_rules import Owner
-from airflow_logio.spark.folder_inspection import check_not_replaced
+from airflow_logio.spark.publishing import check_not_replaced
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus

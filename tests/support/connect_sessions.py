@@ -25,7 +25,7 @@ from airflow_logio.launch.shared_server import ServerClient
 from airflow_logio.launch.spark_submit import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectEngine, ConnectTarget, SessionName
 from airflow_logio.spark.determinism import FRAMES_SAFETY, check_repeatable, check_safety
-from airflow_logio.spark.task_slots import task_slots
+from airflow_logio.spark.engine import task_slots
 
 SETTINGS = SparkSettings(master="local[3]", connect=True)
 

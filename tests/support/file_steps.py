@@ -12,7 +12,7 @@ import pytest
 
 from airflow_logio import arrow_files
 from airflow_logio.dataflow import object_files
-from airflow_logio.systems.payloads import task_objects
+from airflow_logio.spark import object_place
 
 CALLS = ("open", "link", "replace", "unlink", "mkdir", "listdir", "scandir", "chmod", "chown", "fsync")
 
@@ -65,7 +65,7 @@ def standing_at_objects(at: int, then: Callable[[], None] | None = None) -> Iter
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(object_files, "opened", opened)
         patch.setattr(
-            task_objects, "_system", task_objects._system.__wrapped__
+            object_place, "_system", object_place._system.__wrapped__
         )  # its cache has clients that nobody counts
         yield steps
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from airflow_logio import DatasetWriter, published_files
 from airflow_logio.dataflow.write_actions import BEGIN, WriteAction
 from airflow_logio.protocol.warehouse_rules import Owner
-from airflow_logio.spark.placing import Copies, CopyTask, Lines
+from airflow_logio.spark.published_places import Copies, CopyTask, Lines
 from airflow_logio.spark.publishing import DatasetTarget
 from airflow_logio.systems.payloads import Payloads
 from tests.support.datasets import dataset_of

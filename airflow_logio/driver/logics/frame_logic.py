@@ -12,8 +12,8 @@ from airflow_logio.driver.logics.stateless_logic import StatelessLogic
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Write
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.spark.evaluated import Outputs
-from airflow_logio.spark.sent_columns import said_of_columns
+from airflow_logio.spark.chains import Outputs
+from airflow_logio.spark.schemas import said_of_columns
 
 
 class FrameLogic(StatelessLogic):

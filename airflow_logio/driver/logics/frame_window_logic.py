@@ -10,8 +10,8 @@ from airflow_logio.dataflow.windows import Arrival
 from airflow_logio.driver.logics.frame_logic import other_columns
 from airflow_logio.driver.logics.stateful_logic import StatefulLogic
 from airflow_logio.protocol.values import Event, Port
+from airflow_logio.spark.chains import Evaluated
 from airflow_logio.spark.dataset_parts import DatasetPart
-from airflow_logio.spark.evaluated import Evaluated
 from airflow_logio.systems.payloads.dataset import Dataset
 
 

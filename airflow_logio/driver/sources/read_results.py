@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.spark.evaluated import Evaluated
+from airflow_logio.spark.chains import Evaluated
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.commit_queue import ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID
-from airflow_logio.spark.evaluated import Evaluated
-from airflow_logio.spark.sent_columns import SentColumns
+from airflow_logio.spark.chains import Evaluated
+from airflow_logio.spark.schemas import SentColumns
 from airflow_logio.spark.spark_effects import store_nothing, stored_events
 from airflow_logio.systems.arrow import bytes_shown
 from airflow_logio.systems.connections import Connections, replay

@@ -37,12 +37,11 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
-from airflow_logio.spark.chains import Apply, Chains, CountWindows, Duplicate, Materialize, Reopen, Step
-from airflow_logio.spark.dataset_jobs import frame_of, frame_of_table, materialized, probe, schema_of
+from airflow_logio.spark.chains import Apply, Chains, CountWindows, Duplicate, Evaluated, Materialize, Reopen, Step
+from airflow_logio.spark.dataset_jobs import duplicated, frame_of, frame_of_table, materialized, probe
+from airflow_logio.spark.dataset_parts import windows_of
 from airflow_logio.spark.determinism import FRAMES_SAFETY, check_repeatable
-from airflow_logio.spark.duplicates import duplicated
-from airflow_logio.spark.evaluated import Evaluated
-from airflow_logio.spark.frame_windows import windows_of
+from airflow_logio.spark.schemas import schema_of
 from airflow_logio.spark.spark_effects import StoredEvent, store_frame
 from airflow_logio.systems.call_watch import Call
 from airflow_logio.systems.payloads import EpochPayloads

@@ -16,9 +16,9 @@ from airflow_logio.driver.spark_jobs.jobs import JobRunner
 from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import SENT_SCHEMA, Port
+from airflow_logio.spark.chains import Evaluated
 from airflow_logio.spark.dataset_jobs import materialized_sets
 from airflow_logio.spark.dataset_parts import frame_of_sets
-from airflow_logio.spark.evaluated import Evaluated
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
 

@@ -19,10 +19,17 @@ from airflow_logio.driver.spark_jobs.spark_errors import shortened
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import LogioError, SparkLost
 from airflow_logio.protocol.logic import Read
-from airflow_logio.spark.dataset_jobs import frame_of, lookup, materialized
-from airflow_logio.spark.driver_written import written_by_driver
-from airflow_logio.spark.read_keys import MOST_ASKED, MOST_IN_DRIVER, asked_keys, distinct_keys, too_many
-from airflow_logio.spark.row_readers import TableRows, looked_up_frame, rows_frame
+from airflow_logio.spark.dataset_jobs import frame_of, lookup, materialized, written_by_driver
+from airflow_logio.spark.row_readers import (
+    MOST_ASKED,
+    MOST_IN_DRIVER,
+    TableRows,
+    asked_keys,
+    distinct_keys,
+    looked_up_frame,
+    rows_frame,
+    too_many,
+)
 from airflow_logio.systems.connections import Connections, describe_read, number_of
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset

@@ -13,8 +13,8 @@ from airflow_logio.dataflow.sources.ranges import END, START
 from airflow_logio.dataflow.unavailability import is_outage
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.errors import ExternalUnavailable, FailurePoint
-from airflow_logio.spark.dataset_jobs import schema_of
-from airflow_logio.spark.range_connections import range_connections
+from airflow_logio.spark.row_readers import range_connections
+from airflow_logio.spark.schemas import schema_of
 from airflow_logio.systems.payloads import EpochPayloads
 
 Fit = Callable[[SparkFrame, str], SparkFrame]

@@ -25,7 +25,7 @@ from airflow_logio.driver.back_pressure import waiting_bytes
 from airflow_logio.driver.backlog import Backlog, bounded
 from airflow_logio.protocol.ports import PortOrder
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.spark.evaluated import Evaluated
+from airflow_logio.spark.chains import Evaluated
 from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.arrow import SMALL_BYTES, bytes_shown

@@ -35,11 +35,12 @@ from airflow_logio.errors import (
 from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.values import Port
-from airflow_logio.spark import dataset_jobs, determinism, spark_files
+from airflow_logio.spark import dataset_jobs, determinism, schemas, spark_files
 from airflow_logio.systems.call_watch import CallWatch
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, task_files
 from airflow_logio.testing.memory_log import MemoryLogStore
+from airflow_logio.testing.memory_log.store import MemoryLogStore
 from tests.store.small_disk import small_folder
 from tests.support.frame_groups import driven
 from tests.support.logs import Driver, replace_driver, spec, start_driver
@@ -68,7 +69,7 @@ def test_values_come_back_as_they_were(spark: Any, epoch: EpochPayloads) -> None
     again = dataset_jobs.frame_of(spark, made)
 
     assert made.num_rows == 100
-    assert dataset_jobs.schema_of(again) == dataset_jobs.schema_of(frame)
+    assert schemas.schema_of(again) == schemas.schema_of(frame)
     assert again.where("caseless = 'STRASSE 7' OR caseless = 'STRAßE 7'").count() == 1, "texts compare as they did"
     assert str(again.orderBy("id").collect()) == str(frame.orderBy("id").collect())
     expected = frame.orderBy("id").toArrow()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_logio.errors import LogInconsistent, LogUnavailable
-from airflow_logio.spark import dataset_jobs, duplicates
-from airflow_logio.spark.duplicates import duplicated
+from airflow_logio.spark import dataset_jobs
+from airflow_logio.spark.dataset_jobs import duplicated
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.dataset import Dataset
 
@@ -25,7 +25,7 @@ def jobs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     """How many jobs of Spark a copy takes."""
     if request.param == "driver":
         return 0
-    monkeypatch.setattr(duplicates, "DRIVER_BYTES", 0)
+    monkeypatch.setattr(dataset_jobs, "DRIVER_BYTES", 0)
     return 1
 
 

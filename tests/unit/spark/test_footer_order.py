@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.errors import OperatorFailed
-from airflow_logio.spark.footer_order import in_proven_order
+from airflow_logio.spark.spark_effects import in_proven_order
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
 from airflow_logio.systems.payloads.manifests import DataFile
 from tests.support.datasets import dataset_of

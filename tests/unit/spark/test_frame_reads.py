@@ -23,8 +23,7 @@ from airflow_logio.errors import (
 )
 from airflow_logio.lineage.lineage_records import effect, records
 from airflow_logio.spark import row_readers
-from airflow_logio.spark.dataset_jobs import frame_of_table, materialized
-from airflow_logio.spark.driver_written import written_by_driver
+from airflow_logio.spark.dataset_jobs import frame_of_table, materialized, written_by_driver
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.lineage.result import ReadNode
 from airflow_logio.supervision.tidying import remove

@@ -18,7 +18,7 @@ from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.dataflow.timeline import Grid
 from airflow_logio.dataflow.windows import EveryEvents, Tumbling, Window
 from airflow_logio.errors import LogInconsistent, OperatorFailed
-from airflow_logio.spark import dataset_jobs, frame_windows
+from airflow_logio.spark import dataset_jobs, dataset_parts
 from airflow_logio.spark.dataset_parts import DatasetPart, frame_of_sets
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.dataset import Dataset
@@ -115,13 +115,13 @@ def test_windows_are_those_of_plain_python_in_every_zone(spark: Any, epoch: Epoc
             grid = Tumbling(length, on=column).grid()
             assert grid is not None
             expected = [number_by_hand(at_of(row, column), length) for row in rows]
-            assert frame_windows.windows_by_job(frame, grid) == Counter(expected), (column, length)
+            assert dataset_parts.windows_by_job(frame, grid) == Counter(expected), (column, length)
             # The key of a record is that of the number of its window, and of no other.
             numbers = spark.createDataFrame([(number,) for number in sorted(set(expected))], "number long")
             keys = numbers.select(
-                "number", frame_windows.key_from(numbers["number"], grid, COLUMNS[column]).alias("key")
+                "number", dataset_parts.key_from(numbers["number"], grid, COLUMNS[column]).alias("key")
             )
-            keyed = frame.select("row", frame_windows.key_of(frame, grid).alias("key"))
+            keyed = frame.select("row", dataset_parts.key_of(frame, grid).alias("key"))
             found = keyed.join(keys, "key").select("row", "number").toArrow().sort_by("row")
             assert found.column("number").to_pylist() == expected, (column, length)
 
@@ -150,7 +150,7 @@ def test_input_sets_are_the_same_as_of_arrow_tables(spark: Any, epoch: EpochPayl
         assert {window.number(one): expected[one] for one in names} == by_hand
         with zone(spark, name):
             counts = [
-                frame_windows.windows_of(one, dataset_jobs.frame_of(spark, one), window.grid()) for one in datasets
+                dataset_parts.windows_of(one, dataset_jobs.frame_of(spark, one), window.grid()) for one in datasets
             ]
             assert [dict(one) for one in counts] == [
                 dict(Counter(number_by_hand(at_of(row, column), length) for row in half)) for half in halves
@@ -195,13 +195,13 @@ HOURS = {"wall": "timestamp_ntz", "n": "long"}
 def test_footers_tell_the_windows_if_no_file_crosses_a_border(spark: Any, epoch: EpochPayloads) -> None:
     """They and the job agree; where a file crosses one, or has a null, only the job is asked."""
     told = dataset_of(epoch, hours(-0.5, -1), hours(5, 5.99), hours(5.2), kinds=HOURS)
-    assert frame_windows.windows_by_footers(told, GRID) == {-1: 2, 5: 3}
-    assert frame_windows.windows_by_job(dataset_jobs.frame_of(spark, told), GRID) == {-1: 2, 5: 3}
+    assert dataset_parts.windows_by_footers(told, GRID) == {-1: 2, 5: 3}
+    assert dataset_parts.windows_by_job(dataset_jobs.frame_of(spark, told), GRID) == {-1: 2, 5: 3}
     crossing = dataset_of(epoch, hours(0.9, 1), hours(5), kinds=HOURS)
-    assert frame_windows.windows_by_footers(crossing, GRID) is None
-    assert frame_windows.windows_of(crossing, dataset_jobs.frame_of(spark, crossing), GRID) == {0: 1, 1: 1, 5: 1}
+    assert dataset_parts.windows_by_footers(crossing, GRID) is None
+    assert dataset_parts.windows_of(crossing, dataset_jobs.frame_of(spark, crossing), GRID) == {0: 1, 1: 1, 5: 1}
     empty = dataset_of(epoch, hours(), kinds=HOURS)
-    assert frame_windows.windows_of(empty, dataset_jobs.frame_of(spark, empty), GRID) == {}
+    assert dataset_parts.windows_of(empty, dataset_jobs.frame_of(spark, empty), GRID) == {}
 
 
 @pytest.mark.parametrize(
@@ -228,13 +228,13 @@ def test_times_that_make_no_window_are_refused(
 ) -> None:
     made = dataset_of(epoch, table, kinds=kinds)
     with pytest.raises(OperatorFailed, match=says):
-        frame_windows.windows_of(made, dataset_jobs.frame_of(spark, made), GRID)
+        dataset_parts.windows_of(made, dataset_jobs.frame_of(spark, made), GRID)
 
 
 def test_footers_refuse_too_many_windows_too(spark: Any, epoch: EpochPayloads) -> None:
     made = dataset_of(epoch, *(hours(number) for number in range(4)), kinds=HOURS)
     with pytest.raises(OperatorFailed, match="in 4 windows, from 1970-01-01T00:00 to 1970-01-01T03:00"):
-        frame_windows.windows_by_footers(made, GRID)
+        dataset_parts.windows_by_footers(made, GRID)
 
 
 def test_events_as_a_whole_and_tables_among_them(spark: Any, epoch: EpochPayloads) -> None:

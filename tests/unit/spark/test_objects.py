@@ -30,11 +30,12 @@ from airflow_logio.dataflow.published_folder import visible_files
 from airflow_logio.dataflow.write_actions import WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent
 from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.spark import object_place
 from airflow_logio.spark.folder_claims import FolderClaim
-from airflow_logio.spark.folder_inspection import check_not_replaced, inspect_folders
 from airflow_logio.spark.object_place import ObjectPlace
-from airflow_logio.spark.placing import Copy
-from airflow_logio.systems.payloads import Payloads, task_objects
+from airflow_logio.spark.published_places import Copy
+from airflow_logio.spark.publishing import check_not_replaced, inspect_folders
+from airflow_logio.systems.payloads import Payloads
 from tests.support.datasets import dataset_of
 from tests.support.lakes import BucketLake, reached
 from tests.support.object_store import ObjectStore
@@ -74,7 +75,7 @@ class Bucket(BucketLake):
 def put_by_task(url: str, row: dict[str, object]) -> dict[str, str]:
     """The line of a task that has one file to put."""
     lines: list[dict[str, str]] = pa.Table.from_batches(
-        task_objects.put("lake", url, [pa.RecordBatch.from_pylist([row])])
+        object_place.put("lake", url, [pa.RecordBatch.from_pylist([row])])
     ).to_pylist()
     return lines[0]
 
@@ -299,7 +300,7 @@ def test_tasks_of_a_process_share_a_client(bucket: Bucket, tmp_path: Path, monke
         made.append((named, url))
         return open_bucket(named, url)
 
-    monkeypatch.setattr(task_objects, "open_bucket", opens)
+    monkeypatch.setattr(object_place, "open_bucket", opens)
     for name in "ab":
         (tmp_path / name).write_bytes(b"whole")
         row = {"source": str(tmp_path / name), "target": f"{bucket.root}/{name}", "size": 5, "footer": 0}
@@ -417,7 +418,7 @@ def test_a_file_that_is_not_what_its_manifest_says_is_not_put(
         bucket.driver.publish(action)
     (tmp_path / "short").write_bytes(b"short")
     row = {"source": str(tmp_path / "short"), "target": f"{bucket.root}/short", "size": 6, "footer": 0}
-    monkeypatch.delattr(task_objects, "whole_object")
+    monkeypatch.delattr(object_place, "whole_object")
     line = put_by_task(bucket.url, row)
     assert line["error"] == "ConfigurationError"
     assert (
@@ -612,7 +613,7 @@ def test_a_payload_file_that_cannot_be_read_is_no_fault_of_the_object_store(
 
     (tmp_path / "a").write_bytes(b"whole")
     row = {"source": str(tmp_path / "a"), "target": f"{bucket.root}/a", "size": 5, "footer": 0}
-    monkeypatch.setattr(task_objects, "blocks", fails)
+    monkeypatch.setattr(object_place, "blocks", fails)
     missing = row | {"source": str(tmp_path / "missing")}
     assert put_by_task(bucket.url, missing)["error"] == "ExternalUnavailable"
     line = put_by_task(bucket.url, row)
@@ -634,7 +635,7 @@ def test_what_arrow_says_itself_is_said(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(task_objects, "_put", fails)
+    monkeypatch.setattr(object_place, "_put", fails)
     line = put_by_task(bucket.url, {"source": "s", "target": "t", "size": 5, "footer": 0})
     assert line["error"] == kind
     assert line["said"] == "connection 'lake': an executor cannot put s into the object store: no"

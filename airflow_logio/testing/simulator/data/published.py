@@ -12,7 +12,7 @@ from airflow_logio.dataflow.published_folder import RECEIPTS
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.spark.publications import Publication
+from airflow_logio.spark.published_places import Publication
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import Manifest
 from airflow_logio.testing.simulator.data.simulated_jobs import Steps

@@ -81,7 +81,7 @@ class _TaskSession:
         return _Lines(self._line(number) for number in self._numbers)
 
     def _line(self, number: int) -> Mapping[str, Any]:
-        """As `staging_tasks.loaded`: what has gone wrong is in the line."""
+        """As `table_staging.loaded`: what has gone wrong is in the line."""
         try:
             records = self._client.ask(lambda: self._files(self._loading, number))
             attempt = self._client.ask(lambda: self._load(number, records))

@@ -20,9 +20,8 @@ from airflow_logio.driver.committer import serialize
 from airflow_logio.driver.spark_jobs.frame_reads import ReadEffect
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.spark.chains import Apply, Chains, CountWindows, Duplicate, Materialize, Reopen, Step
+from airflow_logio.spark.chains import Apply, Chains, CountWindows, Duplicate, Evaluated, Materialize, Reopen, Step
 from airflow_logio.spark.dataset_parts import DatasetPart
-from airflow_logio.spark.evaluated import Evaluated
 from airflow_logio.spark.spark_effects import StoredEvent
 from airflow_logio.systems.payloads.bodies import Bodies
 from airflow_logio.systems.payloads.dataset import Dataset

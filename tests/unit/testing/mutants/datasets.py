@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from airflow_logio.driver.dataset_rows import DatasetRows
 from airflow_logio.driver.spark_jobs.frame_reads import discard
-from airflow_logio.spark.chains import Chains, Duplicate, Step
-from airflow_logio.spark.evaluated import Evaluated
-from airflow_logio.spark.publications import Publication
+from airflow_logio.spark.chains import Chains, Duplicate, Evaluated, Step
+from airflow_logio.spark.published_places import Publication
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.payloads import sweeping
 from airflow_logio.systems.payloads.manifests import DataFile, StoredFrame, is_stored_frame
