@@ -40,7 +40,6 @@ from airflow_logio.systems.call_watch import CallWatch
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, task_files
 from airflow_logio.testing.memory_log import MemoryLogStore
-from airflow_logio.testing.memory_log.store import MemoryLogStore
 from tests.store.small_disk import small_folder
 from tests.support.frame_groups import driven
 from tests.support.logs import Driver, replace_driver, spec, start_driver
