@@ -12,7 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.dataflow.durations import retention_seconds
+from airflow_logio.dataflow.quantities import retention_seconds
 from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.launch.driver_folders import discard, folders_of
 from airflow_logio.store.port import LogStore

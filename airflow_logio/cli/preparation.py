@@ -11,10 +11,10 @@ from typing import Any
 
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.spark_options import SparkOptions
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.launch import bundle, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, collect, load_kept, newest, take_new

@@ -1,20 +1,16 @@
 """What a pipeline author writes. Importing it loads neither Airflow nor Spark nor a database driver."""
 
-from airflow_logio.dataflow.accumulators import Sums
-from airflow_logio.dataflow.action_writers import CheckableWriter, ConditionalWriter, IdempotentWriter
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.dependencies import from_every, from_one, window_start
-from airflow_logio.dataflow.frame_operators import FrameOperator
-from airflow_logio.dataflow.function_operators import BatchOperator, FunctionOperator, WindowedOperator
-from airflow_logio.dataflow.functions import generate, stateless
-from airflow_logio.dataflow.lineage_scopes import LineageScope, lineage_paths, lineage_ports
-from airflow_logio.dataflow.manual_operator import ManualOperator
-from airflow_logio.dataflow.operator_groups import Group
+from airflow_logio.dataflow.functions.decorators import generate, stateless
+from airflow_logio.dataflow.functions.function_operators import FrameOperator, FunctionOperator
+from airflow_logio.dataflow.functions.ready_made import Count, Sums, filtered, joined, selected, summed
+from airflow_logio.dataflow.functions.windowed_operators import BatchOperator, WindowedOperator
 from airflow_logio.dataflow.operators import (
     BatchGenerator,
     External,
     InputEvent,
     InputSet,
+    ManualOperator,
     Operator,
     PortTable,
     SinkOperator,
@@ -24,13 +20,11 @@ from airflow_logio.dataflow.operators import (
     StatelessOperator,
     WriterOperator,
 )
-from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Node, Pipeline
-from airflow_logio.dataflow.published_folder import PublishedFile, published_files
+from airflow_logio.dataflow.pipeline.definition import Group, Replicated
+from airflow_logio.dataflow.pipeline.lineage import LineageScope, lineage_paths, lineage_ports
 from airflow_logio.dataflow.reads import FunctionRead, TableRead
-from airflow_logio.dataflow.ready_made import filtered, joined, selected, summed
-from airflow_logio.dataflow.replication import ByKey, Dispatcher, LeastLoaded, Merger, Partition, Replicated, RoundRobin
-from airflow_logio.dataflow.sinks import Count
+from airflow_logio.dataflow.replication import ByKey, Dispatcher, LeastLoaded, Merger, Partition, RoundRobin
 from airflow_logio.dataflow.sources import (
     ConnectedSource,
     FolderSource,
@@ -42,10 +36,19 @@ from airflow_logio.dataflow.sources import (
     SparkSource,
     TableSource,
 )
-from airflow_logio.dataflow.synchronized import Synchronized
-from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.windows import EveryEvents, Tumbling, Window
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.windows.counting import Synchronized
+from airflow_logio.dataflow.writers.action_writers import (
+    CheckableWriter,
+    ConditionalWriter,
+    IdempotentWriter,
+    Marker,
+    WriteAction,
+)
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
+from airflow_logio.dataflow.writers.published_folder import PublishedFile, published_files
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 
 __all__ = [
     "BatchGenerator",

@@ -9,17 +9,42 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _OURS = "airflow_logio."
+_RECORDED_IN = {
+    "Count": "sinks",
+    "DatasetWriter": "dataset_writer",
+    "ParquetWriter": "parquet_writer",
+    "TableWriter": "table_writer",
+    "FunctionOperator": "function_operators",
+    "WindowedOperator": "function_operators",
+    "BatchOperator": "function_operators",
+    "FrameWindowOperator": "function_operators",
+    "FrameFunctionOperator": "frame_operators",
+    "SeveralFunctions": "several_functions",
+    "Merger": "replication.merger",
+    "OrderedMerger": "replication.merger",
+    "_Filtered": "ready_made",
+    "_Selected": "ready_made",
+    "_Joined": "ready_made",
+    "_Summed": "ready_made",
+    "_SummedFrom": "ready_made",
+}
+"""Class that has moved within this package → the module that runs have recorded for it. A run resumes only with the graph
+that it was started with, so the name must outlive the module."""
 
 
 def stable_name(thing: type | Callable[..., Any]) -> str:
-    """Name of a class or function that is the same however its module was found.
+    """Name of a class or function that is the same however its module was found, and in every version.
 
     Only our own names carry the module: an author's module is ``pipelines.sales`` for one process and a bundle's file
     for another, and both build the same pipeline.
     """
-    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    name = str(getattr(thing, "__qualname__", type(thing).__qualname__))
     module = getattr(thing, "__module__", None) or ""
-    return f"{module}.{name}" if module.startswith(_OURS) else str(name)
+    if not module.startswith(_OURS):
+        return name
+    if module.startswith(f"{_OURS}dataflow.") and name in _RECORDED_IN:
+        module = f"{_OURS}dataflow.{_RECORDED_IN[name]}"
+    return f"{module}.{name}"
 
 
 def plain_settings(thing: object) -> dict[str, Any]:

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from airflow_logio.dataflow import batches
+from airflow_logio.dataflow.arrow_tables import needed_table, split_by_input_set, tag_input_sets
 from airflow_logio.dataflow.dependencies import Dependencies, by_port
 from airflow_logio.dataflow.describing import class_source, plain_settings, stable_name
-from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.protocol.record_rules import WHOLE, RecordRules
 from airflow_logio.protocol.values import ExecutionMode
+
+if TYPE_CHECKING:
+    from airflow_logio.contrib.paper_api import Logio
 
 PortTable = tuple[str, pa.Table]
 """One output event: the name of the output port, and its records."""
@@ -308,7 +310,7 @@ class BatchGenerator(ABC):
 
     def tagged(self, input_sets: Sequence[InputSet]) -> pa.Table:
         """All records of the Input Sets, with int64 column ``inset_id`` = place (from 0) in the given sequence."""
-        return batches.tagged([input_set.held for input_set in input_sets])
+        return tag_input_sets([input_set.held for input_set in input_sets])
 
     @abstractmethod
     def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
@@ -324,7 +326,7 @@ class BatchGenerator(ABC):
         Raises OperatorFailed if the column is missing or names an Input Set that was not in the batch.
         """
         port = self.outputs[0]
-        return [[(port, table)] if table is not None else [] for table in batches.split(result, count)]
+        return [[(port, table)] if table is not None else [] for table in split_by_input_set(result, count)]
 
 
 class WriterOperator(StatelessOperator):
@@ -345,3 +347,20 @@ class SinkOperator(StatefulOperator):
     """An operator without output ports."""
 
     outputs = ()
+
+
+class ManualOperator(Operator):
+    """Declares ports and connections like every operator; its one method is executed in place of the group's loop.
+
+    It is alone in its group. Without input ports it is a source; add it with `Pipeline.operator` in any case. Connections
+    that it only reads are named by `connections`, those it writes to by `writes`, with the guarantee that its author makes.
+    """
+
+    @abstractmethod
+    def run(self, logio: Logio) -> None:
+        """Recover, then process until every input has ended; on return the end of the stream is logged.
+
+        Called by the driver at every start, the first and every recovery alike. Keep what changes in local objects: a
+        rebuild in place calls it again on the same operator. Do not catch errors of `logio`. Any other error ends the
+        driver, which is recovered within the budget.
+        """

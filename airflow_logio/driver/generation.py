@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import BatchGenerator, Operator
 from airflow_logio.driver.epoch_settings import EpochSettings, Failure
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation

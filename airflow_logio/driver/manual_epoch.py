@@ -18,9 +18,9 @@ import pyarrow as pa
 from airflow_logio.contrib.paper_api import Logio, Stopped
 from airflow_logio.contrib.paper_api.book import Station
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.manual_operator import ManualOperator
+from airflow_logio.dataflow.operators import ManualOperator
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.write_actions import Marker
+from airflow_logio.dataflow.writers.action_writers import Marker
 from airflow_logio.driver.backlog import Backlog
 from airflow_logio.driver.committer import serialize
 from airflow_logio.driver.epoch_settings import EpochSettings

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from airflow_logio.dataflow.lineage_scopes import lineage_ports
-from airflow_logio.dataflow.manual_operator import ManualOperator
-from airflow_logio.dataflow.operators import SourceOperator
+from airflow_logio.dataflow.operators import ManualOperator, SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.lineage import lineage_ports
 from airflow_logio.protocol.effects import ExpireLineage, Kept, SweepShared
 from airflow_logio.protocol.values import Port
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.action_writers import ActionWriter
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.spark_jobs.spark_errors import lost_on_the_way, shortened, store_fault
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed, SparkLost

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.driver.write_executors import Executors
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.write_queue import Applied, Compared, WriteQueue, WriterKey, WriteStep

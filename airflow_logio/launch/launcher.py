@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_logio.dataflow import variables
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.definition import variable_values
 from airflow_logio.errors import Fenced, LogioError, ProtocolViolation, UnknownRun
 from airflow_logio.launch import driver_folders, driver_process, processes, spark_submit
 from airflow_logio.launch.bundle import PipelineRef, has_frames, needs_spark
@@ -234,7 +234,7 @@ def _tidy_up(context: LaunchContext) -> None:
 
 def environment_of(pipeline: Pipeline, settings: SparkSettings) -> dict[str, str]:
     """The variables that a pipeline names, from this process or the launch's settings. Raises `ConfigurationError`."""
-    return variables.values(pipeline.name, pipeline.environment, {**os.environ, **settings.env_vars})
+    return variable_values(pipeline.name, pipeline.environment, {**os.environ, **settings.env_vars})
 
 
 def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:

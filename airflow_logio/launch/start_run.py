@@ -10,7 +10,7 @@ from airflow_logio.databases import read_url
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import TableSource
-from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.bundle import PipelineRef, has_frames
 from airflow_logio.launch.code_bundle import CodeBundle

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_logio.dataflow.operators import InputEvent
-from airflow_logio.dataflow.timeline import Grid, window_numbers
+from airflow_logio.dataflow.windows.timeline import Grid, window_numbers
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.lineage.event_columns import EventColumns, common
 from airflow_logio.lineage.record_matching import Places, Side, comparable, counts, numbered

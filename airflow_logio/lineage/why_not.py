@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 
-from airflow_logio.dataflow.timeline import Grid
+from airflow_logio.dataflow.windows.timeline import Grid
 from airflow_logio.errors import LineageUnknown, LogioError, LogUnavailable, NotKept
 from airflow_logio.lineage.event_search import Holding, events_holding
 from airflow_logio.lineage.lineage_records import Elsewhere

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.operators import Operator, SourceOperator
-from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, TableSource
-from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.openlineage.external_datasets import ExternalDatasets
 from airflow_logio.openlineage.naming import DatasetName
 from airflow_logio.protocol.values import Port

@@ -10,14 +10,13 @@ from itertools import takewhile
 from typing import Any
 
 from airflow_logio.databases import read_url
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, TableSource
-from airflow_logio.dataflow.sources.files import WILD, is_pattern
-from airflow_logio.dataflow.sources.placeholders import resolved
-from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.sources.files import WILD, is_pattern, resolved
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import LogioError
 from airflow_logio.openlineage.naming import DatasetName, file_name, relation_name, table_name
 

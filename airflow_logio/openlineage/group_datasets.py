@@ -11,9 +11,9 @@ from openlineage.client.generated.base import InputDatasetFacet, OutputDatasetFa
 from openlineage.client.generated.input_statistics_input_dataset import InputStatisticsInputDatasetFacet
 from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
 
-from airflow_logio.dataflow.action_writers import ActionWriter
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.openlineage.column_origins import ColumnOrigins, Origin, Written
 from airflow_logio.openlineage.external_datasets import ExternalDatasets
 from airflow_logio.openlineage.naming import DatasetName, port_name

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.frame_operators import FrameOperator
-from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.functions.function_operators import FrameOperator
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator, SparkFrame
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import ExecutionMode, Port

@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.batches import INSET_ID, check_kept
+from airflow_logio.dataflow.arrow_tables import INSET_ID, check_kept
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable, OperatorFailed
 from airflow_logio.spark import spark_files

@@ -1,7 +1,7 @@
 """Input Sets of mode ``dataframe``: parts of datasets, windows of time, one DataFrame for many of them (ADR-84).
 
-The arithmetic of windows is that of `dataflow.timeline` in whole seconds since 1970 UTC: instants as they are, wall times
-and dates as if they were UTC. Nothing here depends on the zone of the session.
+The arithmetic of windows is that of `dataflow.windows.timeline` in whole seconds since 1970 UTC: instants as they are, wall
+times and dates as if they were UTC. Nothing here depends on the zone of the session.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from airflow_logio.dataflow import batches
-from airflow_logio.dataflow.batches import INSET_ID
-from airflow_logio.dataflow.durations import DAY
+from airflow_logio.dataflow.arrow_tables import INSET_ID, check_free, tag_input_sets
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.dataflow.timeline import Grid, check_named, no_time, nulls, too_many_windows
+from airflow_logio.dataflow.quantities import DAY
 from airflow_logio.dataflow.windows import WINDOW_START, Window
+from airflow_logio.dataflow.windows.timeline import Grid, check_named, no_time, nulls, too_many_windows
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.spark.dataset_jobs import frame_of_all, frame_of_table
 from airflow_logio.systems.payloads.dataset import Dataset, metadata_of
@@ -58,7 +57,7 @@ def frame_of_sets(
     datasets = [[part.dataset for part in parts if isinstance(part, DatasetPart)] for parts in held]
     if not any(tables):
         return _of_datasets(session, window, names, datasets, columns, schema)
-    tagged = frame_of_table(session, batches.tagged(tables, window.tags(names)))
+    tagged = frame_of_table(session, tag_input_sets(tables, window.tags(names)))
     if not any(datasets):
         return tagged
     return tagged.unionByName(_of_datasets(session, window, names, datasets, columns, schema))
@@ -74,7 +73,7 @@ def _of_datasets(
 ) -> SparkFrame:
     distinct = {dataset.reference.path: dataset for datasets in held for dataset in datasets}
     frame = frame_of_all(session, schema, list(distinct.values()))
-    batches.check_free((INSET_ID, *window.tags(())), frame.columns)
+    check_free((INSET_ID, *window.tags(())), frame.columns)
     kept = list(columns) or frame.columns
     grid = window.grid()
     if grid is not None:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.published_folder import (
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.published_folder import (
     RECEIPTS,
     is_visible,
     receipts_of,

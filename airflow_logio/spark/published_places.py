@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from airflow_logio.dataflow.folder_files import FolderFiles
+from airflow_logio.dataflow.writers.folder_files import FolderFiles
 from airflow_logio.systems.payloads import task_files
 from airflow_logio.systems.payloads.manifests import Manifest
 

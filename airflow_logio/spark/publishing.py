@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 
 from airflow_logio.arrow_files import is_lasting, next_step
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.object_files import SCHEME
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.published_folder import RECEIPTS
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers.action_writers import WriteAction
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.folder_files import SCHEME
+from airflow_logio.dataflow.writers.published_folder import RECEIPTS
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogioError, LogUnavailable
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.spark.folder_claims import FolderClaim

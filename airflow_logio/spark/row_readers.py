@@ -19,9 +19,9 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.dataflow.arrow_tables import uniform
 from airflow_logio.dataflow.column_types import MOST_DIGITS, ColumnType
-from airflow_logio.dataflow.event_stream import uniform
-from airflow_logio.dataflow.function_operators import keys_of, no_key
+from airflow_logio.dataflow.functions.function_operators import keys_of, no_key
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed, SourceChanged

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.dataflow.arrow_tables import schema_text
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.errors import LogInconsistent, OperatorFailed, SourceChanged
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from airflow_logio import errors
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, LogioError
 from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, warehouse_of
 from airflow_logio.systems.payloads import EpochPayloads

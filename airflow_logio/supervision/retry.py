@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, WriteRefused
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import ALIVE, LAUNCHING, GroupState

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from airflow_logio.dataflow.call_limits import CallLimit
+from airflow_logio.dataflow.pipeline.definition import CallLimit
 from airflow_logio.errors import FailurePoint
 from airflow_logio.protocol.replicas import base_operator
 

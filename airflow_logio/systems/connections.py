@@ -15,12 +15,12 @@ import tenacity
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import with_driver
-from airflow_logio.dataflow.frames import needed_table
+from airflow_logio.dataflow.arrow_tables import needed_table
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.parameters import for_function
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
 from airflow_logio.dataflow.unavailability import advice, is_outage
-from airflow_logio.dataflow.write_actions import INSERT
+from airflow_logio.dataflow.writers.action_writers import INSERT
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Read, Write
 from airflow_logio.systems.call_watch import CallWatch

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.errors import WriteRefused
 from airflow_logio.systems.sql_types import arrow_type, kind_of_records
 from airflow_logio.systems.value_checks import Check, nothing

@@ -12,10 +12,16 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.action_writers import ActionWriter, CheckableWriter, ConditionalWriter, IdempotentWriter
-from airflow_logio.dataflow.table_writer import TableWriter
 from airflow_logio.dataflow.unavailability import advice, is_outage
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import (
+    ActionWriter,
+    CheckableWriter,
+    ConditionalWriter,
+    IdempotentWriter,
+    Marker,
+    WriteAction,
+)
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import (
     ExternalUnavailable,
     FailurePoint,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.errors import WriteRefused
 from airflow_logio.systems import postgres_columns, sql_types
 from airflow_logio.systems.lossy_columns import check_columns

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.databases import read_url
-from airflow_logio.dataflow.action_writers import ClientWriter
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.sources.query import QuerySource
 from airflow_logio.dataflow.sources.table import TableSource
-from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.writers.action_writers import ClientWriter
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.rising_columns import rising_column

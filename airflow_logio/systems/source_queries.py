@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.dataflow.sources.query_text import without_colons
+from airflow_logio.dataflow.sources.query import without_colons
 from airflow_logio.errors import ConfigurationError, OperatorFailed
 from airflow_logio.postgres_sessions import idle_for
 from airflow_logio.systems.rising_columns import FollowedColumn, rising_column

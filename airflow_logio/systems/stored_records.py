@@ -9,8 +9,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from airflow_logio.dataflow.operators import InputEvent
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import EVENT, WriteAction
+from airflow_logio.dataflow.writers.action_writers import EVENT, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.systems.table_names import TableName
 
 

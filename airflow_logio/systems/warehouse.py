@@ -30,8 +30,8 @@ from airflow_logio.databases import (
     sqlite_engine,
 )
 from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, WriteRefused
 from airflow_logio.postgres_sessions import postgres_engine
 from airflow_logio.protocol.warehouse_rules import Contender, Owner

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from airflow_logio.dataflow.write_actions import Marker
+from airflow_logio.dataflow.writers.action_writers import Marker
 from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner, check_advanced
 from airflow_logio.systems.table_names import TableName
 

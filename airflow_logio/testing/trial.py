@@ -16,8 +16,8 @@ from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ConnectedSource
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers.action_writers import WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.driver.sources.source_reader import PLAN, without_plan
 from airflow_logio.errors import LogioError, OperatorFailed

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.action_writers import CheckableWriter, ClientWriter, ConditionalWriter
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers.action_writers import CheckableWriter, ClientWriter, ConditionalWriter, WriteAction
 from airflow_logio.errors import Fenced
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.systems.arrow import encode

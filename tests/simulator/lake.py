@@ -18,11 +18,11 @@ from airflow_logio.dataflow import (
     TableWriter,
     Tumbling,
 )
-from airflow_logio.dataflow.frame_operators import FrameOperator
-from airflow_logio.dataflow.function_operators import FrameWindowOperator
-from airflow_logio.dataflow.functions import generate
+from airflow_logio.dataflow.arrow_tables import schema_text
+from airflow_logio.dataflow.functions.decorators import generate
+from airflow_logio.dataflow.functions.function_operators import FrameOperator
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.dataflow.schema_text import schema_text
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.driver.sweeps import sweeps_of

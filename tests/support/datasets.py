@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.schema_text import schema_text
+from airflow_logio.dataflow.arrow_tables import schema_text
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest, in_order

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_logio import arrow_files
-from airflow_logio.dataflow import object_files
+from airflow_logio.dataflow.writers import folder_files
 from airflow_logio.spark import object_place
 
 CALLS = ("open", "link", "replace", "unlink", "mkdir", "listdir", "scandir", "chmod", "chown", "fsync")
@@ -63,7 +63,7 @@ def standing_at_objects(at: int, then: Callable[[], None] | None = None) -> Iter
         return _Objects(system, steps), path
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(object_files, "opened", opened)
+        patch.setattr(folder_files, "opened", opened)
         patch.setattr(
             object_place, "_system", object_place._system.__wrapped__
         )  # its cache has clients that nobody counts

@@ -18,7 +18,7 @@ from airflow_logio.contrib.paper_api.infos import (
 )
 from airflow_logio.contrib.paper_api.logio import Logio
 from airflow_logio.contrib.paper_api.transaction import Transaction
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 
 __all__ = [
     "AcknowledgedEvent",

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from airflow_logio.contrib.paper_api.infos import ActionInfo, EventInfo, ReadAction, ReadProgress
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.errors import ApiMisuse, LogInconsistent
 from airflow_logio.protocol.context import Context, decode_state, encode_state
 from airflow_logio.protocol.logic import InputSetState, OperatorSpec

@@ -22,7 +22,7 @@ from airflow_logio.contrib.paper_api.accounts import (
     state_row,
 )
 from airflow_logio.contrib.paper_api.infos import ActionInfo, EventInfo, StateInfo
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.errors import ApiMisuse
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, decode_state, encode_state

@@ -24,7 +24,7 @@ from airflow_logio.contrib.paper_api.infos import (
 )
 from airflow_logio.contrib.paper_api.transaction import Transaction
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, LogUnavailable
 from airflow_logio.protocol.loop import FLUSH_EVENTS, FLUSH_SECONDS
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered, reload_order

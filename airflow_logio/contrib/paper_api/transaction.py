@@ -12,7 +12,7 @@ import pyarrow as pa
 from airflow_logio.contrib.paper_api.accounts import pack
 from airflow_logio.contrib.paper_api.book import Book, Staged
 from airflow_logio.contrib.paper_api.infos import ActionInfo, EventInfo, ReadProgress, StateInfo
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
 from airflow_logio.protocol.values import Event, Kind, Port

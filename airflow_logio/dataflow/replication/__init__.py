@@ -1,9 +1,7 @@
 """Data parallelization (Section 7.1): how a group is replicated, and what splits and merges its events."""
 
-from airflow_logio.dataflow.replication.dispatcher import Dispatcher
-from airflow_logio.dataflow.replication.merger import Merger, OrderedMerger
+from airflow_logio.dataflow.replication.dispatcher import Dispatcher, Merger, OrderedMerger
 from airflow_logio.dataflow.replication.partition import ByKey, LeastLoaded, Partition, RoundRobin, Routes
-from airflow_logio.dataflow.replication.replicated import Replicated
 
 __all__ = [
     "ByKey",
@@ -12,7 +10,6 @@ __all__ = [
     "Merger",
     "OrderedMerger",
     "Partition",
-    "Replicated",
     "RoundRobin",
     "Routes",
 ]

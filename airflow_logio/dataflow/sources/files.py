@@ -1,20 +1,54 @@
-"""Parquet files by path or URI: opened, watched for changes, counted, found by pattern."""
+"""Parquet files by path or URI: placeholders filled, found by pattern, opened, watched for changes, fingerprinted."""
 
 from __future__ import annotations
 
 import fnmatch
 import glob
+import hashlib
 import os
+import string
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.dataflow.names import check_name
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+
+
+def placeholders_of(path: object) -> frozenset[str]:
+    """The parameters that a path refers to. Raises PipelineDefinitionError."""
+    if not isinstance(path, str) or not path:
+        raise PipelineDefinitionError(f"path is {path!r}; give a string")
+    try:
+        fields = [(name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(path)]
+    except ValueError as error:
+        raise PipelineDefinitionError(f"path {path!r}: {error}") from error
+    names = set()
+    for name, spec, conversion in fields:
+        if name is not None:
+            if spec or conversion:
+                raise PipelineDefinitionError(f"path {path!r}: write {{{name}}} without format or conversion")
+            names.add(check_name("parameter", name))
+    return frozenset(names)
+
+
+def resolved(path: str, placeholders: Collection[str], params: Mapping[str, Any]) -> str:
+    """The path with its parameters, absolute: the driver that replays a read may have another working directory.
+
+    Raises ConfigurationError if a parameter has no value.
+    """
+    missing = sorted(set(placeholders) - set(params))
+    if missing:
+        raise ConfigurationError(f"path {path!r} needs run parameter {missing[0]!r}, which has no value")
+    path = path.format_map({name: str(params[name]) for name in placeholders})
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+
 
 WILD = frozenset("*?[")
 """What makes a pattern of a path."""
+
 
 _CLOCK_STEP_SECONDS = 0.05
 """Local file systems take times from a clock with steps of up to 10 ms: two changes within one step look like one."""
@@ -118,3 +152,42 @@ def _listed(folder: str, pattern: str) -> list[str]:
         raise ConfigurationError(f"cannot list {folder}: {error}") from error
     names = [info.base_name for info in infos if info.is_file]
     return [f"{folder}/{name}" for name in names if fnmatch.fnmatchcase(name, pattern)]
+
+
+MIB = 1 << 20
+
+
+WHOLE_UP_TO = 256 * MIB
+
+
+SAMPLES = 64
+
+
+def parquet_fingerprint(handle: Any, size: int) -> str:
+    """Fingerprint of an open Parquet file (a `pyarrow.NativeFile`) of `size` bytes.
+
+    ``blake2b:...`` is the hash of the whole content, up to 256 MiB. ``blake2b-sampled:...`` is, for larger files, the
+    hash of the size, of the whole footer (row counts, offsets and statistics of every row group) and of 64 evenly
+    spaced MiB. It sees a file that was rewritten, extended, cut or replaced; it may miss bytes patched in place.
+    """
+    content = hashlib.blake2b(digest_size=16)
+    if size <= WHOLE_UP_TO:
+        handle.seek(0)
+        while block := handle.read(MIB):
+            content.update(block)
+        return f"blake2b:{content.hexdigest()}"
+    content.update(str(size).encode())
+    content.update(_footer(handle, size))
+    for sample in range(SAMPLES):
+        handle.seek((size - MIB) * sample // (SAMPLES - 1))
+        content.update(handle.read(MIB))
+    return f"blake2b-sampled:{content.hexdigest()}"
+
+
+def _footer(handle: Any, size: int) -> bytes:
+    # A Parquet file ends with the footer, its length (4 bytes, little endian) and the magic bytes PAR1.
+    handle.seek(size - 8)
+    length = min(size, int.from_bytes(handle.read(4), "little") + 8)
+    handle.seek(size - length)
+    footer: bytes = handle.read(length)
+    return footer

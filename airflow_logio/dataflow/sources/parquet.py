@@ -1,4 +1,4 @@
-"""Ready-made sources. `ParquetSource`: a replayable read action whose offset is a row number (Algorithm 1 Step 3)."""
+"""`ParquetSource`: a replayable read action whose offset is a row number (Algorithm 1 Step 3)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.dataflow.arrow_tables import SCHEMA, OrderCheck, needed_table, regroup, schema_text, uniform
 from airflow_logio.dataflow.describing import source, stable_name
-from airflow_logio.dataflow.event_stream import OrderCheck, regroup, uniform
-from airflow_logio.dataflow.fingerprints import parquet_fingerprint
-from airflow_logio.dataflow.frames import needed_table
 from airflow_logio.dataflow.names import check_column, check_count, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.parameters import for_function
-from airflow_logio.dataflow.schema_text import SCHEMA, schema_text
-from airflow_logio.dataflow.sources.files import OpenFile, matching, opened, parquet, row_count
-from airflow_logio.dataflow.sources.placeholders import placeholders_of, resolved
+from airflow_logio.dataflow.sources.files import (
+    OpenFile,
+    matching,
+    opened,
+    parquet,
+    parquet_fingerprint,
+    placeholders_of,
+    resolved,
+    row_count,
+)
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,

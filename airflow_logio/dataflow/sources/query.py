@@ -1,18 +1,18 @@
-"""`QuerySource`: the rows of a SQL query or table, read in one snapshot."""
+"""`QuerySource`: the rows of a SQL query or table, read in one snapshot; and what can be seen in the text of a query."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_logio.dataflow.arrow_tables import regroup, uniform
 from airflow_logio.dataflow.column_types import column_type
-from airflow_logio.dataflow.event_stream import regroup, uniform
 from airflow_logio.dataflow.names import check_columns, check_count, check_sql_name, check_table, quoted
 from airflow_logio.dataflow.operators import SourceBatch
-from airflow_logio.dataflow.sources import query_text
 from airflow_logio.dataflow.sources.connected import ConnectedSource, SourceConnection
 from airflow_logio.errors import PipelineDefinitionError, SourceChanged, SourceNotOrdered
 
@@ -50,7 +50,7 @@ class QuerySource(ConnectedSource):
         if (query is None) == (table is None):
             raise PipelineDefinitionError("a QuerySource reads either a query or a table: give one of them")
         if query is not None:
-            query_text.check_select(query)
+            check_select(query)
         self.query = query
         self.table = None if table is None else check_table(table)
         self.columns = _typed(columns)
@@ -82,7 +82,7 @@ class QuerySource(ConnectedSource):
         return super().settings() | {"replayable": self.replayable}
 
     def placeholders(self) -> frozenset[str]:
-        return query_text.parameters(self.query or "")
+        return query_parameters(self.query or "")
 
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """statement, values of its parameters, connection: the text of the read action. Asks no database."""
@@ -120,7 +120,7 @@ class QuerySource(ConnectedSource):
     def _statement(self) -> str:
         if self.query is not None:
             names = ", ".join(self.columns)
-            statement = f"SELECT {names} FROM ({query_text.bare(self.query)}) AS rows_of_query"
+            statement = f"SELECT {names} FROM ({bare(self.query)}) AS rows_of_query"
         else:
             statement = f"SELECT {', '.join(self.columns) or '*'} FROM {self.table}"
         return f"{statement} ORDER BY {', '.join(self.order_by)}" if self.order_by else statement
@@ -168,3 +168,63 @@ def _typed(columns: Mapping[str, str] | Iterable[str]) -> dict[str, str | None]:
     if not isinstance(columns, Mapping):
         return dict.fromkeys(check_columns(columns))
     return {name: str(column_type(f"column {name!r}", columns[name])) for name in check_columns(columns)}
+
+
+_OPAQUE = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+"""Texts, quoted names and comments."""
+
+
+_COMMENTS = ("--", "/*")
+
+
+_PARAMETER = re.compile(r"(?<![:\w\\]):([A-Za-z_]\w*)(?!:)")
+
+
+_BEGINNINGS = ("select", "with", "values", "table")
+
+
+_TARGET = r"(?:only\s+)?\w+(?:\s*\.\s*\w+)*(?:\s*\*)?(?:\s+(?:as\s+)?\w+)?"
+"""What UPDATE changes: a name, maybe of a schema, maybe with an alias."""
+
+
+_CHANGE = re.compile(rf"\bdelete\s+from\b|\bupdate\s+{_TARGET}\s+set\b|(?<![.:\w])(?<!\bas\s)into\b")
+"""INTO is a keyword, of INSERT, MERGE, REPLACE and SELECT, unless it names a column (``t.into``, ``AS into``)."""
+
+
+_END = "; \r\n\t"
+
+
+def check_select(query: str) -> None:
+    """Raises PipelineDefinitionError for what is visibly not one SELECT; the database judges the rest."""
+    plain = _form(query).strip().rstrip(_END).lower()
+    first = next(iter(re.findall(r"\w+", plain)), "")
+    if first not in _BEGINNINGS or _CHANGE.search(plain):
+        raise PipelineDefinitionError(
+            f"a QuerySource reads: its query is one SELECT, and {query.strip()[:60]!r} is none. What changes a database is "
+            "a writer's (docs/how-to/write-a-writer.md)"
+        )
+    if ";" in plain:
+        raise PipelineDefinitionError(
+            f"the query of a QuerySource is one SELECT, and {query.strip()[:60]!r} is several"
+        )
+
+
+def bare(query: str) -> str:
+    """The query without the semicolons and comments at its end, so that it can stand in parentheses."""
+    shape = _OPAQUE.sub(lambda found: (" " if found[0].startswith(_COMMENTS) else "x") * len(found[0]), query)
+    return query[: len(shape.rstrip(_END))].lstrip()
+
+
+def query_parameters(query: str) -> frozenset[str]:
+    """The names of its parameters, written ``:name``."""
+    return frozenset(_PARAMETER.findall(_form(query)))
+
+
+def without_colons(statement: str) -> str:
+    """The statement for `sqlalchemy.text`: a colon in a text, a quoted name or a comment begins no parameter there."""
+    return _OPAQUE.sub(lambda found: found[0].replace(":", r"\:"), statement)
+
+
+def _form(query: str) -> str:
+    """Without comments, and one letter in place of each text and quoted name."""
+    return _OPAQUE.sub(lambda found: " " if found[0].startswith(_COMMENTS) else " x ", query)

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from airflow_logio.dataflow.byte_sizes import byte_size
+from airflow_logio.dataflow.arrow_tables import needed_spark_frame
 from airflow_logio.dataflow.describing import source, stable_name
-from airflow_logio.dataflow.frames import needed_spark_frame
 from airflow_logio.dataflow.names import check_column
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator, SparkFrame
 from airflow_logio.dataflow.parameters import PARAMS, for_function
+from airflow_logio.dataflow.quantities import byte_size
 from airflow_logio.dataflow.unavailability import check_errors
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode

@@ -8,11 +8,10 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from airflow_logio.authored_frames import authored_frames
-from airflow_logio.dataflow.action_writers import ActionWriter
-from airflow_logio.dataflow.frames import needed_table
+from airflow_logio.dataflow.arrow_tables import needed_table
 from airflow_logio.dataflow.operators import InputEvent, Operator
 from airflow_logio.dataflow.unavailability import advice_for_code
-from airflow_logio.dataflow.write_actions import BEGIN
+from airflow_logio.dataflow.writers.action_writers import BEGIN, ActionWriter
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.logic import Write
 from airflow_logio.protocol.replicas import PLACE, PROGRESS

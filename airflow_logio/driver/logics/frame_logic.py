@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.function_operators import SCHEMAS
-from airflow_logio.dataflow.write_actions import INSERT
+from airflow_logio.dataflow.functions.windowed_operators import SCHEMAS
+from airflow_logio.dataflow.writers.action_writers import INSERT
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.driver.logics.stateless_logic import StatelessLogic
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Write

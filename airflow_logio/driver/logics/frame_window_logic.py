@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_logio.dataflow.function_operators import SCHEMAS
+from airflow_logio.dataflow.functions.windowed_operators import SCHEMAS
 from airflow_logio.dataflow.windows import Arrival
 from airflow_logio.driver.logics.frame_logic import other_columns
 from airflow_logio.driver.logics.stateful_logic import StatefulLogic

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_logio.dataflow.operators import InputEvent, Operator
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import EVENT, INSERT
+from airflow_logio.dataflow.writers.action_writers import EVENT, INSERT
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.protocol.logic import Emit, Output, Write
 from airflow_logio.protocol.replicas import PLACE
 from airflow_logio.protocol.values import Event

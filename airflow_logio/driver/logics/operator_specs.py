@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.action_writers import ActionWriter
-from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.arrow_tables import SCHEMA, schema_of
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher
-from airflow_logio.dataflow.schema_text import SCHEMA, schema_of
 from airflow_logio.dataflow.sources import ParquetSource
 from airflow_logio.dataflow.sources.ranges import forgets
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.driver.logics.dispatcher_logic import DispatcherLogic, RoutesOf, no_routes
 from airflow_logio.driver.logics.frame_logic import FrameLogic
 from airflow_logio.driver.logics.frame_window_logic import FrameWindowLogic

@@ -17,11 +17,11 @@ from typing import Any, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.frame_operators import FrameOperator
-from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.functions.function_operators import FrameOperator
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator, SparkFrame
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.mailbox import Closed
 from airflow_logio.driver.spark_jobs.function_jobs import FunctionJobs

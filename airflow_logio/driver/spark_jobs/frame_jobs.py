@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.function_operators import SCHEMAS, FrameWindowOperator
+from airflow_logio.dataflow.functions.windowed_operators import SCHEMAS, FrameWindowOperator
 from airflow_logio.dataflow.operators import InputSet, SparkFrame
 from airflow_logio.driver.logics.frame_logic import other_columns
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.event_stream import uniform
+from airflow_logio.dataflow.arrow_tables import uniform
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
 from airflow_logio.driver.spark_jobs.spark_errors import shortened

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.function_operators import FrameWindowOperator, keys_of
+from airflow_logio.dataflow.functions.function_operators import keys_of
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import BatchGenerator, InputSet
 from airflow_logio.driver.mailbox import Closed
 from airflow_logio.driver.spark_jobs.spark_errors import shortened, shuffle_lost

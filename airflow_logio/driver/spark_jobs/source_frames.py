@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_logio.dataflow.frames import needed_spark_frame
+from airflow_logio.dataflow.arrow_tables import needed_spark_frame
 from airflow_logio.dataflow.operators import Operator, SourceOperator, SparkFrame
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
 from airflow_logio.dataflow.sources.ranges import END, START

@@ -9,10 +9,10 @@ from urllib.parse import parse_qsl, urlsplit
 from airflow.sdk import Asset
 
 from airflow_logio.asset_uris import create_asset
-from airflow_logio.dataflow.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.operators import WriterOperator
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.table_writer import TableWriter
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.store.port import LogStore

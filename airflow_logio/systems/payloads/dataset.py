@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.event_stream import uniform
+from airflow_logio.dataflow.arrow_tables import uniform
 from airflow_logio.errors import LogInconsistent, LogUnavailable, OperatorFailed
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest

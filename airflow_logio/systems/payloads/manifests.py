@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import pyarrow as pa
 
-from airflow_logio.dataflow.schema_text import schema_of
+from airflow_logio.dataflow.arrow_tables import schema_of
 from airflow_logio.errors import LogInconsistent
 
 SUFFIX = ".manifest"

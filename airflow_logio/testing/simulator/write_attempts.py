@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from airflow_logio.dataflow.write_actions import BEGIN
+from airflow_logio.dataflow.writers.action_writers import BEGIN
 from airflow_logio.errors import ExternalUnavailable, LogioError
 from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner, check_advanced, to_apply
 from airflow_logio.protocol.write_queue import WriterKey

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.dataflow import Count, Pipeline, RoundRobin, SourceBatch, SourceOperator, stateless
-from airflow_logio.dataflow.functions import StatelessFunction
+from airflow_logio.dataflow.functions.decorators import StatelessFunction
 
 SLEEP_SECONDS = 0.1
 MOST = 8

@@ -31,7 +31,7 @@ from airflow_logio.dataflow import (
     WriteAction,
     generate,
 )
-from airflow_logio.dataflow.functions import GenerativeFunction
+from airflow_logio.dataflow.functions.decorators import GenerativeFunction
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import ConfigurationError

@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import UnknownRun
 from airflow_logio.launch.driver_folders import FORGOTTEN_SECONDS, KEPT_SECONDS
 from airflow_logio.launch.launcher import LocalProcessLauncher

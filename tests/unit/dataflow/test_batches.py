@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_logio.dataflow import batches
+from airflow_logio.dataflow.arrow_tables import split_by_input_set, tag_input_sets
 from airflow_logio.errors import OperatorFailed
 
 SCHEMA = pa.schema([("name", pa.string()), ("value", pa.int64())])
@@ -28,13 +28,13 @@ def in_order(table: pa.Table) -> pa.Table:
 @settings(deadline=None)
 @given(st.lists(st.lists(tables, min_size=1, max_size=3), min_size=1, max_size=6), st.randoms())
 def test_round_trip(held: list[list[pa.Table]], shuffle: random.Random) -> None:
-    tagged = batches.tagged(held, {"place": pa.array(range(len(held)), pa.int64())})
+    tagged = tag_input_sets(held, {"place": pa.array(range(len(held)), pa.int64())})
     assert tagged.schema.names == ["inset_id", "place", "name", "value"]
     assert tagged.schema.field("inset_id").type == pa.int64()
     assert tagged["inset_id"].to_pylist() == tagged["place"].to_pylist()
     order = list(range(tagged.num_rows))
     shuffle.shuffle(order)
-    parts = batches.split(tagged.drop_columns(["place"]).take(pa.array(order, pa.int64())), len(held))
+    parts = split_by_input_set(tagged.drop_columns(["place"]).take(pa.array(order, pa.int64())), len(held))
     assert len(parts) == len(held)
     for part, before in zip(parts, held, strict=True):
         expected = in_order(pa.concat_tables(before))
@@ -44,20 +44,21 @@ def test_round_trip(held: list[list[pa.Table]], shuffle: random.Random) -> None:
 
 def test_split_of_nothing() -> None:
     assert (
-        batches.split(pa.table({"inset_id": pa.array([], pa.int64()), "a": pa.array([], pa.int64())}), 3) == [None] * 3
+        split_by_input_set(pa.table({"inset_id": pa.array([], pa.int64()), "a": pa.array([], pa.int64())}), 3)
+        == [None] * 3
     )
 
 
 def test_split_finds_the_column_anywhere_and_orders_by_all_others() -> None:
     result = pa.table({"b": ["y", "x", "x"], "inset_id": pa.array([1, 1, 1], pa.int32()), "a": [1, 2, 1]})
-    first, second = batches.split(result, 2)
+    first, second = split_by_input_set(result, 2)
     assert first is None
     assert second is not None
     assert second.to_pylist() == [{"b": "x", "a": 1}, {"b": "x", "a": 2}, {"b": "y", "a": 1}]
 
 
 def test_split_takes_nested_columns_along() -> None:
-    (part,) = batches.split(pa.table({"inset_id": [0, 0], "list": [[2], [1]], "n": [2, 1]}), 1)
+    (part,) = split_by_input_set(pa.table({"inset_id": [0, 0], "list": [[2], [1]], "n": [2, 1]}), 1)
     assert part is not None
     assert part.to_pylist() == [{"list": [1], "n": 1}, {"list": [2], "n": 2}]
 
@@ -67,7 +68,7 @@ def test_split_makes_times_and_schema_uniform() -> None:
     schema = pa.schema(
         [("inset_id", pa.int64()), ("t", pa.timestamp("us", "Asia/Tokyo")), pa.field("n", "int64", False)]
     )
-    (part,) = batches.split(pa.table({"inset_id": [0], "t": [0], "n": [1]}, schema=schema), 1)
+    (part,) = split_by_input_set(pa.table({"inset_id": [0], "t": [0], "n": [1]}, schema=schema), 1)
     assert part is not None
     assert part.schema == pa.schema([("t", pa.timestamp("us")), ("n", pa.int64())])
     assert part["t"].cast(pa.int64()).to_pylist() == [0]
@@ -85,15 +86,15 @@ def test_split_makes_times_and_schema_uniform() -> None:
 )
 def test_split_refuses(result: pa.Table, words: str) -> None:
     with pytest.raises(OperatorFailed) as caught:
-        batches.split(result, 2)
+        split_by_input_set(result, 2)
     assert words in str(caught.value)
 
 
 def test_tagged_refuses() -> None:
     with pytest.raises(OperatorFailed, match="column 'inset_id'"):
-        batches.tagged([[pa.table({"inset_id": [1]})]])
+        tag_input_sets([[pa.table({"inset_id": [1]})]])
     with pytest.raises(ValueError, match="at least one"):
-        batches.tagged([])
+        tag_input_sets([])
 
 
 def test_thousands_of_input_sets_take_a_moment() -> None:
@@ -101,9 +102,9 @@ def test_thousands_of_input_sets_take_a_moment() -> None:
     event = pa.table({name: pa.array(range(1000), pa.int64()) for name in "abcd"})
     held = [[event.slice(i % 800, 130), event.slice(3, 20)] for i in range(3000)]
     begin = time.perf_counter()
-    tagged = batches.tagged(held)
+    tagged = tag_input_sets(held)
     middle = time.perf_counter()
-    parts = batches.split(tagged.slice(0, 360_000), 8_000)
+    parts = split_by_input_set(tagged.slice(0, 360_000), 8_000)
     end = time.perf_counter()
     assert tagged.num_rows == 450_000
     assert sum(part is not None for part in parts) == 2_400
@@ -112,6 +113,6 @@ def test_thousands_of_input_sets_take_a_moment() -> None:
 
 
 def test_slices_share_memory() -> None:
-    parts: list[Any] = batches.split(pa.table({"inset_id": [0, 1, 1], "n": [1, 2, 3]}), 2)
+    parts: list[Any] = split_by_input_set(pa.table({"inset_id": [0, 1, 1], "n": [1, 2, 3]}), 2)
     addresses = {part["n"].chunk(0).buffers()[1].address for part in parts}
     assert len(addresses) == 1

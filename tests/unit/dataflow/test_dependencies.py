@@ -25,8 +25,8 @@ from airflow_logio.dataflow import (
     stateless,
     window_start,
 )
-from airflow_logio.dataflow.column_lineage import InputColumn
-from airflow_logio.dataflow.several_functions import SeveralFunctions
+from airflow_logio.dataflow.functions.several_functions import SeveralFunctions
+from airflow_logio.dataflow.pipeline.lineage import InputColumn
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Part, RecordRules, Uses

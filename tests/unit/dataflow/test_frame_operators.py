@@ -25,9 +25,9 @@ from airflow_logio import (
     generate,
     stateless,
 )
-from airflow_logio.dataflow.frame_operators import FrameFunctionOperator
-from airflow_logio.dataflow.function_operators import FrameWindowOperator, windowed
-from airflow_logio.dataflow.several_functions import SeveralFunctions
+from airflow_logio.dataflow.functions.function_operators import FrameFunctionOperator
+from airflow_logio.dataflow.functions.several_functions import SeveralFunctions
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator, windowed
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.testing import pipeline_scenario

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.dataflow import EveryEvents, FunctionRead, ParquetSource, SourceBatch, generate, stateless
-from airflow_logio.dataflow.frames import as_table
-from airflow_logio.dataflow.function_operators import FunctionOperator, windowed
+from airflow_logio.dataflow.arrow_tables import as_table
+from airflow_logio.dataflow.functions.function_operators import FunctionOperator
+from airflow_logio.dataflow.functions.windowed_operators import windowed
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, StatelessOperator
 from airflow_logio.driver.logics.stateless_logic import StatelessLogic
 from airflow_logio.errors import OperatorFailed

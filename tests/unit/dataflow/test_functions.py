@@ -25,9 +25,10 @@ from airflow_logio.dataflow import (
     generate,
     stateless,
 )
-from airflow_logio.dataflow.function_operators import BatchOperator, FunctionOperator, WindowedOperator, windowed
+from airflow_logio.dataflow.functions.function_operators import FunctionOperator
+from airflow_logio.dataflow.functions.several_functions import SeveralFunctions
+from airflow_logio.dataflow.functions.windowed_operators import BatchOperator, WindowedOperator, windowed
 from airflow_logio.dataflow.operators import BatchGenerator
-from airflow_logio.dataflow.several_functions import SeveralFunctions
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 from airflow_logio.systems.connections import Connections, StepExternal, WriterIdentity

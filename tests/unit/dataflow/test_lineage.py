@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_logio.dataflow.graph import Graph
-from airflow_logio.dataflow.lineage_scopes import LineageScope, has_path, lineage_paths, lineage_ports, lineage_starts
+from airflow_logio.dataflow.pipeline.graph import Graph
+from airflow_logio.dataflow.pipeline.lineage import LineageScope, has_path, lineage_paths, lineage_ports, lineage_starts
 from airflow_logio.protocol.values import Port
 
 NONE: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from airflow_logio.dataflow import (
     Count,
     EveryEvents,
     External,
+    FunctionOperator,
     InputEvent,
     InputSet,
     Operator,
@@ -21,7 +23,12 @@ from airflow_logio.dataflow import (
     StatefulOperator,
     TableRead,
     TableWriter,
+    WindowedOperator,
+    selected,
+    summed,
 )
+from airflow_logio.dataflow.describing import stable_name
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 from tests.unit.dataflow.conftest import FakeExternal
@@ -84,7 +91,47 @@ def test_describe_is_json_without_addresses_or_secrets() -> None:
             "window": {"window": "EveryEvents", "count": 3},
         },
     }
-    assert Count().describe()["class"] == "airflow_logio.dataflow.sinks.Count"
+
+
+RECORDED = {
+    "dataset_writer.DatasetWriter",
+    "frame_operators.FrameFunctionOperator",
+    "function_operators.BatchOperator",
+    "function_operators.FrameWindowOperator",
+    "function_operators.FunctionOperator",
+    "function_operators.WindowedOperator",
+    "parquet_writer.ParquetWriter",
+    "replication.dispatcher.Dispatcher",
+    "replication.merger.Merger",
+    "replication.merger.OrderedMerger",
+    "several_functions.SeveralFunctions",
+    "sinks.Count",
+    "sources.folder.FolderSource",
+    "sources.parquet.ParquetSource",
+    "sources.query.QuerySource",
+    "sources.spark.SparkSource",
+    "sources.table.TableSource",
+    "sources.table._Connected",
+    "table_writer.TableWriter",
+}
+"""Names in the graphs of runs that were started with version 0.1.0, below ``airflow_logio.dataflow``."""
+
+
+def test_an_operator_of_ours_keeps_the_name_that_runs_have_recorded() -> None:
+    """Otherwise no run could resume after an upgrade that moves its module."""
+    found: set[type[Operator]] = set()
+    todo: list[type[Operator]] = [Operator]
+    while todo:
+        for one in todo.pop().__subclasses__():
+            todo.append(one)
+            if one.__module__.startswith("airflow_logio.dataflow.") and not inspect.isabstract(one):
+                found.add(one)
+    below = "airflow_logio.dataflow."
+    assert {stable_name(one).removeprefix(below) for one in found - {ActionWriter}} == RECORDED
+    sums = WindowedOperator(summed(["a"], ["b"]), EveryEvents(1))
+    assert FunctionOperator(selected(["a"])).settings()["function"] == f"{below}ready_made._Selected"
+    assert sums.settings()["function"] == f"{below}ready_made._Summed"
+    assert Count().describe()["class"] == f"{below}sinks.Count"
 
 
 def test_code_is_the_authors_and_not_ours() -> None:

@@ -28,7 +28,8 @@ from airflow_logio.dataflow import (
     selected,
     summed,
 )
-from airflow_logio.dataflow.function_operators import FunctionOperator, windowed
+from airflow_logio.dataflow.functions.function_operators import FunctionOperator
+from airflow_logio.dataflow.functions.windowed_operators import windowed
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.record_rules import Dependence, Part, Uses
 from airflow_logio.testing import ScriptedSource, Simulator, pipeline_scenario

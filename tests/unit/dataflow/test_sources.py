@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_logio.dataflow import ParquetSource, SourceBatch, fingerprints
-from airflow_logio.dataflow.event_stream import regroup
-from airflow_logio.dataflow.schema_text import schema_of
+from airflow_logio.dataflow import ParquetSource, SourceBatch
+from airflow_logio.dataflow.arrow_tables import regroup, schema_of
 from airflow_logio.dataflow.sources import files
 from airflow_logio.errors import (
     ConfigurationError,
@@ -279,8 +278,8 @@ def test_a_file_that_is_written_all_the_time_is_unavailable_in_the_end(
 
 
 def test_fingerprint_of_a_large_file_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprints, "WHOLE_UP_TO", 1000)
-    monkeypatch.setattr(fingerprints, "MIB", 16)
+    monkeypatch.setattr(files, "WHOLE_UP_TO", 1000)
+    monkeypatch.setattr(files, "MIB", 16)
     path = write(tmp_path / "a.parquet", a=list(range(5000)))
     source = ParquetSource(str(path))
     first = source.action({})["fingerprint"]

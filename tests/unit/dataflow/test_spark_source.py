@@ -17,7 +17,7 @@ from airflow_logio import (
     generate,
     stateless,
 )
-from airflow_logio.dataflow.byte_sizes import byte_size
+from airflow_logio.dataflow.quantities import byte_size
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 

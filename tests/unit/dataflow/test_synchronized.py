@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_logio.dataflow import EveryEvents, InputEvent, InputSet, Synchronized, TableRead, Tumbling, generate
-from airflow_logio.dataflow.function_operators import WindowedOperator, windowed
+from airflow_logio.dataflow.functions.windowed_operators import WindowedOperator, windowed
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from tests.unit.dataflow.conftest import FakeExternal
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_logio.dataflow import Pipeline
-from airflow_logio.dataflow.variables import values
+from airflow_logio.dataflow.pipeline.definition import variable_values
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 
 
@@ -16,15 +16,15 @@ def test_names_are_part_of_the_pipeline_and_values_are_not() -> None:
         "SHOP_TOKEN",
         "https_proxy",
     )
-    assert values("p", ["SHOP_TOKEN"], {"SHOP_TOKEN": "secret", "OTHER": "x"}) == {"SHOP_TOKEN": "secret"}
-    assert values("p", ["EMPTY"], {"EMPTY": ""}) == {"EMPTY": ""}
+    assert variable_values("p", ["SHOP_TOKEN"], {"SHOP_TOKEN": "secret", "OTHER": "x"}) == {"SHOP_TOKEN": "secret"}
+    assert variable_values("p", ["EMPTY"], {"EMPTY": ""}) == {"EMPTY": ""}
 
 
 def test_one_that_is_not_set_is_named_with_where_to_set_it() -> None:
     with pytest.raises(
         ConfigurationError, match="pipeline 'p' names environment variable 'SHOP_TOKEN', which is not set in"
     ) as caught:
-        values("p", ["OTHER", "SHOP_TOKEN"], {"OTHER": "secret"})
+        variable_values("p", ["OTHER", "SHOP_TOKEN"], {"OTHER": "secret"})
     assert "secret" not in str(caught.value)
 
 

@@ -30,7 +30,7 @@ from airflow_logio.dataflow import (
     TableWriter,
     WriteAction,
 )
-from airflow_logio.dataflow.parquet_writer import _Place
+from airflow_logio.dataflow.writers.parquet_writer import _Place
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, PipelineDefinitionError
 from tests.unit.dataflow.conftest import FakeExternal
 

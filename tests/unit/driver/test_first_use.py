@@ -11,7 +11,7 @@ from airflow_logio.driver import first_use, incarnation
 first_use.use_once()
 before = set(sys.modules)
 import pyarrow as pa
-from airflow_logio.dataflow.accumulators import Sums
+from airflow_logio.dataflow.functions.ready_made import Sums
 sums = Sums(by=["k"], of=["v"])
 table = sums.finish(sums(None, pa.table({"k": ["a", "a"], "v": [1, 2]})))
 assert table.to_pylist() == [{"k": "a", "v": 3}], table

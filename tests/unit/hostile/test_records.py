@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_logio.dataflow.accumulators import Sums
+from airflow_logio.dataflow.functions.ready_made import Sums
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.windows import EveryEvents, Tumbling
 from airflow_logio.errors import OperatorFailed, ProtocolViolation

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,

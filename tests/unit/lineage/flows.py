@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_logio.dataflow.graph import Graph
-from airflow_logio.dataflow.lineage_scopes import LineageScope, lineage_paths, lineage_ports, lineage_starts
+from airflow_logio.dataflow.pipeline.graph import Graph
+from airflow_logio.dataflow.pipeline.lineage import LineageScope, lineage_paths, lineage_ports, lineage_starts
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output, Read, Write

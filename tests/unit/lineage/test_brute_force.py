@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_logio.dataflow.lineage_scopes import LineageScope, has_path
+from airflow_logio.dataflow.pipeline.lineage import LineageScope, has_path
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.port import LogStore

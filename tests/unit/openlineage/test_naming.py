@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_logio.dataflow.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.connections import external_url
 from airflow_logio.openlineage.external_datasets import ExternalDatasets, tables_of

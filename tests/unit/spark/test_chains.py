@@ -21,7 +21,7 @@ import pytest
 
 from airflow_logio import DatasetWriter, FolderSource, Pipeline, TableWriter, published_files, stateless
 from airflow_logio.dataflow import SourceOperator
-from airflow_logio.dataflow.call_limits import CallLimit
+from airflow_logio.dataflow.pipeline.definition import CallLimit
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import (

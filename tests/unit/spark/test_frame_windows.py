@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_logio.dataflow.arrow_tables import schema_text
 from airflow_logio.dataflow.operators import InputEvent
-from airflow_logio.dataflow.schema_text import schema_text
-from airflow_logio.dataflow.timeline import Grid
 from airflow_logio.dataflow.windows import EveryEvents, Tumbling, Window
+from airflow_logio.dataflow.windows.timeline import Grid
 from airflow_logio.errors import LogInconsistent, OperatorFailed
 from airflow_logio.spark import dataset_jobs, dataset_parts
 from airflow_logio.spark.dataset_parts import DatasetPart, frame_of_sets

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from airflow_logio import DatasetWriter
-from airflow_logio.dataflow.folder_files import LocalFiles
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers.action_writers import WriteAction
+from airflow_logio.dataflow.writers.folder_files import LocalFiles
 from airflow_logio.errors import ConfigurationError, WriteRefused
 from airflow_logio.protocol.folder_rules import Age, Effect, RunRecord
 from airflow_logio.protocol.warehouse_rules import Owner

@@ -24,10 +24,10 @@ from pyarrow import fs
 
 from airflow_logio import DatasetWriter, FolderSource, ParquetWriter, Pipeline, published_files
 from airflow_logio.arrow_files import is_lasting, next_step, whole_object
-from airflow_logio.dataflow import object_files
-from airflow_logio.dataflow.object_files import ObjectFiles, open_bucket
-from airflow_logio.dataflow.published_folder import visible_files
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers import folder_files
+from airflow_logio.dataflow.writers.action_writers import WriteAction
+from airflow_logio.dataflow.writers.folder_files import ObjectFiles, open_bucket
+from airflow_logio.dataflow.writers.published_folder import visible_files
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.spark import object_place
@@ -289,7 +289,7 @@ def test_what_arrow_is_asked_for(url: str, knows: bool, asked: str, monkeypatch:
             return given, ""
 
     monkeypatch.setattr(fs, "FileSystem", Arrow)
-    monkeypatch.setattr(object_files, "_takes_delayed_open", object_files._takes_delayed_open.__wrapped__)
+    monkeypatch.setattr(folder_files, "_takes_delayed_open", folder_files._takes_delayed_open.__wrapped__)
     assert open_bucket("it", url)[0] == asked
 
 
@@ -659,7 +659,7 @@ def test_a_bucket_whose_region_cannot_be_found_out(
         def from_uri(_: str) -> None:
             raise OSError(said)
 
-    monkeypatch.setattr(object_files, "_takes_delayed_open", lambda: False)
+    monkeypatch.setattr(folder_files, "_takes_delayed_open", lambda: False)
     monkeypatch.setattr(fs, "FileSystem", Away)
     with pytest.raises(kind, match=re.escape(f"the folder {words}" if "cannot" in words else words)) as caught:
         published_files("s3://gehe!m/lake")

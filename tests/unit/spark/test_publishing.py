@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio import published_files
-from airflow_logio.dataflow.write_actions import WriteAction
+from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, SparkLost
 from airflow_logio.systems.payloads import Payloads
 from tests.store.small_disk import small_folder

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio import TableWriter, stateless
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
 from airflow_logio.spark import dataset_jobs, table_staging

@@ -15,8 +15,8 @@ import pytest
 import requests
 
 from airflow_logio.dataflow import CheckableWriter, ConditionalWriter, IdempotentWriter, Marker, WriteAction
-from airflow_logio.dataflow.action_writers import ActionWriter
-from airflow_logio.dataflow.call_limits import CallLimit
+from airflow_logio.dataflow.pipeline.definition import CallLimit
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.driver.writer_threads import WriterThread
 from airflow_logio.errors import (
     ConfigurationError,

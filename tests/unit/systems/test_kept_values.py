@@ -20,8 +20,8 @@ import psycopg2.extras
 import pyarrow as pa
 import pytest
 
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import WriteRefused
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.postgres import PostgresServer

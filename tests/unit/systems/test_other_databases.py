@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from airflow_logio.dataflow import QuerySource
 from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.warehouse import Warehouse

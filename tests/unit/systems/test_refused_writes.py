@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from airflow_logio import postgres_sessions
 from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.systems import table_inserts, table_transaction

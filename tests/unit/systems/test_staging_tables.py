@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import EVENT, Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import EVENT, Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
 from airflow_logio.supervision.tidying import drop_staging_of, staging_of
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, dataset

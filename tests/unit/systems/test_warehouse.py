@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, Fenced, LogInconsistent, OperatorFailed, WriteRefused
 from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.systems.warehouse import Warehouse

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.dataflow.table_writer import TableWriter
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, Fenced, WriteRefused
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.faults import STANDS_SECONDS, Pause, place

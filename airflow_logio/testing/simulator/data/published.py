@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_logio.dataflow.published_folder import RECEIPTS
+from airflow_logio.dataflow.writers.published_folder import RECEIPTS
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.write_queue import WriterKey
 from airflow_logio.protocol.writes import PendingWrite

@@ -8,7 +8,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from airflow_logio.dataflow.write_actions import Marker, WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, LogioError
 from airflow_logio.protocol.warehouse_rules import MarkerRow, shuts_out
 from airflow_logio.protocol.write_queue import WriterKey

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from airflow_logio.dataflow.frame_operators import FrameOperator
-from airflow_logio.dataflow.function_operators import FrameWindowOperator
+from airflow_logio.dataflow.functions.function_operators import FrameOperator
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
 from airflow_logio.driver.committer import serialize

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_logio.dataflow import ByKey, InputEvent, LeastLoaded, Partition, RoundRobin
-from airflow_logio.dataflow.replication.keys import by_slot, slots_of
-from airflow_logio.dataflow.replication.partition import AllSlots
+from airflow_logio.dataflow.replication.partition import AllSlots, by_slot, slots_of
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 STORES = [7, 4, 2, 6]
@@ -117,7 +116,7 @@ def test_slots_are_for_ever() -> None:
     assert slots_of(table, ("store",), 16).tolist() == STORES
     assert slots_of(table, ("store", "name"), 128).tolist() == BOTH
     code = (
-        "import pyarrow as pa; from airflow_logio.dataflow.replication.keys import slots_of;"
+        "import pyarrow as pa; from airflow_logio.dataflow.replication.partition import slots_of;"
         "print(slots_of(pa.table({'store': [1, 2, 3, 450]}), ('store',), 16).tolist())"
     )
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

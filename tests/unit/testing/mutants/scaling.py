@@ -13,9 +13,9 @@ from msgspec import structs
 
 from airflow_logio.dataflow import Dispatcher, LeastLoaded, Merger, Tumbling
 from airflow_logio.dataflow.operators import InputEvent
-from airflow_logio.dataflow.replication import keys
-from airflow_logio.dataflow.replication.keys import slots_of
-from airflow_logio.dataflow.replication.merger import OrderedMerger
+from airflow_logio.dataflow.replication import partition
+from airflow_logio.dataflow.replication.dispatcher import OrderedMerger
+from airflow_logio.dataflow.replication.partition import slots_of
 from airflow_logio.errors import Fenced
 from airflow_logio.protocol.effects import RecordLineage
 from airflow_logio.protocol.ledger import Ledger
@@ -179,7 +179,7 @@ def slots_of_keys_change(patch: pytest.MonkeyPatch) -> None:
     def moving(table: pa.Table, columns: Sequence[str], slots_: int) -> Any:
         return (slots_of(table, columns, slots_) + next(asked) // 7) % slots_
 
-    patch.setattr(keys, "slots_of", moving)
+    patch.setattr(partition, "slots_of", moving)
 
 
 @mutant("scaled", "replicas_make_what_one_would_make")

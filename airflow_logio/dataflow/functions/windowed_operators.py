@@ -1,0 +1,295 @@
+"""Operators made of a `generate` function and a window: in the driver, in Spark jobs, or on datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.arrow_tables import is_spark_frame, tag_input_sets, type_name
+from airflow_logio.dataflow.describing import source, stable_name
+from airflow_logio.dataflow.functions.decorators import ONE_INPUT, GenerativeFunction, name_of
+from airflow_logio.dataflow.functions.function_operators import EVENT_IDS, keys_of, outputs_of, project
+from airflow_logio.dataflow.functions.ready_made import Sums
+from airflow_logio.dataflow.operators import (
+    BatchGenerator,
+    External,
+    InputEvent,
+    InputSet,
+    PortTable,
+    SparkFrame,
+    StatefulOperator,
+)
+from airflow_logio.dataflow.parameters import PARAMS
+from airflow_logio.dataflow.reads import DeclaredRead, TableRead
+from airflow_logio.dataflow.windows import WINDOW_START, Window
+from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+from airflow_logio.protocol.record_rules import Dependence, Part, RecordRules, Uses
+from airflow_logio.protocol.values import ExecutionMode
+
+SCHEMAS = "schemas"
+
+
+class WindowedOperator(StatefulOperator):
+    """A window for State Update and Triggering, a `generate` function for the Generation.
+
+    Event state: the list of the Input Set's tables, or what the function's `accumulate` makes of them; {port: list of
+    tables} for a function of several input ports. If the function asks for them, the event ids come before that, as
+    ({port: list of event ids}, event state). Global state: the window's, with key ``schemas`` if there are several
+    ports, so that a port without events in an Input Set gives a table without rows. Raises PipelineDefinitionError if
+    function and window do not fit together.
+    """
+
+    def __init__(self, function: GenerativeFunction, window: Window) -> None:
+        self._function = function
+        self._window = window
+        self.reads: Mapping[str, DeclaredRead] = dict(function.reads)
+        self.outputs = function.outputs
+        self.mode = function.mode
+        self.state_version = function.state_version
+        self.on_error = function.on_error
+        self.order_insensitive = function.order_insensitive
+        self.partitionable = window.partitionable
+        self.reads_state = "state" in function.asks
+        self.inputs = function.inputs
+        self.port_order = window.port_order()
+        self._has_ports = function.inputs != ONE_INPUT
+        self.needs_event_ids = EVENT_IDS in function.asks
+        _check_ports(function, window)
+        names_start = any(one.window_starts for one in function.depends.values())
+        if (WINDOW_START in function.asks and WINDOW_START not in window.tags(())) or (
+            names_start and window.grid() is None
+        ):
+            raise PipelineDefinitionError(
+                f"function {name_of(function.fn)!r} {'depends on' if names_start else 'takes'} {WINDOW_START!r}, which "
+                f"{window!r} does not have"
+            )
+
+    def record_rules(self) -> RecordRules:
+        part, grid = self._window.record_part(), self._window.grid()
+        window = None if grid is None else Part(grid.on, grid.seconds, grid.origin)
+        outputs = {
+            port: replace(self._of_sums(one), window=window if one.window_starts else None)
+            for port, one in self._function.depends.items()
+        }
+        return RecordRules(outputs, {} if part is None else {"": part})
+
+    def _of_sums(self, dependence: Dependence) -> Dependence:
+        """A record that depends on all columns of a grouping is made of one sum, and that of every record of the group."""
+        add, finish = self._function.accumulate, self._function.finish
+        if dependence.uses is not Uses.SOME or not isinstance(add, Sums) or finish != add.finish:
+            return dependence
+        named = set((dependence.columns or {}).get(self.inputs[0], {}).values())
+        return replace(dependence, uses=Uses.EVERY) if named >= set(add.by) else dependence
+
+    def windows(self, port: str) -> tuple[Window, ...]:
+        """Whose progress must be known where only part of the stream arrives on a port."""
+        return (self._window,) if port in self.inputs else ()
+
+    def connections(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(read.connection for read in self.reads.values()))
+
+    def sql_connections(self) -> frozenset[str]:
+        return frozenset(read.connection for read in self.reads.values() if isinstance(read, TableRead))
+
+    def initial_state(self) -> dict[str, Any]:
+        state = self._window.initial_state()
+        return {**state, SCHEMAS: {}} if self._has_ports else state
+
+    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
+        if self._has_ports and event.port not in state[SCHEMAS]:
+            state[SCHEMAS][event.port] = event.table.schema.remove_metadata().serialize().to_pybytes()
+        parts = self._window.assign(event, state)
+        return {inset_id: self._part(event, part) for inset_id, part in parts.items()}
+
+    def part(self, event: InputEvent, inset_id: str) -> Any:
+        return self._part(event, self._window.part(event, inset_id))
+
+    def _part(self, event: InputEvent, records: pa.Table) -> Any:
+        part = (event.port, records) if self._has_ports else project(records, self._function.columns)
+        return (event.port, event.event_id, part) if self.needs_event_ids else part
+
+    def accumulate(self, held: Any | None, part: Any) -> Any:
+        if not self.needs_event_ids:
+            return self._accumulate(held, part)
+        port, event_id, inner = part
+        ids, so_far = ({}, None) if held is None else held
+        ids.setdefault(port, []).append(event_id)
+        return ids, self._accumulate(so_far, inner)
+
+    def _accumulate(self, held: Any | None, part: Any) -> Any:
+        if self._has_ports:
+            port, records = part
+            tables: dict[str, list[pa.Table]] = {} if held is None else held
+            tables.setdefault(port, []).append(records)
+            return tables
+        add = self._function.accumulate
+        return super().accumulate(held, part) if add is None else add(held, part)
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return self._window.triggered(state, open_insets)
+
+    def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return self._window.flush(open_insets)
+
+    def order(self, inset_id: str) -> int | str:
+        return self._window.order(inset_id)
+
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        if not self._window.admits(input_set.inset_id, state):
+            return []
+        ids, held = input_set.held if self.needs_event_ids else ({}, input_set.held)
+        records = self._tables(held, state) if self._has_ports else self._records(held)
+        facts = {"inset_id": input_set.inset_id, "state": state, EVENT_IDS: self._event_ids(ids)}
+        asked = {name: facts[name] for name in self._function.asks if name in facts}
+        if PARAMS in self._function.asks:
+            asked[PARAMS] = external.params
+        if WINDOW_START in self._function.asks:
+            asked[WINDOW_START] = self._window.tags([input_set.inset_id])[WINDOW_START][0].as_py()
+        for name, read in self.reads.items():
+            asked[name] = external.read(read, keys_of(records, read))
+        fn = self._function.fn
+        result = fn(**records, **asked) if self._has_ports else fn(records, **asked)
+        return outputs_of(result, self.outputs, name_of(fn))
+
+    def settings(self) -> dict[str, Any]:
+        add = self._function.accumulate
+        return {
+            "function": stable_name(self._function.fn),
+            "window": self._window.describe(),
+            "columns": list(self._function.columns),
+            "reads": {name: read.describe() for name, read in sorted(self.reads.items())},
+            "accumulate": None if add is None else add.describe() if hasattr(add, "describe") else stable_name(add),
+        }
+
+    def code(self) -> str:
+        functions = (self._function.accumulate, self._function.finish)
+        beside = [source(fn) for fn in functions if fn is not None and hasattr(fn, "__code__")]
+        return "\n".join([source(self._function.fn), *beside])
+
+    def _event_ids(self, ids: Mapping[str, list[int]]) -> Any:
+        """The numbers of the events, per port if the function has named ports."""
+        return {port: ids.get(port, []) for port in self.inputs} if self._has_ports else ids.get(self.inputs[0], [])
+
+    def _records(self, held: Any) -> Any:
+        if self._function.accumulate is None:
+            return pa.concat_tables(held)
+        return held if self._function.finish is None else self._function.finish(held)
+
+    def _tables(self, held: Mapping[str, list[pa.Table]], state: Mapping[str, Any]) -> dict[str, pa.Table]:
+        """A table per port, by parameter name."""
+        tables = {}
+        for port in self.inputs:
+            if port in held:
+                tables[port] = pa.concat_tables(held[port])
+            else:
+                schema = state[SCHEMAS].get(port)
+                tables[port] = (
+                    pa.table({}) if schema is None else pa.ipc.read_schema(pa.py_buffer(schema)).empty_table()
+                )
+        return tables
+
+
+class BatchOperator(WindowedOperator, BatchGenerator):
+    """A windowed operator whose generation of many Input Sets is one Spark job (mode ``executors``)."""
+
+    def tagged(self, input_sets: Sequence[InputSet]) -> pa.Table:
+        """As in `BatchGenerator`; a time window adds ``window_start``, timestamp[us]."""
+        tags = self._window.tags([input_set.inset_id for input_set in input_sets])
+        return tag_input_sets([input_set.held for input_set in input_sets], tags)
+
+    def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
+        return self.run_with(tagged, reads, {})
+
+    def run_with(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
+        asked = {PARAMS: params} if PARAMS in self._function.asks else {}
+        return self._function.fn(tagged, **{name: reads[name] for name in self.reads}, **asked)
+
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        raise OperatorFailed(f"function {name_of(self._function.fn)!r} runs in Spark jobs, not in the driver")
+
+
+class FrameWindowOperator(WindowedOperator):
+    """A windowed operator whose records are on Spark's executors (mode ``dataframe``, ADR-84).
+
+    Event state: as of a `WindowedOperator`, with parts of datasets in place of tables, where the event is one. Global state:
+    the window's, and ``schemas``: input port → schema of its records, as Spark has it.
+    """
+
+    def __init__(self, function: GenerativeFunction, window: Window) -> None:
+        name = name_of(function.fn)
+        if not window.suits_datasets:
+            raise PipelineDefinitionError(
+                f"function {name!r} has mode 'dataframe', and {window!r} needs the records to say which Input Sets they are "
+                "in: use Tumbling(...), EveryEvents(...) or Synchronized(...), or mode='executors'"
+            )
+        super().__init__(function, window.for_datasets())
+
+    @property
+    def window(self) -> Window:
+        return self._window
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the function needs, all if empty."""
+        return self._function.columns
+
+    def initial_state(self) -> dict[str, Any]:
+        return {**self._window.initial_state(), SCHEMAS: {}}
+
+    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
+        """Of an event whose records came as a table."""
+        parts = self._window.assign(event, state)
+        return {inset_id: self._part(event, part) for inset_id, part in parts.items()}
+
+    def held_by_port(self, held: Any) -> Mapping[str, Sequence[Any]]:
+        """The parts in an event state, by input port."""
+        parts: Mapping[str, Sequence[Any]] = held if self._has_ports else {self.inputs[0]: held}
+        return parts
+
+    def part_of(self, port: str, part: Any) -> Any:
+        """For `accumulate`."""
+        return (port, part) if self._has_ports else part
+
+    def run_on(
+        self, frames: Mapping[str, SparkFrame], reads: Mapping[str, SparkFrame], params: Mapping[str, Any]
+    ) -> SparkFrame:
+        """What the author's function makes of many Input Sets: a DataFrame per input port, with column ``inset_id``."""
+        asked = {PARAMS: params} if PARAMS in self._function.asks else {}
+        asked |= {name: reads[name] for name in self.reads}
+        fn = self._function.fn
+        result = fn(**frames, **asked) if self._has_ports else fn(frames[self.inputs[0]], **asked)
+        if not is_spark_frame(result):
+            raise OperatorFailed(
+                f"function {name_of(fn)!r} returned {type_name(result)}; in mode 'dataframe' return a DataFrame of Spark"
+            )
+        return result
+
+    def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
+        raise OperatorFailed(f"function {name_of(self._function.fn)!r} runs in Spark jobs, not in the driver")
+
+
+def windowed(function: GenerativeFunction, window: Window) -> WindowedOperator:
+    """The operator of a `generate` function, by its mode."""
+    match function.mode:
+        case ExecutionMode.EXECUTORS:
+            return BatchOperator(function, window)
+        case ExecutionMode.DATAFRAME:
+            return FrameWindowOperator(function, window)
+    return WindowedOperator(function, window)
+
+
+def _check_ports(function: GenerativeFunction, window: Window) -> None:
+    name, ports = name_of(function.fn), function.inputs
+    if (wanted := window.ports()) and set(wanted) != set(ports):
+        raise PipelineDefinitionError(
+            f"function {name!r} gets {'its records on one port' if ports == ONE_INPUT else f'ports {list(ports)}'}, but "
+            f"{window!r} is for ports {list(wanted)}: write @generate(inputs={wanted!r}) and take a table of each by name"
+        )
+    if len(ports) > 1 and not window.suits_many_ports:
+        raise PipelineDefinitionError(
+            f"function {name!r} has input ports {list(ports)}, but {type(window).__name__} is a window of one port: the "
+            "ports would overtake each other. Use Synchronized(...) or EveryEvents(...)"
+        )

@@ -1,0 +1,534 @@
+"""`Pipeline`: what an author builds, and what the runtime reads. Defining one starts nothing and connects to nothing.
+
+While it is built, each method refuses at once what it can judge; the rest (cycles, dangling ports, groups, lineage) is
+checked by `validate`, or on first use. From first use on the pipeline is frozen: what runs is what was defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from airflow_logio.dataflow import parameters
+from airflow_logio.dataflow.functions.decorators import GenerativeFunction, StatelessFunction, name_of
+from airflow_logio.dataflow.functions.function_operators import FrameFunctionOperator, FunctionOperator
+from airflow_logio.dataflow.functions.several_functions import SeveralFunctions
+from airflow_logio.dataflow.functions.windowed_operators import WindowedOperator, windowed
+from airflow_logio.dataflow.names import check_name
+from airflow_logio.dataflow.operators import ManualOperator, Operator, SourceOperator, WriterOperator
+from airflow_logio.dataflow.pipeline.definition import (
+    CallLimit,
+    Definition,
+    Group,
+    LocalDefaults,
+    Prepare,
+    Replicated,
+    check_variables,
+)
+from airflow_logio.dataflow.pipeline.frozen import Frozen
+from airflow_logio.dataflow.pipeline.graph import Graph
+from airflow_logio.dataflow.pipeline.lineage import (
+    LineagePorts,
+    LineageScope,
+    MadeFrom,
+    columns_of_dependence,
+    declared_columns,
+)
+from airflow_logio.dataflow.pipeline.validation import check_operator, check_whole
+from airflow_logio.dataflow.quantities import retention_seconds
+from airflow_logio.dataflow.replication.partition import Partition
+from airflow_logio.dataflow.windows import Window
+from airflow_logio.errors import PipelineDefinitionError
+from airflow_logio.protocol.replicas import base_operator, replicated_group
+from airflow_logio.protocol.values import ExecutionMode, Port
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Handle of an operator in a pipeline under construction; as an upstream it means its only output port."""
+
+    name: str
+    pipeline: Pipeline
+
+    def port(self, name: str | None = None) -> Port:
+        """The output port of that name, or the only one; raises PipelineDefinitionError."""
+        return self.pipeline.output(self.name if name is None else f"{self.name}.{name}")
+
+    @property
+    def out(self) -> Port:
+        """The only output port."""
+        return self.port()
+
+
+Upstream = Node | Port | str
+"""An output port: a `Node`, a `Port`, ``"operator.port"``, or ``"operator"`` if it has one output port."""
+
+
+OneFunction = GenerativeFunction | tuple[GenerativeFunction, Window]
+"""One of several functions of an operator, perhaps with a window of its own."""
+
+
+class Pipeline:
+    """A graph of operators, cut into groups, with named parameters and connections to external systems.
+
+    All builder methods raise PipelineDefinitionError. `params` maps names to str, int, float or bool; `connections` are
+    names that a deployment resolves, never URLs. `environment` names variables of whatever process launches a driver, which
+    the driver gets, too: a token, a proxy. Their values are in no command line, Spark property or log.
+
+    Operators that are in no `group` share one where nothing tells them apart, which costs the least; with ``fuse=False``
+    each has a group of its own. Cut where you want a unit of failure, of scaling, or of parallel work (ADR-121).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        params: Mapping[str, type] | None = None,
+        connections: Iterable[str] = (),
+        environment: Iterable[str] = (),
+        fuse: bool = True,
+    ) -> None:
+        check_name("pipeline", name)
+        typed = {check_name("parameter", p): parameters.check_type(p, kind) for p, kind in (params or {}).items()}
+        if isinstance(connections, str):
+            raise PipelineDefinitionError(f"connections is the single string {connections!r}: write [{connections!r}]")
+        named = tuple(check_name("connection", connection) for connection in connections)
+        self._definition = Definition(name, typed, named, fuse, check_variables(environment))
+        if len(set(named)) < len(named):
+            self._definition.refuse(f"a connection is named twice in {named}")
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}: {', '.join(self._definition.operators)})"
+
+    # --- building ----------------------------------------------------------------------------------------------------
+
+    def source(self, name: str, source: SourceOperator) -> Node:
+        """Add an operator without input ports."""
+        return self._add(name, source, SourceOperator)
+
+    def operator(
+        self,
+        name: str,
+        function: Operator | StatelessFunction | GenerativeFunction | Mapping[str, OneFunction],
+        *upstreams: Upstream,
+        window: Window | None = None,
+        replay: bool = False,
+        **inputs: Upstream,
+    ) -> Node:
+        """Add an operator: a `stateless` function, a `generate` function with its `window`, or an `Operator`.
+
+        A mapping makes one operator of several `generate` functions over the same events, ``{"totals": f, "hourly": (g,
+        Tumbling("1h", on="time"))}``: `window` is for those without one of their own, output ports are named by function.
+        `upstreams` feed its input ports in their order; with several ports, name them: ``clicks=upstream``.
+
+        `replay` keeps the records of its events out of the log: receivers make them again from the Input Sets, which are in
+        it. Only for what makes the same of the same events, with lineage on all its ports (ADR-106 has the conditions).
+        """
+        operator = _made(self._definition, name, function, window)
+        node = self._add(name, operator, Operator, upstreams, inputs)
+        if replay:
+            self._definition.replays.add(name)
+        return node
+
+    def writer(self, name: str, writer: WriterOperator, *upstreams: Upstream, **inputs: Upstream) -> Node:
+        """Add an operator whose every input event is a write action."""
+        return self._add(name, writer, WriterOperator, upstreams, inputs)
+
+    def sink(self, name: str, sink: Operator, *upstreams: Upstream, **inputs: Upstream) -> Node:
+        """Add an operator without output ports."""
+        if ports := getattr(sink, "outputs", ()):
+            self._definition.refuse(f"sink {name!r} has output port {ports[0]!r}; add it with .operator(...)")
+        return self._add(name, sink, Operator, upstreams, inputs)
+
+    def connect(self, sender: Upstream, receiver: Port | str) -> None:
+        """Connect an output port to an input port: ``connect("a.out", "b.in")``."""
+        self._open()
+        begin = self._definition.output(self._reference(sender), "connection from port")
+        self._definition.connect(begin, self._definition.input(str(receiver)))
+
+    def group(
+        self,
+        name: str,
+        *operators: Node | str,
+        spark: Mapping[str, str] | None = None,
+        jobs_at_once: int | None = None,
+        standby: int = 0,
+    ) -> Group:
+        """Put operators into one Spark application, with Spark settings of its own.
+
+        `jobs_at_once` is how many waiting events are evaluated side by side, each by Spark jobs of its own, where operators
+        are of mode ``dataframe``. Results leave in the order of events. The default is what cores and memory of the driver
+        allow. It may be changed between a driver and its successor, as Spark settings may.
+
+        With ``standby=1`` a second process stands by on the driver's machine, with everything imported and its Spark session
+        made. When the driver dies, it takes its place, and starts the next one. It needs about as much memory
+        as an idle driver. Each replica of a replicated group has one of its own.
+        """
+        self._open()
+        members = tuple(self._reference(operator) for operator in operators)
+        group = Group(name, members, spark or {}, jobs_at_once, standby)
+        _check_group(self._definition, group)
+        self._definition.groups[name] = group
+        return group
+
+    def replicate(
+        self,
+        group: Group | Node | str,
+        *,
+        partition: Partition,
+        max: int,  # what authors call it
+        min: int = 0,
+        initial: int | None = None,
+        ordered: bool = False,
+    ) -> Replicated:
+        """Let between `min` and `max` replicas share the work of a group, `initial` of them when a run begins (default: 1,
+        or `min`). Their number can be changed during a run (`logio scale`, LogioScaleOperator).
+
+        `partition` says which replica gets what: `RoundRobin`, `LeastLoaded`, or `ByKey` where operators have state. With
+        `ordered` what comes out has the order of what went in, for whole events and operators without state. Name the
+        group, or an operator that is in no named group. Conditions are checked on first use (`Replicated`).
+        """
+        self._open()
+        name = group.name if isinstance(group, Group) else self._reference(group)
+        if any(one.group == name for one in self._definition.replicated):
+            self._definition.refuse(f"group {name!r} is replicated twice")
+        one = Replicated(name, partition, min, max, (1 if min == 0 else min) if initial is None else initial, ordered)
+        self._definition.replicated.append(one)
+        return one
+
+    def limit(self, *operators: Node | str, max_seconds: float, on_overrun: str = "recover") -> None:
+        """A call of these operators' functions, sources or writers that runs longer ends its driver. The default is no limit.
+
+        The group is then recovered (at the third overrun at the same place parked), or parked at once with
+        ``on_overrun="park"``. Limits may be changed between a driver and its successor: they are no part of what a run
+        resumes with (ADR-57). Waiting for an external system that says it is unavailable does not count.
+        """
+        self._open()
+        limit = CallLimit(max_seconds, on_overrun)
+        for name in map(self._reference, operators):
+            if isinstance(self._definition.operator_named(name, "the limit of a call names"), ManualOperator):
+                self._definition.refuse(f"operator {name!r} is written by hand: its one call lasts as long as the run")
+            self._definition.limits[name] = limit
+
+    def lineage(self, start: Upstream, target: Upstream, *, retention: str | None = None) -> LineageScope:
+        """Capture lineage on all paths between two output ports (Section 3.1).
+
+        `retention` (``"7d"``, ``"12h"``) is how long the lineage of a target event is kept: for runs that never end. By
+        default it is kept as long as the run is in the log (Section 3.6).
+        """
+        self._open()
+        ports = [self._definition.output(self._reference(end), "lineage scope names port") for end in (start, target)]
+        scope = LineageScope(ports[0], ports[1], None if retention is None else retention_seconds(retention))
+        if scope not in self._definition.scopes:
+            self._definition.scopes.append(scope)
+        return scope
+
+    def column_lineage(self, output: Upstream, columns: Mapping[str, str | Iterable[str]]) -> None:
+        """Say which input columns the columns of an output port are made from, for OpenLineage (docs/airflow.md).
+
+        ``{"revenue": "sales_value"}``; with several input ports ``"clicks.price"``, of a declared read
+        ``"products.department"``.
+        Nothing is derived from an author's code, so a column that is not named here has no lineage. Ready-made sources and
+        writers need no declaration. It may be changed during a run: it is no part of what a run resumes with.
+        """
+        self._open()
+        port = self._definition.output(self._reference(output), "column lineage names port")
+        if port in self._definition.columns:
+            self._definition.refuse(f"the column lineage of {str(port)!r} is declared twice")
+        operator = self._definition.operators[port.operator]
+        self._definition.columns[port] = declared_columns(port, operator, columns, self._definition.refuse)
+
+    def local_defaults(
+        self,
+        *,
+        params: Mapping[str, Callable[[], Any]] | None = None,
+        connections: Mapping[str, str | Path] | None = None,
+        prepare: Prepare | None = None,
+    ) -> None:
+        """What `logio run` uses where nothing else is given, so that an example needs no options; Airflow ignores it.
+
+        `params` maps a run parameter to a function that makes its value, `connections` a connection to an SQLite file, or to
+        a folder if files are written there.
+        `prepare` is called before a run that uses any of them is started, with connection name → database URL, and may
+        return a sentence for the terminal.
+        """
+        self._open()
+        files = {name: Path(file) for name, file in (connections or {}).items()}
+        local = LocalDefaults(dict(params or {}), files, prepare)
+        if flaw := local.flaw(self._definition.params, self._definition.connections):
+            self._definition.refuse(flaw)
+        self._definition.local = local
+
+    def output(self, reference: str) -> Port:
+        """The output port meant by ``"operator.port"`` or ``"operator"``."""
+        return self._definition.output(reference, "reference to port")
+
+    def validate(self) -> Pipeline:
+        """Check the whole pipeline and return it; changes nothing."""
+        check_whole(self._definition)
+        return self
+
+    def freeze(self) -> Pipeline:
+        """Check the whole pipeline, end its construction and return it; reading any view below does the same."""
+        _ = self._frozen
+        return self
+
+    def unreplicated(self) -> Pipeline:
+        """The same pipeline with nothing replicated, in the same groups: replicas must produce what it produces, however
+        many there are."""
+        plain = Pipeline(self.name, params=self.params, connections=self.connections)
+        plain._definition = replace(check_whole(self._definition)[0], replicated=[])
+        return plain.freeze()
+
+    # --- what the runtime reads: views of the frozen pipeline --------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Name of the pipeline."""
+        return self._definition.name
+
+    @property
+    def params(self) -> dict[str, type]:
+        """Run parameters and their types."""
+        return dict(self._definition.params)
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """Names of the external systems the pipeline needs."""
+        return self._definition.connections
+
+    @property
+    def environment(self) -> tuple[str, ...]:
+        """Names of the environment variables that drivers get."""
+        return self._definition.environment
+
+    @property
+    def limits(self) -> Mapping[str, CallLimit]:
+        """Operator, as its author named it → limit of its calls."""
+        return dict(self._definition.limits)
+
+    @property
+    def declared_columns(self) -> Mapping[Port, MadeFrom]:
+        """Output port, as its author named it → what its columns are made from, as far as declared: by `column_lineage`, or
+        else by the operator's `depends`."""
+        found: dict[Port, MadeFrom] = {}
+        for name, operator in self._definition.operators.items():
+            for output, dependence in operator.record_rules().outputs.items():
+                if columns := columns_of_dependence(dependence):
+                    found[Port(name, output)] = columns
+        return found | {port: {**found.get(port, {}), **columns} for port, columns in self._definition.columns.items()}
+
+    @property
+    def local(self) -> LocalDefaults:
+        """What `logio run` uses where nothing else is given."""
+        return self._definition.local
+
+    @property
+    def operators(self) -> dict[str, Operator]:
+        """Operators by name, in topological order; those of a replicated group once per slot, ``enrich[3]``."""
+        return self._frozen.operators
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """Groups by name, in the order of their first operator; an operator without group has one of its own name."""
+        return self._frozen.groups
+
+    @property
+    def replicated(self) -> dict[str, Replicated]:
+        """Replicated groups by name."""
+        return self._frozen.replicated
+
+    @property
+    def applications(self) -> tuple[str, ...]:
+        """What is launched, claimed and recovered by itself: groups, and each replica of those that are replicated."""
+        replicas = {name: one.replicas for name, one in self.replicated.items()}
+        return tuple(name for group in self.groups for name in replicas.get(group, (group,)))
+
+    def group_of(self, application: str) -> Group:
+        """The group that an application runs, itself or as a replica; KeyError if there is none."""
+        return self.groups[replicated_group(application)]
+
+    def no_group(self, *names: str) -> str:
+        """The sentence for groups that there are not; an operator of such a name may be in another one (ADR-121)."""
+        inside = "".join(
+            f". Operator {name!r} is in group {self.home(name)!r}: give it a group of its own with .group({name!r}, {name!r})"
+            for name in names
+            if name in self.operators
+        )
+        return f"pipeline {self.name!r} has no group {', '.join(map(repr, names))}; it has {list(self.groups)}{inside}"
+
+    def applications_of(self, operator: str) -> tuple[str, ...]:
+        """The applications in which an operator may run: that of its group, or all its replicas."""
+        home = self.home(operator)
+        return self.replicated[home].replicas if home in self.replicated else (home,)
+
+    def home(self, operator: str) -> str:
+        """Name of the group of an operator; KeyError if unknown."""
+        return self._frozen.homes[operator]
+
+    @property
+    def scopes(self) -> tuple[LineageScope, ...]:
+        """Lineage scopes, as defined."""
+        return self._frozen.scopes
+
+    @property
+    def graph(self) -> Graph:
+        """Ports and connections."""
+        return self._frozen.graph
+
+    def receivers(self, sender: Port) -> tuple[Port, ...]:
+        """Input ports fed by an output port; KeyError if there is no such port."""
+        return self._frozen.graph.receivers(sender)
+
+    def sender(self, receiver: Port) -> Port:
+        """The output port that feeds an input port; KeyError if there is no such port."""
+        return self._frozen.graph.senders[receiver]
+
+    def lineage_ports(self, operator: str) -> LineagePorts:
+        """(IN, OUT): input and output ports of an operator for which lineage is captured; KeyError if unknown."""
+        return self._frozen.lineage[operator]
+
+    def lineage_starts(self, operator: str) -> frozenset[str]:
+        """Output ports of OUT at which lineage paths only start; KeyError if unknown."""
+        return self._frozen.lineage_starts[operator]
+
+    def replays(self, operator: str) -> bool:
+        """Whether it is a replay operator, whose events' bodies are not in the log."""
+        return base_operator(operator) in self._definition.replays
+
+    def check_params(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a run's parameters, checked; raises ConfigurationError if one is missing, unknown or wrong."""
+        return parameters.check_params(self.name, self._definition.params, given)
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able structure, of which ``fingerprint()["graph"]`` is the hash; tells what changed when it differs."""
+        return self._frozen.describe()
+
+    def fingerprint(self) -> dict[str, str]:
+        """``graph``: hash of structure, settings and state versions; a run resumes only with the same one.
+
+        ``code``: hash of the source text of the author's functions and classes; a change of it alone only warns.
+        """
+        return self._frozen.fingerprint()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _frozen(self) -> Frozen:
+        return Frozen.of(self._definition)
+
+    def _open(self) -> None:
+        if "_frozen" in self.__dict__:
+            self._definition.refuse("it is in use and cannot be changed; define everything before its first use")
+
+    def _add(
+        self,
+        name: str,
+        operator: object,
+        role: type[Operator],
+        upstreams: Iterable[Upstream] = (),
+        inputs: Mapping[str, Upstream] | None = None,
+    ) -> Node:
+        self._open()
+        check_name("operator", name)
+        operator = _accepted(self._definition, name, operator, role)
+        named = {port: self._reference(upstream) for port, upstream in (inputs or {}).items()}
+        pairs = _fed(self._definition, name, operator, [self._reference(u) for u in upstreams], named)
+        self._definition.operators[name] = operator
+        self._definition.senders.update(pairs)
+        return Node(name, self)
+
+    def _reference(self, upstream: Upstream) -> str:
+        if isinstance(upstream, Node) and upstream.pipeline is not self:
+            self._definition.refuse(f"operator {upstream.name!r} belongs to pipeline {upstream.pipeline.name!r}")
+        return upstream.name if isinstance(upstream, Node) else str(upstream)
+
+
+def _made(definition: Definition, name: str, function: object, window: object) -> object:
+    """The operator of a decorated function and its window, or of several functions; anything else unchanged, for
+    `accepted`."""
+    if isinstance(function, Mapping):
+        each = {part: _one_of_several(definition, f"{name}.{part}", one, window) for part, one in function.items()}
+        return SeveralFunctions(each)
+    if isinstance(function, GenerativeFunction):
+        return _windowed(definition, name, function, window)
+    if window is not None:
+        definition.refuse(f"operator {name!r} has a window, but {function!r} is no @generate function")
+    if isinstance(function, StatelessFunction):
+        in_spark = function.mode is ExecutionMode.DATAFRAME
+        return FrameFunctionOperator(function) if in_spark else FunctionOperator(function)
+    if callable(function) and not isinstance(function, Operator | type):
+        definition.refuse(
+            f"operator {name!r} is the plain function {name_of(function)!r}; decorate it: @stateless or @generate(...)"
+        )
+    return function
+
+
+def _windowed(definition: Definition, name: str, function: GenerativeFunction, window: object) -> WindowedOperator:
+    if not isinstance(window, Window):
+        windows = "EveryEvents(...), Tumbling(...) or Synchronized(...)"
+        definition.refuse(f"operator {name!r} generates from Input Sets: give window={windows}")
+    return windowed(function, window)
+
+
+def _one_of_several(definition: Definition, name: str, given: object, window: object) -> WindowedOperator:
+    """`given` is a function, for the window of all, or (function, window of its own)."""
+    function, own = given if isinstance(given, tuple) and len(given) == 2 else (given, window)
+    if not isinstance(function, GenerativeFunction):
+        definition.refuse(
+            f"{name!r} is one of several functions of an operator, and no @generate function: {function!r}"
+        )
+    return _windowed(definition, name, function, own)
+
+
+def _accepted(definition: Definition, name: str, operator: object, role: type[Operator]) -> Operator:
+    """`operator`, if it is one, plays the role and can be added under that name; raises PipelineDefinitionError."""
+    if not isinstance(operator, role):
+        given = (
+            f"the class {operator.__name__}: write {operator.__name__}(...)" if isinstance(operator, type) else operator
+        )
+        definition.refuse(f"{name!r} must be a {role.__name__}, not {given}")
+    check_operator(definition, name, operator)
+    return operator
+
+
+def _fed(
+    definition: Definition, name: str, operator: Operator, upstreams: Sequence[str], inputs: Mapping[str, str]
+) -> dict[Port, Port]:
+    """Receiver → sender ports; resolved before anything is added, so that a refused call changes nothing."""
+    for port in inputs:
+        if port not in operator.inputs:
+            definition.refuse_port(f"{name}.{port}", "upstream given for port", operator.inputs)
+    free = [port for port in operator.inputs if port not in inputs]
+    if len(upstreams) > len(free):
+        definition.refuse(
+            f"operator {name!r} gets {len(upstreams)} upstreams for {len(free)} input port(s): one input port has one "
+            "sender. Give the operator one input port for each"
+        )
+    named = [*zip(free, upstreams, strict=False), *inputs.items()]
+    return {Port(name, port): definition.output(upstream, f"operator {name!r} reads port") for port, upstream in named}
+
+
+def _check_group(definition: Definition, group: Group) -> None:
+    """Its members are known and in no other group; raises PipelineDefinitionError."""
+    name, members = group.name, group.operators
+    if name in definition.groups:
+        definition.refuse(f"group name {name!r} is used twice")
+    owners = {member: other.name for other in definition.groups.values() for member in other.operators}
+    for member in members:
+        definition.operator_named(member, f"group {name!r} contains")
+        if member in owners:
+            definition.refuse(
+                f"operator {member!r} is in group {owners[member]!r} and again in group {name!r}; it runs in one place"
+            )
+        owners[member] = name
+    if group.jobs_at_once is not None and all(
+        definition.operators[m].mode is not ExecutionMode.DATAFRAME for m in members
+    ):
+        definition.refuse(
+            f"group {name!r} has jobs_at_once, and no operator of mode 'dataframe', whose events could be evaluated side by "
+            "side; leave it out"
+        )

@@ -1,0 +1,342 @@
+"""What must hold for a pipeline. Each check names the culprit, and the next step where it is not obvious.
+
+Checks of one operator run when it is added; checks of the whole run on first use and in ``Pipeline.validate()``.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import PurePosixPath
+
+from airflow_logio.dataflow.functions.function_operators import FrameOperator
+from airflow_logio.dataflow.functions.several_functions import SeveralFunctions, windows_at
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator, WindowedOperator
+from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, may_be_one_table, quoted
+from airflow_logio.dataflow.operators import BatchGenerator, ManualOperator, Operator, SourceOperator, WriterOperator
+from airflow_logio.dataflow.pipeline.conditions import check_replays
+from airflow_logio.dataflow.pipeline.definition import Definition
+from airflow_logio.dataflow.pipeline.graph import Graph
+from airflow_logio.dataflow.pipeline.grouping import groups_in_order, reads_beside_writes, with_all_groups
+from airflow_logio.dataflow.pipeline.lineage import has_path
+from airflow_logio.dataflow.sources import RangeSource, SparkSource
+from airflow_logio.dataflow.writers.action_writers import GUARANTEES, ActionWriter
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.protocol.values import ExecutionMode
+
+ON_ERROR = ("fail", "quarantine")
+
+_OF_THE_LOOP = ("mode", "reads_state", "port_order", "sends_after_writes", "on_error")
+"""Declarations that the group's loop obeys; a hand-written operator has no loop."""
+
+
+def check_operator(definition: Definition, name: str, operator: Operator) -> None:
+    """Checks of an operator by itself; raises PipelineDefinitionError."""
+    if name in definition.operators:
+        definition.refuse(f"operator name {name!r} is used twice; names are unique within a pipeline")
+    _check_ports(definition, name, operator)
+    operator.record_rules()  # refuses what `depends` cannot be
+    _check_mode(definition, name, operator)
+    _check_manual(definition, name, operator)
+    if isinstance(operator, WriterOperator) and not hasattr(operator, "connection"):
+        definition.refuse(f"writer {name!r} has no connection; call super().__init__(connection) in its class")
+    _check_connections(definition, name, operator)
+    _check_placeholders(definition, name, operator)
+    _check_waiting(definition, name, operator)
+    _check_on_error(definition, name, operator)
+
+
+def _check_ports(definition: Definition, name: str, operator: Operator) -> None:
+    ports = [*operator.inputs, *operator.outputs]
+    for port in ports:
+        check_name("port", port)
+        if ports.count(port) > 1:
+            definition.refuse(
+                f"operator {name!r} has two ports named {port!r}; a port is referred to as '{name}.{port}'"
+            )
+    if not operator.inputs and not isinstance(operator, SourceOperator | ManualOperator):
+        definition.refuse(f"operator {name!r} has no input port; only a source may have none")
+
+
+def _check_mode(definition: Definition, name: str, operator: Operator) -> None:
+    if operator.mode is ExecutionMode.DATAFRAME:
+        _check_frames(definition, name, operator)
+    if operator.mode is ExecutionMode.EXECUTORS and not isinstance(operator, BatchGenerator):
+        definition.refuse(f"operator {name!r} runs in mode 'executors', so its class must also be a BatchGenerator")
+
+
+def _check_frames(definition: Definition, name: str, operator: Operator) -> None:
+    if isinstance(operator, FrameWindowOperator):
+        return
+    if not isinstance(operator, FrameOperator | RangeSource | SparkSource | DatasetWriter):
+        definition.refuse(
+            f"operator {name!r} runs in mode 'dataframe', so its class must be a FrameOperator (stateless functions), a "
+            "RangeSource, a SparkSource or a DatasetWriter; a window is for a @generate function"
+        )
+    if operator.on_error != "fail":
+        definition.refuse(
+            f"operator {name!r} runs in mode 'dataframe' with on_error={operator.on_error!r}: its events are evaluated in "
+            "chains, so one cannot be set aside alone. Leave on_error out"
+        )
+    if operator.port_order:
+        definition.refuse(f"operator {name!r} runs in mode 'dataframe', which knows no port_order")
+    if operator.needs_event_ids:
+        definition.refuse(
+            f"operator {name!r} runs in mode 'dataframe': its events have no ids yet when it is evaluated"
+        )
+
+
+def _check_manual(definition: Definition, name: str, operator: Operator) -> None:
+    """Refuse declarations of a hand-written operator that would have no effect."""
+    if not isinstance(operator, ManualOperator):
+        return
+    for declared in _OF_THE_LOOP:
+        if getattr(operator, declared) != getattr(Operator, declared):
+            definition.refuse(
+                f"operator {name!r} is written by hand and declares {declared}={getattr(operator, declared)!r}, which only "
+                "the loop of a group obeys; do it in run(), and leave the declaration out"
+            )
+
+
+def _check_connections(definition: Definition, name: str, operator: Operator) -> None:
+    for connection in dict.fromkeys((*operator.connections(), *operator.writes())):
+        if connection not in definition.connections:
+            definition.refuse(
+                f"operator {name!r} uses connection {connection!r}, which the pipeline does not name (it names "
+                f"{quoted(definition.connections)}).{did_you_mean(connection, definition.connections)}"
+            )
+    for connection, guarantee in operator.writes().items():
+        if guarantee not in GUARANTEES:
+            definition.refuse(
+                f"the write actions of operator {name!r} on connection {connection!r} are neither conditional, "
+                f"checkable nor idempotent (write_guarantee is {guarantee!r}): after a failure nothing tells "
+                "whether to repeat them. Use TableWriter, or a writer that declares one of these"
+            )
+    if operator.writes() and not isinstance(operator, ManualOperator):
+        _check_writer(definition, name, operator)
+
+
+def _check_writer(definition: Definition, name: str, operator: Operator) -> None:
+    """The runtime must know how to execute what the operator writes: one connection, by the class of its guarantee."""
+    if not isinstance(operator, ActionWriter):
+        definition.refuse(
+            f"operator {name!r} declares write actions, but {type(operator).__name__} is no ConditionalWriter, "
+            "CheckableWriter or IdempotentWriter, so there is no way to execute them. Derive it from one of these, "
+            "or let it send the records to a writer in the same group"
+        )
+    if operator.writes() != {operator.connection: operator.write_guarantee}:
+        definition.refuse(f"writer {name!r} overrides writes(); a writer has one connection and one guarantee")
+    base = GUARANTEES[str(operator.write_guarantee)]
+    if not isinstance(operator, base | TableWriter | DatasetWriter):
+        definition.refuse(
+            f"writer {name!r} says that its write actions are {operator.write_guarantee}, but "
+            f"{type(operator).__name__} is no {base.__name__}"
+        )
+    check_count(f"actions_at_once of writer {name!r}", operator.actions_at_once)
+    if operator.replay_seconds is not None and not operator.replay_seconds > 0:
+        definition.refuse(f"replay_seconds of writer {name!r} is {operator.replay_seconds!r}; give seconds, or None")
+
+
+def _check_placeholders(definition: Definition, name: str, operator: Operator) -> None:
+    for placeholder in sorted(operator.placeholders() - set(definition.params)):
+        definition.refuse(
+            f"operator {name!r} refers to parameter {placeholder!r}, which the pipeline does not have (it has "
+            f"{quoted(tuple(definition.params))}).{did_you_mean(placeholder, definition.params)}"
+        )
+
+
+def _check_waiting(definition: Definition, name: str, operator: Operator) -> None:
+    """What an operator waits for must exist."""
+    if operator.sends_after_writes and not operator.writes():
+        definition.refuse(
+            f"operator {name!r} says sends_after_writes=True and has no write actions. It is for the writer whose records "
+            "downstream operators read: say it there"
+        )
+    if not operator.port_order:
+        return
+    for port in operator.port_order:
+        if port not in operator.inputs:
+            definition.refuse(
+                f"the port_order of operator {name!r} names {port!r}, which is no input port of it (it has "
+                f"{quoted(tuple(operator.inputs))}).{did_you_mean(port, operator.inputs)}"
+            )
+    for port in operator.inputs:
+        if port not in operator.port_order:
+            definition.refuse(
+                f"input port {port!r} of operator {name!r} is not in its port_order, so no event of it would ever be used. "
+                f"Add it to the cycle, as often as events of it are used in a row"
+            )
+
+
+def _check_on_error(definition: Definition, name: str, operator: Operator) -> None:
+    if operator.on_error not in ON_ERROR:
+        hint = did_you_mean(operator.on_error, ON_ERROR)
+        definition.refuse(f"operator {name!r}: on_error={operator.on_error!r} is none of {quoted(ON_ERROR)}.{hint}")
+
+
+def check_whole(definition: Definition) -> tuple[Definition, Graph]:
+    """Checks that need all operators and connections. Returns the definition with every operator in a group, and the
+    graph; raises PipelineDefinitionError."""
+    graph = definition.graph()
+    if not definition.operators:
+        definition.refuse("it has no operators; begin with .source(...)")
+    _check_cycle(definition, graph)
+    _check_connected(definition, graph)
+    _check_groups(definition)
+    _check_alone(definition)
+    groups_in_order(definition, graph)
+    for group in definition.groups.values():
+        for sentence in reads_beside_writes(definition, graph, group.operators):
+            definition.refuse(f"group {group.name!r}: {sentence}")
+    definition = with_all_groups(definition, graph)
+    _check_tables(definition)
+    _check_folders(definition)
+    _check_quarantines(definition, graph)
+    _check_orders(definition, graph)
+    check_replays(definition, graph)
+    for scope in definition.scopes:
+        if not has_path(graph, scope):
+            definition.refuse(
+                f"lineage scope {scope} has no path: no events of {str(scope.start)!r} reach {str(scope.target)!r}"
+            )
+    return definition, graph
+
+
+def _check_cycle(definition: Definition, graph: Graph) -> None:
+    cycle = graph.cycle()
+    if cycle is not None:
+        definition.refuse(f"operators form a cycle: {' → '.join(cycle)}. Remove one of these connections")
+
+
+def _check_connected(definition: Definition, graph: Graph) -> None:
+    for name, operator in definition.operators.items():
+        for port in graph.inputs_of(name):
+            if port not in definition.senders:
+                definition.refuse(
+                    f"input port {str(port)!r} is connected to nothing. Name its upstream, or .connect(...)"
+                )
+        if isinstance(operator, WriterOperator):
+            continue  # what it passes on is a courtesy: the write is its effect
+        for port in graph.outputs_of(name):
+            if not graph.receivers(port):
+                definition.refuse(
+                    f"output port {str(port)!r} is connected to nothing, its events would pile up unread. Connect it, "
+                    f"for example .sink('done', Count(), '{port}')"
+                )
+
+
+def _check_groups(definition: Definition) -> None:
+    grouped = {operator for group in definition.groups.values() for operator in group.operators}
+    for name in definition.operators:
+        if name not in grouped and name in definition.groups:
+            definition.refuse(
+                f"operator {name!r} is in no group, so a group may get its name, but group {name!r} exists and "
+                "does not contain it. Add it to a group, or rename that group"
+            )
+
+
+def _check_alone(definition: Definition) -> None:
+    """A hand-written operator drives its group, so the group has no other."""
+    for group in definition.groups.values():
+        manual = [name for name in group.operators if isinstance(definition.operators[name], ManualOperator)]
+        if manual and len(group.operators) > 1:
+            definition.refuse(
+                f"group {group.name!r} contains {manual[0]!r}, which is written by hand and drives its group alone; give it "
+                "a group of its own"
+            )
+
+
+def _check_tables(definition: Definition) -> None:
+    writers = [(name, op) for name, op in definition.operators.items() if isinstance(op, TableWriter)]
+    for (first, a), (second, b) in combinations(writers, 2):
+        same = (a.connection, a.table) == (b.connection, b.table)
+        if same and (a.on_new_run, b.on_new_run) != ("append", "append"):
+            definition.refuse(
+                f"operators {first!r} and {second!r} both write table {a.table!r} of {a.connection!r} with on_new_run "
+                f"{a.on_new_run!r} and {b.on_new_run!r}: a new run would find the rows of one when the other begins. "
+                "Let both say 'append', or let them write different tables"
+            )
+        if a.connection == b.connection and a.on_new_run != b.on_new_run and may_be_one_table(a.table, b.table):
+            definition.refuse(
+                f"operators {first!r} and {second!r} write tables {a.table!r} and {b.table!r} of {a.connection!r} with "
+                f"on_new_run {a.on_new_run!r} and {b.on_new_run!r}. A database may take both names for one table, and then "
+                "a new run would lose rows. Give both tables a schema, or let both writers say the same"
+            )
+
+
+def _check_folders(definition: Definition) -> None:
+    writers = [(name, op) for name, op in definition.operators.items() if isinstance(op, DatasetWriter)]
+    for (first, a), (second, b) in combinations(writers, 2):
+        if a.connection != b.connection:
+            continue
+        if a.folder == b.folder and a.on_new_run != b.on_new_run:
+            definition.refuse(
+                f"operators {first!r} and {second!r} both write folder {a.folder!r} of {a.connection!r} with on_new_run "
+                f"{a.on_new_run!r} and {b.on_new_run!r}. Let both say the same, or let them write different folders"
+            )
+        outer, inner = sorted((a, b), key=lambda one: len(PurePosixPath(one.folder).parts))
+        if outer.on_new_run != "append" and PurePosixPath(outer.folder) in PurePosixPath(inner.folder).parents:
+            definition.refuse(
+                f"operators {first!r} and {second!r} write folders {outer.folder!r} and {inner.folder!r} of "
+                f"{a.connection!r}, one within the other, and the outer one says on_new_run={outer.on_new_run!r}. Let them "
+                "write folders side by side"
+            )
+
+
+def _check_quarantines(definition: Definition, graph: Graph) -> None:
+    """Refuse a quarantine whose late events could change what is made of the others.
+
+    A quarantined Input Set is generated late, when a person has fixed its cause: perhaps after everything else, perhaps
+    after the stream has ended. The result of every receiver must not depend on when its events come.
+    """
+    for name, operator in definition.operators.items():
+        if operator.on_error != "quarantine":
+            continue
+        for other in (name, *_behind(graph, name)):
+            if other != name and isinstance(definition.operators[other], WindowedOperator | SeveralFunctions):
+                definition.refuse(
+                    f"operator {name!r} sets Input Sets aside on errors, but {other!r} behind it collects events in windows, "
+                    "which close at the end of the stream at the latest: a retried Input Set would come too late. Let "
+                    f"{name!r} fail (on_error='fail'), or put it behind the window"
+                )
+            if not definition.operators[other].order_insensitive:
+                where = "which is stateful" if other == name else f"but {other!r} behind it is stateful"
+                definition.refuse(
+                    f"operator {name!r} sets Input Sets aside on errors, {where} and does not say that the order of its "
+                    "events does not matter: a retried Input Set comes late, even after the end of the stream. Declare "
+                    f"{other!r} order_insensitive=True if that is so, or let {name!r} fail (on_error='fail')"
+                )
+
+
+def _behind(graph: Graph, operator: str) -> list[str]:
+    found: list[str] = []
+    todo = [operator]
+    while todo:
+        for follower in graph.after(todo.pop()):
+            if follower not in found:
+                found.append(follower)
+                todo.append(follower)
+    return found
+
+
+def _check_orders(definition: Definition, graph: Graph) -> None:
+    """Refuse a window that later records close, behind a DataFrame in no order.
+
+    A column that functions in between have made may or may not be in the order of `ordered_by`; a record that comes too late
+    is refused when it comes.
+    """
+    for name, source in definition.operators.items():
+        if isinstance(source, SparkSource) and source.ordered_by is None:
+            for other in sorted(graph.downstream(name)):
+                for column in _ordered_on(definition.operators[other]):
+                    definition.refuse(
+                        f"operator {other!r} collects windows by {column!r}, which close when a later record comes, and the "
+                        f"records of source {name!r} come in any order: write SparkSource(..., ordered_by={column!r}), or "
+                        "name the column of the source that it is made of. A window that closes at the end of the stream, "
+                        "or counts events, needs no order"
+                    )
+
+
+def _ordered_on(operator: Operator) -> list[str]:
+    columns = (window.ordered_on() for port in operator.inputs for window in windows_at(operator, port))
+    return [column for column in columns if column is not None]

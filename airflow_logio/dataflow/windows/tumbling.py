@@ -1,0 +1,149 @@
+"""`Tumbling`: windows of time, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_logio.dataflow.names import check_column, check_count
+from airflow_logio.dataflow.operators import InputEvent
+from airflow_logio.dataflow.quantities import window_origin, window_seconds
+from airflow_logio.dataflow.windows.timeline import Grid, Numbers, too_many_windows, window_numbers
+from airflow_logio.dataflow.windows.window import WINDOW_START, Arrival, Window, is_as_in
+from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.record_rules import Part
+
+MOST_WINDOWS = 10_000
+"""Of one event in mode ``dataframe``, unless the author says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tumbling(Window):
+    """Input Sets of the records of one stretch of time each, by the timestamp column `on` (the paper's OP3).
+
+    An Input Set is named by the start of its window, ``"2017-03-05T10:00"`` (with seconds where the length has some),
+    so that names sort like times. Global state: ``{"watermark": the latest window seen}``. A window is complete when a
+    record of a later one has been seen. An event's records may come in any order, but a record of a window before the
+    watermark is late and raises OperatorFailed: its window may be generated already, and dropping it would be silent
+    loss. Raises OperatorFailed also for null timestamps, and for an event with records of more than `windows_per_event`
+    windows (10,000 in mode ``dataframe``, otherwise any number); PipelineDefinitionError for a length that fits no day.
+    """
+
+    partitionable: ClassVar[bool] = True
+    suits_datasets: ClassVar[bool] = True
+
+    length: str
+    on: str
+    windows_per_event: int | None = None
+
+    def __post_init__(self) -> None:
+        window_seconds(self.length)
+        check_column(self.on)
+        if self.windows_per_event is not None:
+            check_count("Tumbling: windows_per_event", self.windows_per_event)
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"watermark": None}
+
+    def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
+        slices = self._slices(event)
+        windows = {number: records.num_rows for number, records in slices}
+        progress = event.progress.get(self.progress_name())
+        names = self.joined(Arrival(event.port, event.event_id, windows, progress), state)
+        return dict(zip(names, (records for _, records in slices), strict=True))
+
+    def joined(self, arrival: Arrival, state: dict[str, Any]) -> Sequence[str]:
+        grid = self.grid()
+        names = {grid.name(number): records for number, records in sorted(arrival.windows.items())}
+        if grid.most is not None and len(names) > grid.most:
+            raise too_many_windows(grid, len(names), min(arrival.windows), max(arrival.windows))
+        self._refuse_late(arrival, names, state["watermark"])
+        seen = (state["watermark"], arrival.progress, *names)
+        state["watermark"] = max((one for one in seen if one is not None), default=None)
+        return list(names)
+
+    def for_datasets(self) -> Tumbling:
+        return replace(self, windows_per_event=self.windows_per_event or MOST_WINDOWS)
+
+    def record_part(self) -> Part | None:
+        """A subclass with parts of its own says itself which they are."""
+        if not is_as_in(Tumbling, self, "assign", "joined", "grid", "number", "part"):
+            return None
+        grid = self.grid()
+        return Part(grid.on, grid.seconds, grid.origin)
+
+    def grid(self) -> Grid:
+        return Grid(self.on, window_seconds(self.length), window_origin(self.length), self.windows_per_event)
+
+    def number(self, inset_id: str) -> int:
+        return self.grid().number(int(self._start(inset_id).timestamp()))
+
+    def progress_name(self) -> str:
+        return f"{self.on}/{window_seconds(self.length)}" + ("/weeks" if window_origin(self.length) else "")
+
+    def ordered_on(self) -> str:
+        return self.on
+
+    def progress(self, event: InputEvent) -> str | None:
+        """The latest window of its records."""
+        if not event.table.num_rows:
+            return None
+        numbers, _ = self._numbers(event)
+        return self.grid().name(int(np.max(numbers)))
+
+    def part(self, event: InputEvent, inset_id: str) -> pa.Table:
+        number = self.number(inset_id)
+        numbers, ordered = self._numbers(event)
+        if not ordered:
+            return event.table.filter(pa.array(numbers == number))
+        begin, end = np.searchsorted(numbers, [number, number + 1]).tolist()
+        return event.table.slice(begin, end - begin)
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        watermark = state["watermark"]
+        return [] if watermark is None else sorted(inset for inset in open_insets if inset < watermark)
+
+    def order(self, inset_id: str) -> str:
+        return inset_id
+
+    def tags(self, inset_ids: Sequence[str]) -> dict[str, pa.Array]:
+        """``window_start``: the start of each window, timestamp[us] in UTC without zone."""
+        starts = [self._start(inset_id).replace(tzinfo=None) for inset_id in inset_ids]
+        return {WINDOW_START: pa.array(starts, pa.timestamp("us"))}
+
+    def describe(self) -> dict[str, Any]:
+        origin = {"origin": window_origin(self.length)} if window_origin(self.length) else {}
+        return {"window": "Tumbling", "seconds": window_seconds(self.length), "on": self.on, **origin}
+
+    def _numbers(self, event: InputEvent) -> Numbers:
+        return window_numbers(event, self.on, window_seconds(self.length), window_origin(self.length))
+
+    def _slices(self, event: InputEvent) -> list[tuple[int, pa.Table]]:
+        """(window number, its records), by window; slices share memory where the windows come in order."""
+        if event.progress and not event.table.num_rows:
+            return []  # it only brings progress, and may have other columns than the records
+        numbers, ordered = self._numbers(event)
+        if not ordered:
+            return [(int(n), event.table.filter(pa.array(numbers == n))) for n in np.unique(numbers)]
+        cuts = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
+        bounds = zip([0, *cuts], [*cuts, len(numbers)], strict=True)
+        return [(int(numbers[begin]), event.table.slice(begin, end - begin)) for begin, end in bounds if end > begin]
+
+    @staticmethod
+    def _start(inset_id: str) -> datetime:
+        return datetime.fromisoformat(inset_id).replace(tzinfo=UTC)
+
+    def _refuse_late(self, arrival: Arrival, records: Mapping[str, int], watermark: str | None) -> None:
+        late = [name for name in records if watermark is not None and name < watermark]
+        if late:
+            raise OperatorFailed(
+                f"event {arrival.event_id} on port {arrival.port!r} brings {sum(records[name] for name in late)} late "
+                f"record(s), the earliest for window {late[0]}: a record of window {watermark} has been seen, so the earlier "
+                f"windows are closed. Order the input by {self.on!r} (ParquetSource(..., ordered_by={self.on!r}) refuses "
+                "unordered files)"
+            )

@@ -1,0 +1,1 @@
+"""Writers: write actions, what they guarantee, and the ready-made ones."""

@@ -1,0 +1,83 @@
+"""`DatasetWriter`: folders of Parquet files that executors write, partitioned if wanted (ADR-83, ADR-91, ADR-124)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
+from airflow_logio.dataflow.operators import External, InputEvent, PortTable
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+from airflow_logio.protocol.values import ExecutionMode
+
+ON_NEW_RUN = ("append", "replace", "error", "overwrite")
+
+
+class DatasetWriter(ActionWriter):
+    """Writes the records of each event into a folder of Parquet files; Spark's executors write, the driver sees no record.
+
+    The connection's URL is a folder that driver and executors share (an absolute path, or ``file:///...``), or
+    ``s3://bucket/path`` without credentials, which they take from their environment, ``~/.aws`` or role. Folder or bucket
+    must be there. `folder` is below it. Files are named ``<run uid>.<operator>.<number>.<n>.parquet``, in folders
+    ``column=value`` for the columns `partition_by`, which the files then do not have. Types of such columns: text, whole
+    numbers, dates, booleans.
+
+    `on_new_run` says what a new run does to files that earlier runs have published: ``append`` keeps them, ``replace``
+    removes them when the run begins, ``error`` refuses a folder that has any, ``overwrite`` removes those of a partition
+    when the run first publishes into it. Afterwards earlier runs may write to the folder (``overwrite``: the partition) no
+    more.
+
+    Exactly once, even when a replaced driver keeps writing: all drivers that execute a write action make the same files
+    under the same names. A file appears as a whole or not at all, the files of one action one after the other; then its
+    receipt, ``_logio/<run uid>.<operator>.<number>.json``, which names them. Who must see neither half an action, nor the
+    files of two runs of which one replaces the other, reads what `published_files` names. Nothing is sent on. Raises
+    PipelineDefinitionError.
+    """
+
+    mode = ExecutionMode.DATAFRAME
+    outputs = ()
+    write_guarantee = "idempotent"
+    actions_at_once = 16
+
+    def __init__(
+        self, connection: str, folder: str = "", *, partition_by: Iterable[str] = (), on_new_run: str = "append"
+    ) -> None:
+        super().__init__(connection)
+        path = PurePosixPath(folder)
+        if path.is_absolute() or ".." in path.parts or "://" in folder:
+            raise PipelineDefinitionError(
+                f"folder {folder!r} is not allowed: give a relative path; the connection says what it is relative to"
+            )
+        self.folder = "" if folder in ("", ".") else str(path)
+        if isinstance(partition_by, str):
+            raise PipelineDefinitionError(
+                f"partition_by is the single string {partition_by!r}: write ({partition_by!r},)"
+            )
+        self.partition_by = check_columns(partition_by)
+        self.on_new_run = on_new_run
+        self._check()
+
+    def opening(self) -> Mapping[str, Any] | None:
+        """The run takes the whole folder over, if it is to."""
+        return {"mode": self.on_new_run} if self.on_new_run in ("replace", "error") else None
+
+    def settings(self) -> dict[str, Any]:
+        """As a run of an earlier version has them, where it appends."""
+        return {name: value for name, value in super().settings().items() if (name, value) != ("on_new_run", "append")}
+
+    def _check(self) -> None:
+        if self.on_new_run not in ON_NEW_RUN:
+            hint = did_you_mean(self.on_new_run, ON_NEW_RUN)
+            raise PipelineDefinitionError(
+                f"writer of folder {self.folder!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"
+            )
+        if self.on_new_run == "overwrite" and not self.partition_by:
+            raise PipelineDefinitionError(
+                f"writer of folder {self.folder!r}: on_new_run='overwrite' replaces partitions, and there is no "
+                "partition_by. Name columns there, or say 'replace' for the whole folder"
+            )
+
+    def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
+        raise OperatorFailed("the records of a DatasetWriter are written by Spark's executors")

@@ -1,0 +1,272 @@
+"""Port: what is asked of a published folder (ADR-124), with adapters for a file system and an object store."""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from airflow_logio.arrow_files import opened
+from airflow_logio.errors import ConfigurationError
+
+Answer = TypeVar("Answer")
+
+
+class FolderFiles(ABC):
+    """Paths are below the folder, with ``/``. `where` names it in messages. Methods raise OSError."""
+
+    where: str
+
+    @abstractmethod
+    def name(self, path: str) -> str:
+        """What readers open a file by."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises FileNotFoundError if there is no such folder."""
+
+    @abstractmethod
+    def is_there(self, path: str) -> bool:
+        """Whether anything has this path."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Names of the files and folders in a folder; none if it is not there."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """Raises FileNotFoundError."""
+
+    def each(self, ask: Callable[[str], Answer], paths: Iterable[str]) -> Iterator[Answer]:
+        """What `ask` returns for each path, in their order; several are asked for at once where each is a round trip."""
+        return map(ask, paths)
+
+    def read_each(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Those that are there, in their order."""
+
+        def found(path: str) -> tuple[str, bytes] | None:
+            with suppress(FileNotFoundError):
+                return path, self.read(path)
+            return None
+
+        return filter(None, self.each(found, paths))
+
+    @abstractmethod
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        """Each folder from `below` on, with the names of the folders and of the files in it; as `os.walk`, from the top.
+
+        Folders that the caller takes out of the list are passed over. Raises FileNotFoundError if the first is not there.
+        """
+
+    @abstractmethod
+    def links(self, folder: str, names: list[str]) -> list[str]:
+        """Those of the folders in a folder that stand for another one."""
+
+
+class LocalFiles(FolderFiles):
+    """Of a file system that this machine has mounted."""
+
+    def __init__(self, folder: str) -> None:
+        self.where = folder
+
+    def name(self, path: str) -> str:
+        return os.path.join(self.where, path)
+
+    def check(self) -> None:
+        os.stat(self.where)
+
+    def is_there(self, path: str) -> bool:
+        return os.path.lexists(self.name(path))
+
+    def names(self, folder: str) -> list[str]:
+        with suppress(FileNotFoundError):
+            return os.listdir(self.name(folder))
+        return []
+
+    def read(self, path: str) -> bytes:
+        with open(self.name(path), "rb") as file:
+            return file.read()
+
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        top = self.name(below) if below else self.where
+
+        def failed(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError) or error.filename == top:
+                raise error  # else another process has removed a folder within it meanwhile
+
+        for found, folders, names in os.walk(top, onerror=failed):
+            folder = os.path.relpath(found, self.where)
+            yield "" if folder == "." else folder, folders, names
+
+    def links(self, folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if os.path.islink(self.name(os.path.join(folder, name)))]
+
+
+SCHEME = "s3://"
+
+
+AT_ONCE = 16
+"""Round trips, of tens of milliseconds each."""
+
+
+_DELAYED_OPEN = "allow_delayed_open"
+
+
+PARAMETERS = (
+    "region",
+    "scheme",
+    "endpoint_override",
+    _DELAYED_OPEN,
+    "tls_ca_file_path",
+    "tls_ca_dir_path",
+    "tls_verify_certificates",
+)
+"""What the URL may say, behind a question mark: nothing that is secret."""
+
+
+_OF_PATHS = "/:@!$&'()*+,;="
+"""What a URL's path may have as it is, beside letters and digits."""
+
+
+class ObjectFiles(FolderFiles):
+    """Its listings must show what was put before they were asked for, as those of S3 do. `system` is Arrow's."""
+
+    def __init__(self, system: Any, root: str) -> None:
+        self.system = system
+        self.root = root
+        self.where = f"{SCHEME}{root}"
+
+    @classmethod
+    def of(cls, named: str, url: str, folder: str = "", *, is_quoted: bool = True) -> ObjectFiles:
+        """Of a folder below a URL. Arguments and errors are those of `open_bucket`."""
+        system, path = open_bucket(named, url, is_quoted=is_quoted)
+        root = "/".join(filter(None, (path.strip("/"), folder)))
+        if {"?", "#"} & set(root):
+            raise ConfigurationError(
+                f"{named}, folder {folder!r}: no reader could ask for a name with ? or #, choose another"
+            )
+        return cls(system, root)
+
+    def name(self, path: str) -> str:
+        return f"{self.where}/{path}"
+
+    def key(self, path: str) -> str:
+        """As Arrow's file system has it."""
+        return f"{self.root}/{path}" if path else self.root
+
+    def check(self) -> None:
+        self._infos("", recursive=False)
+
+    def is_there(self, path: str) -> bool:
+        from pyarrow import fs
+
+        return bool(self.system.get_file_info(self.key(path)).type != fs.FileType.NotFound)
+
+    def names(self, folder: str) -> list[str]:
+        with suppress(FileNotFoundError):
+            return [info.base_name for info in self._infos(folder, recursive=False)]
+        return []
+
+    def read(self, path: str) -> bytes:
+        try:
+            with self.system.open_input_stream(self.key(path)) as stream:
+                return bytes(stream.read())
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or self.is_there(path):
+                raise
+            # It was removed between the two requests of a read, of which the second has no words of its own for that.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name(path)) from error
+
+    def each(self, ask: Callable[[str], Answer], paths: Iterable[str]) -> Iterator[Answer]:
+        pool = ThreadPoolExecutor(AT_ONCE, "logio-objects")
+        try:
+            yield from pool.map(ask, paths)
+        finally:
+            pool.shutdown(cancel_futures=True)  # the caller may have seen enough, or one has failed
+
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        folders, names = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+        for info in self._infos(below, recursive=True):
+            above, _, name = info.path.removeprefix(f"{self.root}/").rpartition("/")
+            (names if info.is_file else folders)[above].append(name)
+        left = [below]
+        while left:
+            folder = left.pop()
+            yield folder, folders[folder], names[folder]
+            left += [f"{folder}/{name}".lstrip("/") for name in folders[folder]]
+
+    def links(self, folder: str, names: list[str]) -> list[str]:
+        return []
+
+    def _infos(self, folder: str, *, recursive: bool) -> list[Any]:
+        """Raises FileNotFoundError where nothing is below the folder, and OSError if there is no bucket."""
+        from pyarrow import fs
+
+        return list(self.system.get_file_info(fs.FileSelector(self.key(folder), recursive=recursive)))
+
+
+def open_bucket(named: str, url: str, *, is_quoted: bool = True) -> tuple[Any, str]:
+    """Arrow's file system of a URL, and the path in it; `named` says what has the URL.
+
+    `is_quoted`: ``%XX`` in its path stands for another character, as in any URL. Raises `ConfigurationError`,
+    `ExternalUnavailable`.
+    """
+    check_url(named, url)
+    base, _, query = url.partition("?")
+    # Arrow takes no space, and no letter but those of ASCII.
+    base = quote(base, safe=f"{_OF_PATHS}%" if is_quoted else _OF_PATHS)
+    if _takes_delayed_open() and _DELAYED_OPEN not in dict(parse_qsl(query, keep_blank_values=True)):
+        # A small object is one request then, not three.
+        query = "&".join(filter(None, (query, f"{_DELAYED_OPEN}=true")))
+    return opened(named, f"{base}?{query}" if query else base)
+
+
+@cache
+def _takes_delayed_open() -> bool:
+    """Arrow 18 does not. The question needs no network: it names a region and credentials."""
+    from pyarrow import fs
+
+    try:
+        fs.FileSystem.from_uri(f"{SCHEME}none:none@none?region=none&{_DELAYED_OPEN}=true")
+    except (ValueError, NotImplementedError, OSError):
+        return False
+    return True
+
+
+def check_url(named: str, url: str) -> None:
+    """Executors get the URL as part of their jobs, so there must be no secret in it. Raises `ConfigurationError`."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if not parts.netloc:
+        raise ConfigurationError(f"{named} is no URL of a bucket: give s3://bucket/path")
+    if "#" in url or "//" in parts.path:
+        raise ConfigurationError(
+            f"{named} has # or an empty name in its URL: give s3://bucket/path, with one / between names"
+        )
+    if {"@", ":"} & set(parts.netloc):
+        raise ConfigurationError(
+            f"{named} has a user, a password or a port in its URL. Spark's executors get the URL, and what is secret would "
+            "be seen in plans and logs. Give s3://bucket/path alone: drivers and executors take credentials from their "
+            "environment (AWS_ACCESS_KEY_ID, ...), from ~/.aws, or from the role of the machine; a port goes into "
+            "endpoint_override"
+        )
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    if any("@" in value for _, value in parameters):
+        raise ConfigurationError(
+            f"{named} has @ in a parameter of its URL, where a password may be. Spark's executors get the URL, and what is "
+            "secret would be seen in plans and logs: give host:port alone, and credentials to the environment"
+        )
+    if {name for name, _ in parameters} - set(PARAMETERS):
+        raise ConfigurationError(
+            f"{named} has other parameters in its URL than {', '.join(PARAMETERS)}. Spark's executors get the URL, and what "
+            "is secret would be seen in plans and logs: leave the others out, and credentials to the environment"
+        )

@@ -1,0 +1,134 @@
+"""`TableWriter`: the ready-made conditional writer. A declaration; the SQL is in `systems/warehouse.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.column_types import ColumnType, column_type
+from airflow_logio.dataflow.names import check_column, check_columns, check_table, did_you_mean, quoted
+from airflow_logio.dataflow.operators import InputEvent
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+
+LINEAGE_TYPE = "bigint"
+ON_NEW_RUN = ("replace", "append", "error")
+
+
+class TableWriter(ActionWriter):
+    """Inserts the records of each event into a table, in one transaction with the marker of the write action.
+
+    Exactly once, even when a replaced driver keeps writing: the marker refuses it. On PostgreSQL and SQLite; a run with
+    tables in another database is refused. `table` is ``table`` or ``schema.table``.
+
+    `columns` (name → one of `COLUMN_TYPES`) lets the runtime create the table when it is missing, with `primary_key`; the
+    records must then have exactly these columns, in types that fit without loss. `on_new_run` says what a new run does to
+    rows of earlier runs: ``replace`` deletes them as a fenced first write action, ``append`` keeps them, ``error`` refuses a
+    table that has any. After ``replace`` and ``error``, earlier runs may write to the table no more.
+
+    With `sends_after_writes` an event is sent on only when its records are in the table, for downstream operators that read
+    it. `lineage_column` names one more column, a ``bigint``: each row then has the event id that it came with, which
+    `logio lineage` takes to say what the row was made from. Raises PipelineDefinitionError.
+    """
+
+    write_guarantee = "conditional"
+    actions_at_once = 4_096
+
+    def __init__(
+        self,
+        connection: str,
+        table: str,
+        columns: Mapping[str, str] | None = None,
+        primary_key: Iterable[str] = (),
+        on_new_run: str = "error",
+        *,
+        sends_after_writes: bool = False,
+        lineage_column: str | None = None,
+    ) -> None:
+        super().__init__(connection)
+        self.sends_after_writes = bool(sends_after_writes)
+        self.table = check_table(table)
+        self.columns = (
+            None
+            if columns is None
+            else {check_column(name): str(self._type(name, kind)) for name, kind in columns.items()}
+        )
+        self.primary_key = check_columns(primary_key)
+        self.on_new_run = on_new_run
+        self.lineage_column = None if lineage_column is None else check_column(lineage_column)
+        self.needs_event_ids = lineage_column is not None
+        self._check()
+        if self.columns is not None and lineage_column is not None:
+            self.columns[lineage_column] = LINEAGE_TYPE
+
+    def sql_connections(self) -> frozenset[str]:
+        return frozenset({self.connection})
+
+    def column_types(self) -> dict[str, ColumnType] | None:
+        """Column → declared type; None if the database is to say."""
+        return None if self.columns is None else {name: self._type(name, kind) for name, kind in self.columns.items()}
+
+    def opening(self) -> Mapping[str, Any]:
+        """The run takes the table over, and treats what is in it as `on_new_run` says."""
+        return {"table": self.table, "mode": self.on_new_run}
+
+    def records(self, event: InputEvent) -> pa.Table:
+        """The records with their columns in declared order, and the lineage column; raises OperatorFailed if they have
+        others."""
+        records = event.table if self.lineage_column is None else self._with_event_id(event)
+        names = records.schema.names
+        if self.columns is None or names == list(self.columns):
+            return records
+        if set(names) != set(self.columns):
+            raise OperatorFailed(f"table {self.table!r} has columns {list(self.columns)}, but the records have {names}")
+        return records.select(list(self.columns))
+
+    def takes_files(self) -> bool:
+        """Whether it may get the records of an event bit by bit: unless its author has changed what is written, or sent."""
+        ours = (TableWriter.records, ActionWriter.process)
+        return (type(self).records, type(self).process) == ours
+
+    def settings(self) -> dict[str, Any]:
+        """As a run of an earlier version has them, where there is no lineage column."""
+        return {name: value for name, value in super().settings().items() if name not in self._unset()}
+
+    def _unset(self) -> tuple[str, ...]:
+        return ("needs_event_ids",) if self.lineage_column else ("needs_event_ids", "lineage_column")
+
+    def _with_event_id(self, event: InputEvent) -> pa.Table:
+        if self.lineage_column in event.table.schema.names:
+            raise OperatorFailed(
+                f"the records for table {self.table!r} have a column {self.lineage_column!r} themselves, which is the "
+                "lineage column of its writer; give lineage_column another name"
+            )
+        ids = pa.repeat(pa.scalar(event.event_id, pa.int64()), event.table.num_rows)
+        return event.table.append_column(self.lineage_column, ids)
+
+    def _check(self) -> None:
+        if self.on_new_run not in ON_NEW_RUN:
+            hint = did_you_mean(self.on_new_run, ON_NEW_RUN)
+            raise PipelineDefinitionError(
+                f"writer of table {self.table!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"
+            )
+        if self.columns is None:
+            return
+        if self.lineage_column in self.columns:
+            raise PipelineDefinitionError(
+                f"writer of table {self.table!r}: lineage_column {self.lineage_column!r} is declared as a column, too; it is "
+                "added to the declared ones"
+            )
+        if not self.columns:
+            raise PipelineDefinitionError(
+                f"writer of table {self.table!r}: columns is empty; leave it out or name some"
+            )
+        for name in self.primary_key:
+            if name not in self.columns:
+                raise PipelineDefinitionError(
+                    f"writer of table {self.table!r}: primary key column {name!r} is not among its columns."
+                    f"{did_you_mean(name, self.columns)}"
+                )
+
+    def _type(self, name: str, kind: object) -> ColumnType:
+        return column_type(f"writer of table {self.table!r}: column {name!r}", kind)
