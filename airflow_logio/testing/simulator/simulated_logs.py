@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 
 from airflow_logio.databases import parse_url, shown, sqlite_engine
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import log_engine, translated
@@ -27,24 +28,23 @@ from airflow_logio.store.sql.kept_runs import KeptRuns
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from airflow_logio.testing.memory_log.tables import Tables
-from airflow_logio.testing.simulator.log_port import Log
-from airflow_logio.testing.simulator.twin_log import TwinLog
+from airflow_logio.testing.simulator.twin_log import twin_log
 
-MakeLog = Callable[[], tuple[Log, Tables]]
+MakeLog = Callable[[], tuple[LogStore, Tables]]
 METADATA = (schema.metadata, schema.beat_metadata)
 IMPATIENT = Patience(total_seconds=0.0)
 
 
-def memory_log() -> tuple[Log, Tables]:
+def memory_log() -> tuple[LogStore, Tables]:
     """An empty log in memory, with a counter as clock."""
     store = MemoryLogStore(clock=count(1.0).__next__)
     return store, store.tables
 
 
-def sqlite_log() -> tuple[Log, Tables]:
+def sqlite_log() -> tuple[LogStore, Tables]:
     """Empty logs on SQLite in memory and in memory."""
     store = MemoryLogStore(clock=count(1.0).__next__)
-    return TwinLog(_emptied(), store), store.tables
+    return twin_log(_emptied(), store), store.tables
 
 
 LOGS: Mapping[str, MakeLog] = {"memory": memory_log, "sqlite": sqlite_log}
@@ -71,10 +71,10 @@ def shown_name(name: str) -> str:
     return shown(parse_url(name)) if name.startswith(POSTGRES) else name.partition("://")[0]
 
 
-def postgres_log(url: str) -> tuple[Log, Tables]:
+def postgres_log(url: str) -> tuple[LogStore, Tables]:
     """Empty logs on PostgreSQL and in memory."""
     store = MemoryLogStore(clock=count(1.0).__next__)
-    return TwinLog(_emptied(url), store), store.tables
+    return twin_log(_emptied(url), store), store.tables
 
 
 class _OnSqlite(SqlLogStore):

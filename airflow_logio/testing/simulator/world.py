@@ -11,6 +11,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.store.records.run_records import RunKey, RunSpec
 from airflow_logio.store.records.upkeep_records import Collected
@@ -19,7 +20,6 @@ from airflow_logio.testing.simulator.data.staging_database import StagingDatabas
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.threads import Source
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
-from airflow_logio.testing.simulator.log_port import Log
 from airflow_logio.testing.simulator.offers import SimulatedOffers
 from airflow_logio.testing.simulator.plan import Batch, Scenario
 from airflow_logio.testing.simulator.replica_world import Scaling, applications
@@ -69,7 +69,7 @@ class World:
 
     driver_class: type[SimulatedDriver] = SimulatedDriver
 
-    def __init__(self, scenario: Scenario, store: Log, watch: LogWatch) -> None:
+    def __init__(self, scenario: Scenario, store: LogStore, watch: LogWatch) -> None:
         self.scenario = scenario
         self.store = store
         self.watch = watch

@@ -22,6 +22,7 @@ from airflow_logio.protocol.replay import Replay
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, FenceRow
 from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.systems.connections import WriterIdentity
@@ -31,7 +32,6 @@ from airflow_logio.testing.simulator.driver.options import Option, method_of, op
 from airflow_logio.testing.simulator.driver.simulated_generation import SimulatedGeneration
 from airflow_logio.testing.simulator.driver.source_readers import Reading
 from airflow_logio.testing.simulator.driver.threads import SimulatedWriters, serialized
-from airflow_logio.testing.simulator.log_port import Session
 from airflow_logio.testing.simulator.offers import replayed_size
 from airflow_logio.testing.simulator.plan import GroupPlan
 from airflow_logio.testing.simulator.sites import Site
@@ -62,7 +62,7 @@ class SimulatedDriver:
         self.number = claim.incarnation
         self.is_alive = True
         self.life = Life(is_replica=bool(plan.replica_of))
-        self.session: Session
+        self.session: GroupSession
         self.is_registered = False
         self.fence: FenceRow
         self.slots: Mapping[int, int] | None = None
