@@ -15,7 +15,7 @@ from typing import Any
 from airflow_logio.cli.display import Progress
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogioError
-from airflow_logio.launch import bundle, driver_folders, spark_binary
+from airflow_logio.launch import bundle, driver_folders, spark_submit
 from airflow_logio.launch.driver_log import tail
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
@@ -56,7 +56,7 @@ class Demonstration:
 
     def run(self) -> bool:
         """Raises `LogioError` for anything that fails."""
-        spark_binary.check_java()
+        spark_submit.check_java()
         self.example.check_installed()
         with self.watch.measured("prepare"):
             self._remove_leftovers()

@@ -19,9 +19,14 @@ from airflow_logio.cli.preparation import reopen
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.launch.processes import this_host
-from airflow_logio.launch.spark_arguments import SparkArguments, SparkTarget
-from airflow_logio.launch.spark_connect import TOKEN_VARIABLE, is_address, split_token
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import (
+    TOKEN_VARIABLE,
+    SparkArguments,
+    SparkSettings,
+    SparkTarget,
+    is_address,
+    split_token,
+)
 from airflow_logio.protocol.states import RunState
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore

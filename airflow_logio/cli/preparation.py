@@ -19,7 +19,7 @@ from airflow_logio.launch import bundle, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, collect, load_kept, newest, take_new
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import check_table_databases, run_spec
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore

@@ -15,10 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from airflow_logio.cli.common import out, pairs, warn
-from airflow_logio.launch import spark_connect
-from airflow_logio.launch.spark_arguments import LOCAL_MASTER
-from airflow_logio.launch.spark_connect import TOKEN_VARIABLE
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch import spark_settings
+from airflow_logio.launch.spark_settings import LOCAL_MASTER, TOKEN_VARIABLE, SparkSettings
 from airflow_logio.store.records.run_records import Run, Supervision
 
 _OF_THE_RUN = "Default: as the run was started"
@@ -110,7 +108,7 @@ class SparkOptions:
     def settings(self) -> SparkSettings:
         conf = {key: value for key, value in self.conf.items() if value is not None}
         settings = SparkSettings(master=self.master or LOCAL_MASTER, conf=conf, connect=bool(self.connect))
-        if spark_connect.is_address(settings.master):
+        if spark_settings.is_address(settings.master):
             settings = replace(settings, token=os.environ.get(TOKEN_VARIABLE))
         return settings if self.driver_memory is None else replace(settings, driver_memory=self.driver_memory)
 

@@ -16,9 +16,8 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow.sdk.log import mask_secret
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.spark_arguments import LOCAL_MASTER, SparkTarget
-from airflow_logio.launch.spark_binary import SPARK_SUBMIT
-from airflow_logio.launch.spark_connect import SCHEME
+from airflow_logio.launch.spark_settings import LOCAL_MASTER, SCHEME, SparkTarget
+from airflow_logio.launch.spark_submit import SPARK_SUBMIT
 
 CONNECT_TYPE = "spark_connect"
 SPARK_BINARIES = (SPARK_SUBMIT, "spark2-submit", "spark3-submit")

@@ -14,7 +14,7 @@ import msgspec
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_folders
 from airflow_logio.launch.shared_server import ServerRecipe
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectTarget
 from airflow_logio.store.records.driver_records import Claim
 

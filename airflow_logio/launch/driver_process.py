@@ -24,7 +24,7 @@ from typing import Any
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch import driver_folders, processes, shared_server, spark_connect, spark_submit
+from airflow_logio.launch import driver_folders, processes, shared_server, spark_settings, spark_submit
 from airflow_logio.launch.bundle import needs_spark
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
@@ -32,7 +32,7 @@ from airflow_logio.launch.driver_folders import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.processes import APPLICATION, boot_id, this_host
 from airflow_logio.launch.shared_server import ServerRecipe
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectTarget
 from airflow_logio.store.records.driver_records import DriverIdentity
 
@@ -155,7 +155,7 @@ def fork_server(settings: SparkSettings, pipeline: Pipeline, groups: Iterable[st
 
 def is_forked(settings: SparkSettings, pipeline: Pipeline, group: str) -> bool:
     """Whether drivers of the group are Python alone, where nothing but its operators decides."""
-    return spark_connect.is_client(settings) or not needs_spark(pipeline, group)
+    return spark_settings.is_client(settings) or not needs_spark(pipeline, group)
 
 
 class ForkServer:
@@ -280,7 +280,7 @@ def _command(
     name: str,
 ) -> list[str]:
     """How a driver is started, whose configuration is written now."""
-    if spark_connect.is_client(settings):
+    if spark_settings.is_client(settings):
         recipe = server_recipe(folder.parents[1], settings, key=config.log_url) if settings.connect else None
         config = replace(config, connect=_target(config, settings, conf, bundle), server=recipe)
         return _python(settings, _written(config, folder))
@@ -307,11 +307,11 @@ def _environment(
     """Of a driver. What spark-submit does for its own is done here for one of Python alone: it imports `py_files`, and a
     session that a function makes for itself has the settings of the launch."""
     found = spark_submit.environment(settings, folder / driver_folders.SCRATCH)
-    is_client = spark_connect.is_client(settings)
+    is_client = spark_settings.is_client(settings)
     if not is_client and not _is_python_alone(config, settings, conf):
         return found
     if settings.py_files:
-        modules = spark_connect.importable(folder / MODULES, settings.py_files)
+        modules = spark_submit.importable(folder / MODULES, settings.py_files)
         found["PYTHONPATH"] = os.pathsep.join([*modules, *filter(None, [found.get("PYTHONPATH")])])
     if not is_client:
         found[SUBMIT_ARGUMENTS] = spark_submit.shell_arguments(settings, conf, name, bundle)
@@ -321,8 +321,8 @@ def _environment(
 def _target(
     config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], bundle: Path | None
 ) -> ConnectTarget:
-    files = (*spark_connect.files_of(settings.py_files), *([str(bundle)] if bundle else []))
-    ours = tuple(sorted({*spark_submit.BATCH_CONF, *spark_submit.FRAMES_CONF} - settings.conf.keys()))
+    files = (*spark_submit.files_of(settings.py_files), *([str(bundle)] if bundle else []))
+    ours = tuple(sorted({*spark_settings.BATCH_CONF, *spark_settings.FRAMES_CONF} - settings.conf.keys()))
     user = f"logio-{config.module.rpartition('.')[2]}-{config.attr}"
     return ConnectTarget(None if settings.connect else settings.master, user, conf, ours, files, settings.token)
 

@@ -24,7 +24,7 @@ from airflow_logio.launch.driver_config import DriverConfig, StandbyRecipe
 from airflow_logio.launch.driver_log import LOG_NAME, add_rest
 from airflow_logio.launch.driver_process import ForkServer
 from airflow_logio.launch.redaction import Redaction
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef

@@ -26,7 +26,7 @@ import msgspec
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_folders, processes
 from airflow_logio.launch.driver_folders import SCRATCH
-from airflow_logio.launch.spark_connect import TOKEN_VARIABLE
+from airflow_logio.launch.spark_settings import TOKEN_VARIABLE
 from airflow_logio.store.records.driver_records import DriverIdentity
 
 log = logging.getLogger(__name__)

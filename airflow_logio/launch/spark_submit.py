@@ -1,29 +1,38 @@
-"""spark-submit as a command: settings, arguments, environment. Nothing secret is among them.
+"""spark-submit as a command: the program, its arguments, its environment, and what is refused. Nothing secret is among them.
 
-Setting names are those of Airflow's SparkSubmitOperator, so that both ways of launching share one vocabulary.
+Drivers that are clients of a Spark Connect server are Python alone; the server that they share is started by spark-submit.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, fields, replace
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch import spark_binary, spark_connect
-from airflow_logio.launch.spark_versions import check_versions
-from airflow_logio.spark.determinism import FRAMES_SAFETY
+from airflow_logio.launch.spark_settings import (
+    APPLICATION_NAME,
+    DRIVER_MEMORY,
+    JVM_OPTIONS,
+    TOKEN_VARIABLE,
+    SparkSettings,
+    check_session_conf,
+    is_address,
+    is_client,
+    split_token,
+)
 
-DRIVER_MEMORY = "spark.driver.memory"
-APPLICATION_NAME = "spark.app.name"
-JVM_OPTIONS = "spark.driver.extraJavaOptions"
-KERBEROS_CREDENTIALS = "spark.kerberos.renewal.credentials"
 TICKET_CACHE = "KRB5CCNAME"
-
 INHERITED = (
     "HADOOP_CONF_DIR",
     "HOME",
@@ -43,114 +52,50 @@ INHERITED = (
 )
 """The environment of a driver: these variables, and those that a launch adds. None are Airflow's, whose settings hold
 secrets."""
-
 _OF_SERVERS = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JDK_", "JAVA_", "PYTHON", "MALLOC_")
 """How names of variables begin that a shared server gets from those of a launch."""
-
 JAVA_OPTIONS = "JDK_JAVA_OPTIONS"
 """Options of every JVM that is started by ``java``; what the command line says decides against them."""
-
-_LITTLE_MEMORY = "-XX:+UseSerialGC -Xms96m -Xmn64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
-LOCAL_JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 {_LITTLE_MEMORY}"
-"""A driver that is one JVM of several on a machine: little memory, little compilation."""
-
-
-BATCH_CONF: Mapping[str, str] = {
-    "spark.log.level": "WARN",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
-    # Batches come as Arrow tables and go back as Arrow tables: no row of them belongs into a literal relation, which is
-    # planned and collected on the driver's heap.
-    "spark.sql.execution.arrow.localRelationThreshold": "0",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
-    # A job is one batch of a few hundred thousand records: re-planning between stages costs more than it finds.
-    "spark.sql.adaptive.enabled": "false",
-}
-"""Defaults of every driver; a group's and a launch's settings override them."""
-
-
-FRAMES_CONF: Mapping[str, str] = {
-    # Plans of DataFrames are large ones: what Spark learns between stages is worth more than planning again costs.
-    "spark.sql.adaptive.enabled": "true",
-    # Jobs of several events run side by side, and beside those of windows and writers (ADR-92).
+SPARK_SUBMIT = "spark-submit"
+JAVA_VERSIONS = (17, 21)
+_NEEDED_JAVA = " or ".join(map(str, JAVA_VERSIONS))
+PYSPARK, CLIENT = "pyspark", "pyspark-client"
+SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+OUT_OF_MEMORY = "-XX:+ExitOnOutOfMemoryError"
+"""All groups are in one heap: its end is seen by all of them as a lost server, and blamed on none of their records."""
+NO_FILE = "spark-internal"
+"""What spark-submit is given for the application's file, where the class is Spark's own."""
+LOCAL_MEMORY = "2g"
+"""Of the server's heap on a local master, by default: several groups, and the executor, are in it."""
+SERVER_CONF: Mapping[str, str] = {
+    "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.scheduler.mode": "FAIR",
-    # An event is a job or two, and a run has any number of them: what Spark keeps of each for its UI is to stay small.
-    "spark.sql.ui.retainedExecutions": "100",
-    "spark.ui.retainedJobs": "200",
-    "spark.ui.retainedStages": "200",
-    "spark.ui.retainedTasks": "10000",
+    # Clients cannot choose a pool: within the one that there is, jobs of all groups get their share.
+    "spark.scheduler.allocation.file": Path(__file__).with_name("fair_pools.xml").as_uri(),
 }
-"""More defaults, of drivers that evaluate chains of DataFrames."""
-
-LOCAL_FRAMES_JAVA_OPTIONS = "-XX:+UseParallelGC"
-"""Such a driver's JVM is where the records are: code that is compiled well pays for itself within an event, and a heap that
-is kept small is collected all the time."""
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSettings:
-    """What concerns Spark in a launch; None leaves spark-submit's default."""
-
-    master: str = "local[1]"
-    deploy_mode: str = "client"
-    conf: Mapping[str, str] = field(default_factory=dict)
-    packages: str | None = None
-    exclude_packages: str | None = None
-    repositories: str | None = None
-    jars: str | None = None
-    files: str | None = None
-    archives: str | None = None
-    py_files: str | None = None
-    driver_class_path: str | None = None
-    driver_memory: str | None = None
-    driver_cores: int | None = None
-    executor_memory: str | None = None
-    executor_cores: int | None = None
-    num_executors: int | None = None
-    total_executor_cores: int | None = None
-    queue: str | None = None
-    properties_file: str | None = None
-    keytab: str | None = None
-    principal: str | None = None
-    proxy_user: str | None = None
-    verbose: bool = False
-    name: str | None = None
-    """By default one that tells group, run and incarnation."""
-    use_krb5ccache: bool = False
-    spark_binary: str | None = None
-    keytab_content: bytes | None = field(default=None, repr=False)
-    """A keytab that is in the connection, and in no file yet."""
-    env_vars: Mapping[str, str] = field(default_factory=dict)
-    token: str | None = field(default=None, repr=False)
-    """What a Spark Connect server knows its clients by."""
-    connect: bool = False
-    """The drivers of a run share one Spark application on a machine, whose clients they are (ADR-116)."""
-
-    def effective_conf(self, group_conf: Mapping[str, str], *, frames: bool = False) -> dict[str, str]:
-        """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath.
-
-        `frames`: the group has operators of mode ``dataframe``. Raises `ConfigurationError` for properties that a session
-        of a Spark Connect server cannot have.
-        """
-        conf = dict(BATCH_CONF)
-        if frames:
-            conf |= FRAMES_CONF
-        if spark_connect.is_client(self):
-            return {**spark_connect.session_conf(self, conf, group_conf), **(FRAMES_SAFETY if frames else {})}
-        if self.master.startswith("local"):
-            conf |= {
-                "spark.ui.enabled": "false",
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.sql.shuffle.partitions": "2",
-                JVM_OPTIONS: LOCAL_FRAMES_JAVA_OPTIONS if frames else LOCAL_JAVA_OPTIONS,
-            }
-        if self.use_krb5ccache:
-            conf[KERBEROS_CREDENTIALS] = "ccache"
-        memory = {DRIVER_MEMORY: self.driver_memory} if self.driver_memory else {}
-        return {**conf, **group_conf, **self.conf, **memory, **(FRAMES_SAFETY if frames else {})}
-
-
+_NEEDED_BY_CLIENTS = {
+    "grpc": "grpcio",
+    "grpc_status": "grpcio-status",
+    "google.rpc": "googleapis-common-protos",
+    "pandas": "pandas",
+}
+"""Module → package that pyspark's client imports."""
+_OF_CLIENTS = frozenset(
+    {
+        "master",
+        "deploy_mode",
+        "conf",
+        "py_files",
+        "env_vars",
+        "token",
+        "name",
+        "verbose",
+        "spark_binary",
+        "principal",
+        "queue",
+    }
+)
+"""Settings that mean something with a server, or come from a connection that means nothing by them."""
 _OPTIONS = (
     ("packages", "--packages"),
     ("exclude_packages", "--exclude-packages"),
@@ -170,6 +115,85 @@ _OPTIONS = (
     ("principal", "--principal"),
     ("proxy_user", "--proxy-user"),
 )
+
+
+def check(settings: SparkSettings) -> None:
+    """Refuse what cannot work before anything is claimed or started. Raises `ConfigurationError`."""
+    if is_client(settings):
+        _check_client(settings)
+        check_versions()
+        if not settings.connect:
+            return
+    if settings.deploy_mode != "client":
+        raise ConfigurationError(
+            f"deploy_mode={settings.deploy_mode!r} is not supported yet: drivers are processes of the machine that launches "
+            f"them, which can tell when one of them has died. Use deploy_mode='client' with the same master "
+            f"({settings.master}): the jobs still run on the executors of the cluster"
+        )
+    if settings.use_krb5ccache and not environment(settings).get(TICKET_CACHE):
+        raise ConfigurationError(
+            f"use_krb5ccache: there is no {TICKET_CACHE} in the environment of this process, so the driver would find no "
+            "ticket. Set it for the workers (and for what else launches drivers), or give keytab and principal"
+        )
+    check_versions()
+    find_spark_submit(settings.spark_binary, environment(settings))
+    check_java()
+
+
+def check_group(settings: SparkSettings, pipeline: Pipeline, group: str) -> None:
+    """Refuse properties of a group that its driver cannot have. Raises `ConfigurationError`."""
+    if not is_client(settings):  # an application of its own has any
+        return
+    try:
+        settings.effective_conf(pipeline.group_of(group).spark)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"group {group!r} of pipeline {pipeline.name!r}: {error}") from None
+
+
+def _check_client(settings: SparkSettings) -> None:
+    """Refuse what a server's client cannot have. Raises `ConfigurationError` that says where it belongs."""
+    if missing := [package for module, package in _NEEDED_BY_CLIENTS.items() if not _is_found(module)]:
+        raise ConfigurationError(
+            f"drivers that are clients of Spark Connect need {', '.join(missing)}, which this Python lacks: "
+            "pip install 'pyspark[connect]' of the version of the pyspark that is installed"
+        )
+    if remote := [one for one in (settings.py_files or "").split(",") if ":" in one]:
+        raise ConfigurationError(
+            f"py_files has {remote[0].strip()}: a driver that is a client of Spark Connect sends its tasks files of its own "
+            "machine only; copy it there"
+        )
+    if not is_address(settings.master):
+        if settings.keytab_content is not None:
+            raise ConfigurationError(
+                "a Spark Connect server takes a keytab from a file only: give keytab, with its path"
+            )
+        return
+    if split_token(settings.master)[1] is not None:
+        raise ConfigurationError(
+            "the address of the Spark Connect server has its token in it, which would be in messages: leave it out, and set "
+            f"{TOKEN_VARIABLE}, or the password of the Airflow connection"
+        )
+    if settings.connect:
+        raise ConfigurationError(
+            f"master {settings.master} is a Spark Connect server already: leave connect (--connect) out, or give the master "
+            "on which a server is to be started"
+        )
+    for one in fields(settings):
+        if one.name in _OF_CLIENTS or one.default is MISSING:
+            continue
+        if getattr(settings, one.name) != one.default:
+            raise ConfigurationError(
+                f"{one.name}={getattr(settings, one.name)!r} cannot be set for the Spark Connect server {settings.master}, "
+                "which has its application already: set it where the server is started"
+            )
+    check_session_conf(settings.conf, settings.master)
+
+
+def _is_found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def command(
@@ -193,15 +217,15 @@ def server_command(settings: SparkSettings) -> list[str]:
     own = replace(settings, connect=False)
     conf = own.effective_conf({}, frames=True)
     if settings.master.startswith("local"):
-        conf.setdefault(DRIVER_MEMORY, spark_connect.LOCAL_MEMORY)
-    conf[JVM_OPTIONS] = f"{conf.get(JVM_OPTIONS, '')} {spark_connect.OUT_OF_MEMORY}".strip()
-    conf = {**spark_connect.SERVER_CONF, **conf}
+        conf.setdefault(DRIVER_MEMORY, LOCAL_MEMORY)
+    conf[JVM_OPTIONS] = f"{conf.get(JVM_OPTIONS, '')} {OUT_OF_MEMORY}".strip()
+    conf = {**SERVER_CONF, **conf}
     options = _options(own, conf, "logio connect", None)
-    return [_binary(settings), *options, "--class", spark_connect.SERVER_CLASS, spark_connect.NO_FILE]
+    return [_binary(settings), *options, "--class", SERVER_CLASS, NO_FILE]
 
 
 def _binary(settings: SparkSettings) -> str:
-    return spark_binary.find_spark_submit(settings.spark_binary, environment(settings))
+    return find_spark_submit(settings.spark_binary, environment(settings))
 
 
 def _options(settings: SparkSettings, conf: Mapping[str, str], name: str, bundle: Path | None) -> list[str]:
@@ -253,34 +277,121 @@ def server_environment(settings: SparkSettings, scratch: Path | None = None) -> 
     return {name: value for name, value in found.items() if name in INHERITED or name.startswith(_OF_SERVERS)}
 
 
-def check_group(settings: SparkSettings, pipeline: Pipeline, group: str) -> None:
-    """Refuse properties of a group that its driver cannot have. Raises `ConfigurationError`."""
-    if not spark_connect.is_client(settings):  # an application of its own has any
-        return
+def files_of(py_files: str | None) -> tuple[str, ...]:
+    """The paths in `py_files`, absolute."""
+    return tuple(str(Path(one.strip()).absolute()) for one in (py_files or "").split(",") if one.strip())
+
+
+def importable(folder: Path, py_files: str) -> list[str]:
+    """What belongs on the path of Python, so that it can import `py_files`: a file .py is copied into `folder` for that.
+
+    Raises OSError.
+    """
+    files = files_of(py_files)
+    modules = [file for file in files if file.endswith(".py")]
+    if modules:
+        folder.mkdir()
+    for module in modules:
+        shutil.copy(module, folder)
+    return [*([str(folder)] if modules else []), *(file for file in files if file not in modules)]
+
+
+def find_spark_submit(binary: str | None, environment: Mapping[str, str]) -> str:
+    """The path of a command that is named, looked up on PATH as Airflow's Spark provider does; else that of ``SPARK_HOME``,
+    of the installed pyspark, or of PATH.
+
+    ``spark-submit`` may be missing on PATH: a worker that is started by its path has a virtual environment that is not
+    there. `environment` is the driver's. Raises `ConfigurationError`.
+    """
+    path = environment.get("PATH", os.defpath)
+    if binary is not None:
+        found = shutil.which(binary, path=path)
+        if found is not None:
+            return os.path.abspath(found)  # the driver starts in another folder
+        if binary != SPARK_SUBMIT:
+            raise ConfigurationError(
+                f"spark_binary={binary!r} is not an executable on this machine; it is looked up on PATH ({path})"
+            )
+    if home := environment.get("SPARK_HOME"):
+        return _of_home(Path(home))
+    spec = importlib.util.find_spec("pyspark")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        candidate = Path(folder) / "bin" / SPARK_SUBMIT
+        if candidate.is_file():  # pyspark-client has none
+            return str(candidate)
+    found = shutil.which(SPARK_SUBMIT, path=path)
+    if found is None:
+        raise ConfigurationError(
+            "spark-submit was not found: install pyspark (`pip install 'airflow-logio[spark]'` beside Airflow, or else `pip "
+            "install pyspark`), or set SPARK_HOME to the Spark of this machine"
+        )
+    return os.path.abspath(found)
+
+
+def _of_home(home: Path) -> str:
+    """Any other spark-submit would use that Spark, too."""
+    candidate = home / "bin" / SPARK_SUBMIT
+    if not candidate.is_file():
+        raise ConfigurationError(f"SPARK_HOME is {home}, but there is no {candidate}; correct it, or unset it")
+    return os.path.abspath(candidate)
+
+
+def find_java() -> Path | None:
+    """``java`` by JAVA_HOME or PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home:  # spark-submit looks only at JAVA_HOME
+        java = Path(home) / "bin" / "java"
+        if not java.is_file():
+            raise ConfigurationError(f"JAVA_HOME is {home}, but there is no {java}; correct it, or unset it")
+        return java
+    found = shutil.which("java")
+    return Path(found) if found else None
+
+
+def check_java() -> None:
+    """Java 17 or 21, by JAVA_HOME or PATH. Raises `ConfigurationError`.
+
+    One that was accepted is asked again when its file has changed: each recovery of a driver checks it.
+    """
+    java = find_java()
+    if java is None:
+        raise ConfigurationError(
+            f"Java {_NEEDED_JAVA} is needed for Spark and was not found: install it, or set JAVA_HOME"
+        )
     try:
-        settings.effective_conf(pipeline.group_of(group).spark)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"group {group!r} of pipeline {pipeline.name!r}: {error}") from None
+        real = java.resolve(strict=True)
+        file = real.stat()
+        _accept(java, real, (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns))
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigurationError(f"{java} does not run: {error}") from error
 
 
-def check(settings: SparkSettings) -> None:
-    """Refuse what cannot work before anything is claimed or started. Raises `ConfigurationError`."""
-    if spark_connect.is_client(settings):
-        spark_connect.check(settings)
-        check_versions()
-        if not settings.connect:
-            return
-    if settings.deploy_mode != "client":
+@lru_cache(maxsize=8)
+def _accept(java: Path, _real: Path, _file: tuple[int, ...]) -> None:
+    """Raises `ConfigurationError`. What is raised is not remembered, so that a mended Java is noticed wherever it is."""
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    version = re.search(r'version "(\d+)', printed)
+    if version is None or int(version.group(1)) not in JAVA_VERSIONS:
         raise ConfigurationError(
-            f"deploy_mode={settings.deploy_mode!r} is not supported yet: drivers are processes of the machine that launches "
-            f"them, which can tell when one of them has died. Use deploy_mode='client' with the same master "
-            f"({settings.master}): the jobs still run on the executors of the cluster"
+            f"Spark needs Java {_NEEDED_JAVA}; {java} is {printed.splitlines()[0] if printed else 'unknown'}"
         )
-    if settings.use_krb5ccache and not environment(settings).get(TICKET_CACHE):
-        raise ConfigurationError(
-            f"use_krb5ccache: there is no {TICKET_CACHE} in the environment of this process, so the driver would find no "
-            "ticket. Set it for the workers (and for what else launches drivers), or give keytab and principal"
-        )
-    check_versions()
-    spark_binary.find_spark_submit(settings.spark_binary, environment(settings))
-    spark_binary.check_java()
+
+
+def check_versions() -> None:
+    """Refuse pyspark and pyspark-client of two versions, where this process finds both. Raises `ConfigurationError`."""
+    spark, client = _installed(PYSPARK), _installed(CLIENT)
+    if spark is None or client is None or spark == client:
+        return
+    # Each client was released with a pyspark of its version, and not the other way round.
+    raise ConfigurationError(
+        f"{PYSPARK} {spark} and {CLIENT} {client} (which Airflow's Spark provider needs) are installed here. They share "
+        "their files, so that some are of the wrong version, and Spark's Python fails. Install one version of both: "
+        f"pip install {PYSPARK}=={client} {CLIENT}=={client}   (or another version that both have, as your cluster needs it)"
+    )
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -13,7 +13,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
-from airflow_logio.launch.spark_arguments import SparkArguments
+from airflow_logio.launch.spark_settings import SparkArguments
 from airflow_logio.operators._task.arguments import refuse, with_spark_attributes
 from airflow_logio.operators._task.group_task import asked_by_person
 from airflow_logio.operators._task.openlineage_answers import group_lineage

@@ -28,7 +28,7 @@ from airflow_logio.launch.driver_folders import READY
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher
 from airflow_logio.launch.processes import wait_for_end
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore

@@ -13,7 +13,7 @@ import pytest
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import Launched
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.store.records.run_records import BacklogBound

@@ -13,7 +13,7 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import Launched, LocalProcessLauncher
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.records.driver_records import Claim
 from tests.support.grocery import assert_exact

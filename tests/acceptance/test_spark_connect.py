@@ -19,7 +19,7 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import processes, shared_server
 from airflow_logio.launch.driver_folders import processes_under
 from airflow_logio.launch.shared_server import Server
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from tests.acceptance.test_logio_run import SALES as SALES_FILE
 from tests.acceptance.test_logio_run import folder, is_exact, started

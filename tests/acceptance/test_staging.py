@@ -16,7 +16,7 @@ from airflow_logio.launch import bundle
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import Launched
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.table_staging import STAGED_BYTES
 from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.systems.payloads import Payloads, sweep_run

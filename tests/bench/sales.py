@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airflow_logio.launch import bundle
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store import open_store

@@ -24,7 +24,7 @@ import psutil
 
 from airflow_logio.launch import bundle, spark_submit
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.status.run_summary import Outcome
 from airflow_logio.store import open_store

@@ -11,7 +11,7 @@ from pyarrow import fs
 from airflow_logio import published_files
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import bundle
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from tests.support import lake
 from tests.support.object_store import ObjectStore

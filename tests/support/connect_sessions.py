@@ -22,7 +22,7 @@ from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import LogioError
 from airflow_logio.launch import driver_process, spark_submit
 from airflow_logio.launch.shared_server import ServerClient
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectEngine, ConnectTarget, SessionName
 from airflow_logio.spark.determinism import FRAMES_SAFETY, check_repeatable, check_safety
 from airflow_logio.spark.engine import task_slots

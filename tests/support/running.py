@@ -18,7 +18,7 @@ from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
 from airflow_logio.launch.processes import APPLICATION
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState

@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from airflow_logio.launch.spark_binary import find_spark_submit
-from airflow_logio.launch.spark_submit import SparkSettings, environment
+from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.launch.spark_submit import environment, find_spark_submit
 from demo.standalone import free_port
 from tests.support.waiting import eventually
 

@@ -21,8 +21,7 @@ from airflow.providers.common.compat.sdk import conf as airflow_conf
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.spark import spark_target
-from airflow_logio.launch.spark_arguments import SparkArguments
-from airflow_logio.launch.spark_connect import is_address
+from airflow_logio.launch.spark_settings import SparkArguments, is_address
 from airflow_logio.store.records.driver_records import LaunchRecipe
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from airflow_logio.launch import bundle
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import load_kept
 from airflow_logio.launch.launcher import LaunchContext, Launcher
-from airflow_logio.launch.spark_arguments import SparkArguments
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.store.port import LogStore

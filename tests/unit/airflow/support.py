@@ -21,7 +21,7 @@ from airflow_logio.launch import processes
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import Launched, Launcher
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef

@@ -15,8 +15,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.spark import spark_target
-from airflow_logio.launch.spark_arguments import SparkArguments, SparkTarget
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, SparkTarget
 from airflow_logio.operators._task.launches import check_place
 from tests.support.airflow_connections import connection
 

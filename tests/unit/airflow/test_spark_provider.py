@@ -22,8 +22,8 @@ from airflow.providers_manager import ProvidersManager
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.spark import spark_target
 from airflow_logio.launch.driver_process import with_keytab
-from airflow_logio.launch.spark_arguments import SparkArguments
-from airflow_logio.launch.spark_submit import SparkSettings, command
+from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings
+from airflow_logio.launch.spark_submit import command
 from airflow_logio.operators._task.arguments import recipe_of
 from airflow_logio.operators.spark import LogioSparkOperator
 from tests.support.airflow_connections import connection

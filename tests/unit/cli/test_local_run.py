@@ -18,7 +18,7 @@ from airflow_logio.launch import bundle, processes, spark_submit
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary

@@ -12,7 +12,7 @@ import pytest
 from airflow_logio.cli import control
 from airflow_logio.commands import with_log
 from airflow_logio.launch.launcher import LaunchContext
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.status import condition
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run

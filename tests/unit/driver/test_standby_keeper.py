@@ -13,7 +13,7 @@ import pytest
 from airflow_logio.driver import standby_keeper
 from airflow_logio.driver.standby_keeper import StandbyKeeper
 from airflow_logio.launch import driver_process
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import start_driver
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.spark_binary import check_java
+from airflow_logio.launch.spark_submit import check_java
 
 Installed = Callable[[str], Path]
 """What `java -version` prints → the file that notes each time that it is asked."""

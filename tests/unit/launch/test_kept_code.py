@@ -20,7 +20,7 @@ from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.driver_folders import FORGOTTEN_SECONDS, KEPT_INCARNATIONS, KEYTAB_NAME, processes_under
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.testing.memory_log.store import MemoryLogStore

@@ -17,9 +17,9 @@ import typer
 
 from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch import driver_process, spark_connect, spark_submit
+from airflow_logio.launch import driver_process, spark_settings, spark_submit
 from airflow_logio.launch.driver_config import DriverConfig, take
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.determinism import FRAMES_SAFETY
 from airflow_logio.store.records.driver_records import Claim
 
@@ -72,11 +72,11 @@ def test_a_token_in_an_address_is_refused_and_not_said() -> None:
     ],
 )
 def test_a_token_is_taken_out_of_an_address(given: str, address: str, token: str | None) -> None:
-    assert spark_connect.split_token(given) == (address, token)
+    assert spark_settings.split_token(given) == (address, token)
 
 
 def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_connect, "_is_found", lambda module: module != "grpc")
+    monkeypatch.setattr(spark_submit, "_is_found", lambda module: module != "grpc")
     with pytest.raises(
         ConfigurationError, match=r"need grpcio, which this Python lacks: pip install 'pyspark\[connect\]'"
     ):
@@ -108,7 +108,7 @@ def test_a_group_with_properties_of_an_application_is_refused(settings: SparkSet
 def test_a_shared_server_has_the_properties_of_the_launch() -> None:
     settings = replace(SHARED, master="local[2]", conf={"spark.executor.memory": "3g"}, jars="a.jar", token="secret")
     command = spark_submit.server_command(settings)
-    assert command[-3:] == ["--class", spark_connect.SERVER_CLASS, "spark-internal"]
+    assert command[-3:] == ["--class", spark_submit.SERVER_CLASS, "spark-internal"]
     assert {"spark.executor.memory=3g", "spark.connect.grpc.binding.address=127.0.0.1"} <= set(command)
     assert command[command.index("--jars") + 1] == "a.jar"
     assert command[command.index("--driver-memory") + 1] == "2g"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.spark_arguments import SparkArguments, SparkTarget
-from airflow_logio.launch.spark_binary import find_spark_submit
-from airflow_logio.launch.spark_submit import SparkSettings, check, command
+from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, SparkTarget
+from airflow_logio.launch.spark_submit import check, command, find_spark_submit
 
 
 def executable(path: Path) -> Path:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.spark_submit import SparkSettings, check
-from airflow_logio.launch.spark_versions import check_versions
+from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.launch.spark_submit import check, check_versions
 from tests.support.distributions import install
 
 ROOT = Path(__file__).parents[3]

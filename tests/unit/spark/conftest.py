@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_logio.driver.spark_session import SparkSessions
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
 
 

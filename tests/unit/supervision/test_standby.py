@@ -21,7 +21,7 @@ from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.driver_folders import KEYTAB_NAME, LocalDriver
 from airflow_logio.launch.launcher import Launched, Launcher
 from airflow_logio.launch.processes import APPLICATION
-from airflow_logio.launch.spark_submit import SparkSettings
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
