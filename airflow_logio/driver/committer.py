@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.driver.dataset_rows import DatasetRows
-from airflow_logio.driver.made_again import contents
+from airflow_logio.driver.logics.repeatable import contents
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit_queue import CommitQueue, CommitStep, HandOver

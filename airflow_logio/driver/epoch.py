@@ -10,30 +10,39 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.operators import SourceOperator
+from airflow_logio.dataflow.operators import Operator, SourceOperator
 from airflow_logio.dataflow.replication import Routes
+from airflow_logio.dataflow.sources import RangeSource
 from airflow_logio.driver.back_pressure import BackPressure
-from airflow_logio.driver.channel import Channel
+from airflow_logio.driver.channel import Channel, lanes_of
 from airflow_logio.driver.committer import Committer, not_kept
-from airflow_logio.driver.epoch_settings import EpochSettings, Failure
+from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.first_failure import may_be_tried_again
-from airflow_logio.driver.garbage import Collection
+from airflow_logio.driver.garbage import Collection, sweeps_of
 from airflow_logio.driver.generation import Generation
-from airflow_logio.driver.intake import Intake
-from airflow_logio.driver.lanes import lanes_of
-from airflow_logio.driver.load import Doing
-from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
-from airflow_logio.driver.made_again import replay_of
-from airflow_logio.driver.mailbox import Mailbox
-from airflow_logio.driver.sources.source_reader import PLAN, SourceReader, SourceReaders, without_plan
+from airflow_logio.driver.heartbeat import Doing, LoadMeter
+from airflow_logio.driver.logics.operator_specs import captured_inputs, replay_of, specs_of
+from airflow_logio.driver.mailbox import Failure, Mailbox
+from airflow_logio.driver.source_reader import (
+    PLAN,
+    Discarded,
+    Exhausted,
+    Forgotten,
+    HandedOver,
+    ReadBatch,
+    ReadFrame,
+    SourceReader,
+    SourceReaders,
+    Stored,
+    without_plan,
+)
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation, has_chains
-from airflow_logio.driver.spark_jobs.function_jobs import FunctionJobs
-from airflow_logio.driver.spark_jobs.job_cancel import JobCancel
-from airflow_logio.driver.sweeps import sweeps_of
-from airflow_logio.driver.write_executors import Executors
-from airflow_logio.driver.writer_threads import writer_threads
+from airflow_logio.driver.spark_jobs.job_groups import FunctionJobs, JobCancel
+from airflow_logio.driver.spark_jobs.jobs import Generated
+from airflow_logio.driver.writer_threads import Executors, writer_threads
 from airflow_logio.errors import (
     ConfigurationError,
     EpochVoid,
@@ -45,16 +54,18 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.commit_queue import HandOver
 from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
+from airflow_logio.protocol.values import Event, Port
+from airflow_logio.protocol.write_queue import Applied, Compared
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.bodies import Bodies
 from airflow_logio.systems.payloads.roots import HOW_TO_CONFIGURE
 
 log = logging.getLogger(__name__)
-
 MAX_EVENTS_PER_STEP = 64
 SOURCE_PATIENCE_SECONDS = 5.0
 """How long a driver that ends for good waits for a read that does not answer."""
@@ -64,45 +75,6 @@ WORK_PATIENCE_SECONDS = 300.0
 """How long jobs, writes and evaluations under way are waited for when an epoch ends. They may rightly take minutes, and are
 lost if the process ends."""
 VOID = "this epoch of the group became void"
-
-
-def operators_of(settings: EpochSettings, slots: Mapping[int, int] | None) -> list[str]:
-    """What this application runs: the operators of its group, or those of the slots that it owns; in topological order."""
-    mine = settings.pipeline.group_of(settings.group).operators
-    return [name for name in settings.pipeline.operators if name in mine and (slots is None or slot_of(name) in slots)]
-
-
-@contextmanager
-def moves_explain(session: GroupSession, slots: Mapping[int, int] | None) -> Iterator[None]:
-    """An inconsistency that a replica sees may be the work of another one, to which a slot has moved.
-
-    The rows of that slot are missing then, or changed: this epoch is void, and the replica not broken. Raises `EpochVoid`.
-    """
-    try:
-        yield
-    except EpochVoid:
-        raise
-    except Exception:
-        if slots is not None:
-            session.check()
-        raise
-
-
-def _still_alive(threads: Sequence[threading.Thread], seconds: float) -> Sequence[threading.Thread]:
-    """Those that have not ended after so long. Some may never have started."""
-    until = time.monotonic() + seconds
-    for thread in threads:
-        if thread.is_alive():
-            thread.join(max(0.0, until - time.monotonic()))
-    return [thread for thread in threads if thread.is_alive()]
-
-
-def _no_answer(what: str, point: FailurePoint | None, seconds: float, why: str) -> OperatorFailed:
-    return OperatorFailed(
-        f"{what} does not answer, and has been waited for {seconds:g} s after {why}, so the driver ends. Let a source wait "
-        "for records no longer than seconds at a time, and give calls that may hang a limit (Pipeline.limit)",
-        point,
-    )
 
 
 class GroupEpoch:
@@ -423,3 +395,106 @@ class GroupEpoch:
         awaken = {name for receiver in sent for name in self._pipeline.applications_of(receiver.operator)}
         if awaken:
             self._session.announce(sorted(awaken))
+
+
+class Intake:
+    """Used by the main thread of an epoch."""
+
+    def __init__(
+        self, loop: GroupLoop, members: Mapping[str, Operator], generation: Generation, load: LoadMeter
+    ) -> None:
+        self._loop = loop
+        self._members = members
+        self._generation = generation
+        self._load = load
+
+    def take(self, item: Any) -> None:
+        """One item of the mailbox. Raises the error of a thread that has failed."""
+        loop, now = self._loop, time.monotonic()
+        match item:
+            case (Port() as receiver, Event() as event):
+                self._load.took(1, event.records)
+                loop.deliver(receiver, event, now)
+            case ReadBatch() | ReadFrame() | Stored() | HandedOver() | Exhausted():
+                self._observe_source(item, now)
+            case Discarded(operator, action_id):
+                loop.discarded(operator, action_id, now)
+            case Forgotten(operator, action_id):
+                loop.forgotten(operator, action_id, now)
+            case Generated():
+                self._observe_job(item, now)
+            case Compared():
+                loop.compared(item, now)
+            case Applied():
+                loop.applied(item, now)
+            case Failure(error):
+                raise error
+
+    def _observe_source(self, item: ReadBatch | ReadFrame | Stored | HandedOver | Exhausted, now: float) -> None:
+        loop = self._loop
+        match item:
+            case ReadBatch(operator, table, offset, about):
+                outputs = self._members[operator].outputs if table.num_rows else ()
+                emits = [Emit(port, table, table.num_rows, about=about) for port in outputs]
+                loop.emit(operator, emits, offset, now)
+            case ReadFrame(operator, payload, records, offset, about):
+                source = self._members[operator]
+                schema = payload.schema if isinstance(source, RangeSource) else None  # others have one read action
+                loop.emit(operator, [Emit(source.outputs[0], payload, records, about=about)], offset, now, schema)
+            case Stored(operator, ref, records, end):
+                if loop.reads_on(operator):
+                    loop.store_effect(operator, ref, records, now)
+                    if end is not None:
+                        loop.end_read(operator, end.next_action, now)
+            case HandedOver(operator):
+                loop.used_whole(operator, now)
+            case Exhausted(operator, next_action):
+                loop.end_read(operator, next_action, now)
+
+    def _observe_job(self, job: Generated, now: float) -> None:
+        """The end of a job is a step of its own: Output Sets logged, Input Sets done, state serialized."""
+        self._generation.note_columns(job)
+        self._loop.generated(job.operator, job.results, job.reads, now)
+        for inset_id, error in job.aside:
+            self._loop.set_aside(job.operator, inset_id, error, now)
+        if job.is_last:
+            self._generation.finished(job.operator)
+
+
+def operators_of(settings: EpochSettings, slots: Mapping[int, int] | None) -> list[str]:
+    """What this application runs: the operators of its group, or those of the slots that it owns; in topological order."""
+    mine = settings.pipeline.group_of(settings.group).operators
+    return [name for name in settings.pipeline.operators if name in mine and (slots is None or slot_of(name) in slots)]
+
+
+@contextmanager
+def moves_explain(session: GroupSession, slots: Mapping[int, int] | None) -> Iterator[None]:
+    """An inconsistency that a replica sees may be the work of another one, to which a slot has moved.
+
+    The rows of that slot are missing then, or changed: this epoch is void, and the replica not broken. Raises `EpochVoid`.
+    """
+    try:
+        yield
+    except EpochVoid:
+        raise
+    except Exception:
+        if slots is not None:
+            session.check()
+        raise
+
+
+def _still_alive(threads: Sequence[threading.Thread], seconds: float) -> Sequence[threading.Thread]:
+    """Those that have not ended after so long. Some may never have started."""
+    until = time.monotonic() + seconds
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(max(0.0, until - time.monotonic()))
+    return [thread for thread in threads if thread.is_alive()]
+
+
+def _no_answer(what: str, point: FailurePoint | None, seconds: float, why: str) -> OperatorFailed:
+    return OperatorFailed(
+        f"{what} does not answer, and has been waited for {seconds:g} s after {why}, so the driver ends. Let a source wait "
+        "for records no longer than seconds at a time, and give calls that may hang a limit (Pipeline.limit)",
+        point,
+    )

@@ -7,21 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.driver.direct.direct_channel import DirectChannel
-from airflow_logio.driver.load import LoadMeter
+from airflow_logio.driver.direct import DirectChannel
+from airflow_logio.driver.heartbeat import LoadMeter
 from airflow_logio.driver.mailbox import Bound
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.payloads import Payloads
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A thread of the group has ended with an error."""
-
-    error: BaseException
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import BatchGenerator, Operator
-from airflow_logio.driver.epoch_settings import EpochSettings, Failure
+from airflow_logio.driver.epoch_settings import EpochSettings
+from airflow_logio.driver.mailbox import Failure
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation
 from airflow_logio.driver.spark_jobs.frame_jobs import FrameJobs
 from airflow_logio.driver.spark_jobs.jobs import Generated, JobRunner, TableJobs

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from airflow_logio.driver.channel import POLL_SECONDS
 from airflow_logio.driver.epoch_settings import EpochSettings
-from airflow_logio.driver.load import Doing
+from airflow_logio.driver.heartbeat import Doing
 from airflow_logio.errors import LogUnavailable, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.store.port.session_port import GroupSession

@@ -17,16 +17,14 @@ from typing import NoReturn
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.driver.call_guard import CallGuard
-from airflow_logio.driver.direct.direct_channel import DirectChannel
+from airflow_logio.driver.direct import DirectChannel
+from airflow_logio.driver.driver_output import LogRotation, OutputSender
 from airflow_logio.driver.epoch import GroupEpoch, moves_explain, operators_of
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.first_failure import FirstFailure
-from airflow_logio.driver.heartbeat import Heartbeat
+from airflow_logio.driver.heartbeat import Heartbeat, LoadMeter
 from airflow_logio.driver.idle_epoch import IdleEpoch
-from airflow_logio.driver.load import LoadMeter
-from airflow_logio.driver.log_rotation import LogRotation
 from airflow_logio.driver.manual_epoch import ManualEpoch, manual_operator
-from airflow_logio.driver.output_sender import OutputSender
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.driver.standby_keeper import StandbyKeeper
 from airflow_logio.errors import (

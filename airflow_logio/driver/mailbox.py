@@ -25,6 +25,13 @@ class Closed(Exception):
     """The loop has ended; threads that bring input should end, too."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A thread of the group has ended with an error."""
+
+    error: BaseException
+
+
 class Mailbox:
     def __init__(self, bound: Bound) -> None:
         self._bound = bound

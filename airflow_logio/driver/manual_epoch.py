@@ -21,12 +21,11 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import ManualOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import Marker
-from airflow_logio.driver.backlog import Backlog
+from airflow_logio.driver.back_pressure import Backlog
 from airflow_logio.driver.committer import serialize
 from airflow_logio.driver.epoch_settings import EpochSettings
-from airflow_logio.driver.garbage import Collection
+from airflow_logio.driver.garbage import Collection, sweeps_of
 from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
-from airflow_logio.driver.sweeps import sweeps_of
 from airflow_logio.errors import FailurePoint, LogioError, LogUnavailable, OperatorFailed
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import decode_state

@@ -83,3 +83,17 @@ def _address(target: ConnectTarget, recipe: ServerRecipe | None) -> Address:
     url = target.url
     assert url is not None
     return lambda _: (url, target.token)
+
+
+def use_once() -> None:
+    """Use what libraries put off until it is used for the first time: half a second, and more on a busy machine.
+
+    A process that has time does it before it is needed. Arrow's first aggregation imports its engine, and that imports
+    pandas, where it is installed. Never raises: what needs something that cannot be imported will say so.
+    """
+    import pyarrow as pa
+
+    try:
+        pa.table({"key": ["a"], "value": [1]}).group_by("key").aggregate([("value", "sum")])
+    except Exception as error:
+        log.warning("Arrow cannot aggregate here: %s: %s", type(error).__name__, error)

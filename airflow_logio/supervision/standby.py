@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.driver import first_use
-from airflow_logio.driver.log_rotation import LogRotation
+from airflow_logio.driver import process
+from airflow_logio.driver.driver_output import LogRotation
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.launch import bundle, driver_folders, processes
@@ -94,7 +94,7 @@ def stand_by(config: DriverConfig, sessions: SparkSessions) -> DriverConfig | No
     ref = PipelineRef(config.module, config.attr, Path(config.bundle_root))
     pipeline = bundle.load(ref)
     importlib.import_module("airflow_logio.driver.incarnation")  # needed when seconds count
-    first_use.use_once()
+    process.use_once()
     store = Patience().call("opening the log", lambda: open_store(config.log_url))
     try:
         run = store.patience.call("reading the run", lambda: store.find_run(config.claim.run_uid))

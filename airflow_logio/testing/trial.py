@@ -19,7 +19,7 @@ from airflow_logio.dataflow.sources import ConnectedSource
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
-from airflow_logio.driver.sources.source_reader import PLAN, without_plan
+from airflow_logio.driver.source_reader import PLAN, without_plan
 from airflow_logio.errors import LogioError, OperatorFailed
 from airflow_logio.protocol.effects import CountEvents, LogEvent, LogWrite, SetAside
 from airflow_logio.protocol.group import GroupProtocol

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.driver.log_rotation import MOST_BYTES
+from airflow_logio.driver.driver_output import MOST_BYTES
 
 pytestmark = pytest.mark.acceptance
 

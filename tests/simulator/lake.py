@@ -24,8 +24,8 @@ from airflow_logio.dataflow.functions.function_operators import FrameOperator
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.windows import Window
+from airflow_logio.driver.garbage import sweeps_of
 from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
-from airflow_logio.driver.sweeps import sweeps_of
 from airflow_logio.protocol.values import Port
 from airflow_logio.systems.connections import Connections
 from airflow_logio.testing.simulator.codec import Codec, PlainCodec

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.driver.garbage import MAX_BATCH_ROWS, Collection
-from airflow_logio.driver.sweeps import Sweep
+from airflow_logio.driver.garbage import MAX_BATCH_ROWS, Collection, Sweep
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.group import GroupProtocol

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.driver.backlog import ASK_EVERY_SECONDS, Backlog
+from airflow_logio.driver.back_pressure import ASK_EVERY_SECONDS, Backlog
 from airflow_logio.errors import BudgetSpent, EpochVoid, FailurePoint, OperatorFailed, UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol

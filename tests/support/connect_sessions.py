@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.driver.spark_jobs.function_jobs import FunctionJobs
+from airflow_logio.driver.spark_jobs.job_groups import FunctionJobs
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import LogioError
 from airflow_logio.launch import driver_process, spark_submit

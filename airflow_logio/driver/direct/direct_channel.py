@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_logio.databases import read_url
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.driver.direct.announcement import Announcement
-from airflow_logio.driver.direct.direct_bodies import DirectBodies
-from airflow_logio.driver.direct.kept_bodies import KeptBodies
-from airflow_logio.driver.direct.listening import host_towards
-from airflow_logio.driver.direct.peer import Peer, reason
-from airflow_logio.errors import LogioError
+from airflow_logio.driver.direct.direct_bodies import DirectBodies, KeptBodies, Peer, reason
+from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.protocol.replicas import replicated_group, slot_of
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.port.unfenced_port import LINGER_SECONDS, DirectAddress
+from airflow_logio.store.port.unfenced_port import LINGER_SECONDS, AddressBook, DirectAddress
 from airflow_logio.store.records.driver_records import GroupRef
 
 if TYPE_CHECKING:
-    from airflow_logio.driver.direct.body_server import BodyServer
+    from airflow_logio.driver.direct.flight import BodyServer
 
 log = logging.getLogger(__name__)
-
 SHUTDOWN_SECONDS = 2.0
 LOOK_SECONDS = 0.5
 """Between two looks at whether receivers have ended."""
 OWNERS_KNOWN_SECONDS = 5.0
 """For so long the owner of a slot is not asked for again. A replica that has lost it answers that it has no such body."""
+CHECK_SECONDS = 30.0
+"""Between two looks at what the log says; its server may have lost the row with its machine, or a file was made anew."""
+POSTGRES_PORT = 5432
+THIS_HOST = "127.0.0.1"
 
 
 class DirectChannel:
@@ -74,11 +75,10 @@ class DirectChannel:
             )
 
     def _serve(self, host: str) -> None:
-        from airflow_logio.driver.direct.body_server import BodyServer
-        from airflow_logio.driver.direct.credentials import new_credentials
+        from airflow_logio.driver.direct.flight import BodyServer, new_credentials
 
         credentials = new_credentials()
-        server = BodyServer(self._kept, credentials, host)
+        server = BodyServer(self._kept.body, credentials, host)
         address = DirectAddress(
             self._ref.incarnation,
             server.uri,
@@ -182,3 +182,101 @@ def senders_of(pipeline: Pipeline, application: str) -> Mapping[Port, int]:
                 if others := {pipeline.home(to.operator) for to in pipeline.receivers(port)} - {group}:
                     found[port] = len(others)
     return found
+
+
+class Announcement:
+    """Keeps the address of one incarnation in the log from `begin` to `end`, or until a later incarnation has one.
+
+    Its row is not durable there, and a log may be unavailable at first.
+    """
+
+    def __init__(
+        self, book: AddressBook, ref: GroupRef, address: DirectAddress, *, seconds: float = CHECK_SECONDS
+    ) -> None:
+        self._book = book
+        self._ref = ref
+        self._address = address
+        self._seconds = seconds
+        self._ended = threading.Event()
+        self._was_said = False
+        self._failed = ""
+
+    def begin(self) -> None:
+        """The first time in this thread, so that receivers know it from the beginning. Raises what no other try mends."""
+        if self._is_there_to_stay():
+            threading.Thread(target=self._keep, name="logio-address", daemon=True).start()
+
+    def end(self) -> None:
+        """The thread may still wait for the log; it changes nothing afterwards that anybody relies on."""
+        self._ended.set()
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self._seconds):
+            try:
+                if not self._is_there_to_stay():
+                    return
+            except LogioError as error:
+                log.warning("the address of group %s is no longer looked after: %s", self._ref.group, error)
+                return
+
+    def _is_there_to_stay(self) -> bool:
+        """Look, and put the address where it is not; False if a later incarnation has taken its place."""
+        group, address = self._ref.group, self._address
+        try:
+            found = self._book.of_group(self._ref.run_id, group)
+            if found is not None and found.incarnation > address.incarnation:
+                log.info("group %s has a later driver than incarnation %d", group, address.incarnation)
+                return False
+            if found != address:
+                self._book.put(self._ref, address)
+        except LogUnavailable as error:
+            if str(error) != self._failed:
+                self._failed = str(error)
+                log.warning(
+                    "the address of group %s is not in the log yet: %s. It is tried again; until then receivers make its "
+                    "records again from the log, and nothing is lost",
+                    *(group, error),
+                )
+            return True
+        if found != address:
+            how = "directly again at" if self._was_said else "directly at"
+            log.info("group %s hands over records %s %s", group, how, address.location)
+            self._was_said = True
+        return True
+
+
+def host_towards(log_url: str) -> str:
+    """The address of this host by which it reaches the log: who reaches the log as well is likely to reach it, too.
+
+    No other address of the host is listened on. Raises OSError if there is no way to the log.
+    """
+    failed: OSError | None = None
+    for host, port in _servers(log_url):
+        try:
+            known = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        except OSError as error:
+            failed = error
+            continue
+        for kind, _, _, _, address in known:
+            try:
+                with socket.socket(kind, socket.SOCK_DGRAM) as found:
+                    found.connect(address)  # sends nothing
+                    return str(found.getsockname()[0])
+            except OSError as error:  # of IPv6, where this host has none
+                failed = error
+    if failed is not None:
+        raise failed
+    return THIS_HOST  # a file, or a socket of this host
+
+
+def _servers(log_url: str) -> Iterator[tuple[str, int]]:
+    """As libpq finds them in a URL: one in its middle, or several in its query, with ports of their own or without."""
+    url = read_url(log_url)
+    if url.host:
+        yield url.host, url.port or POSTGRES_PORT
+    for name in ("hostaddr", "host"):
+        given = url.query.get(name, ())
+        for one in given.split(",") if isinstance(given, str) else given:
+            host, _, port = one.rpartition(":") if one.count(":") == 1 else (one, "", "")
+            if host and not host.startswith("/"):
+                yield host, int(port) if port.isdigit() else POSTGRES_PORT

@@ -1,8 +1,9 @@
-"""The operators of a group, as its protocol group is made of."""
+"""The operators of a pipeline as the protocol knows them: what an epoch runs, and what can make lost events again."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -16,15 +17,15 @@ from airflow_logio.dataflow.replication import Dispatcher
 from airflow_logio.dataflow.sources import ParquetSource
 from airflow_logio.dataflow.sources.ranges import forgets
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
-from airflow_logio.driver.logics.dispatcher_logic import DispatcherLogic, RoutesOf, no_routes
-from airflow_logio.driver.logics.frame_logic import FrameLogic
-from airflow_logio.driver.logics.frame_window_logic import FrameWindowLogic
-from airflow_logio.driver.logics.stateful_logic import StatefulLogic
-from airflow_logio.driver.logics.stateless_logic import StatelessLogic
-from airflow_logio.driver.logics.twice import Twice
+from airflow_logio.driver.logics.adapters import DispatcherLogic, RoutesOf, StatefulLogic, StatelessLogic, no_routes
+from airflow_logio.driver.logics.frame_adapters import FrameLogic, FrameWindowLogic
+from airflow_logio.driver.logics.repeatable import ReplayLogic, contents, size
 from airflow_logio.protocol.logic import Logic, OperatorSpec
+from airflow_logio.protocol.replay import Offers, Replay
 from airflow_logio.protocol.values import ExecutionMode, Port
+from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.connections import Connections
+from airflow_logio.systems.payloads.bodies import Bodies
 
 
 def specs_of(
@@ -49,7 +50,7 @@ def specs_of(
             logic.empty_schema = _empty_schema(pipeline, name, first_actions)
         replay = pipeline.replays(name)
         if replay and logic is not None:
-            logic = Twice(name, logic)
+            logic = ReplayLogic(name, logic)
         specs.append(
             OperatorSpec(
                 name=name,
@@ -104,3 +105,29 @@ def _empty_schema(pipeline: Pipeline, writer: str, first_actions: Mapping[str, M
         if isinstance(pipeline.operators[sender], ParquetSource) and SCHEMA in first_actions.get(sender, {}):
             return schema_of(first_actions[sender][SCHEMA])
     return None
+
+
+def replay_of(
+    pipeline: Pipeline,
+    connections: Connections,
+    session: GroupSession,
+    bodies: Bodies,
+    is_rebuilding: Callable[[], bool],
+    offers: Offers | None = None,
+) -> Replay:
+    """The replay of one epoch (Section 5, ADR-106): any driver can make the events of any replay operator again.
+
+    `offers` is what senders hand over directly. It waits for a log that is unavailable while memory `is_rebuilding`;
+    delivery asks again by itself, or ends. Without replay operators it costs nothing.
+    """
+    known: dict[str, Logic] = {}
+
+    def logic_of(operator: str) -> Logic:
+        if operator not in known:
+            (spec,), _ = specs_of(pipeline, [operator], connections)
+            assert spec.logic is not None, f"{operator} is a source"
+            known[operator] = spec.logic
+        return known[operator]
+
+    input_sets = partial(session.input_sets, still_wanted=is_rebuilding)
+    return Replay(logic_of, input_sets, bodies.unpacked, contents, size, offers)

@@ -24,8 +24,8 @@ from airflow_logio.dataflow.sources import RangeSource, SparkSource
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.mailbox import Closed
-from airflow_logio.driver.spark_jobs.function_jobs import FunctionJobs
-from airflow_logio.driver.spark_jobs.job_faults import JobFaults
+from airflow_logio.driver.spark_jobs.faults import JobFaults
+from airflow_logio.driver.spark_jobs.job_groups import FunctionJobs
 from airflow_logio.driver.spark_jobs.side_by_side import SideBySide
 from airflow_logio.driver.spark_jobs.source_frames import Fit, SourceFrames
 from airflow_logio.errors import (

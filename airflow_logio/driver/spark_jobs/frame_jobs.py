@@ -1,29 +1,58 @@
-"""Mode ``dataframe``: the generation of many triggered Input Sets, whose records stay on Spark's executors (ADR-84)."""
+"""Mode ``dataframe``: the generation of many triggered Input Sets, whose records stay on Spark's executors (ADR-84).
+
+The declared reads of a job are obtained before it begins, each whole and durable (ADR-94).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.arrow_tables import uniform
 from airflow_logio.dataflow.functions.windowed_operators import SCHEMAS, FrameWindowOperator
 from airflow_logio.dataflow.operators import InputSet, SparkFrame
-from airflow_logio.driver.logics.frame_logic import other_columns
+from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
+from airflow_logio.driver.logics.frame_adapters import other_columns
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation
-from airflow_logio.driver.spark_jobs.frame_reads import FrameReads, ReadEffect, discard
+from airflow_logio.driver.spark_jobs.faults import shortened
 from airflow_logio.driver.spark_jobs.jobs import JobRunner
-from airflow_logio.errors import FailurePoint, OperatorFailed
+from airflow_logio.driver.spark_session import SparkSessions
+from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import SENT_SCHEMA, Port
 from airflow_logio.spark.chains import Evaluated
-from airflow_logio.spark.dataset_jobs import materialized_sets
+from airflow_logio.spark.dataset_jobs import frame_of, lookup, materialized, materialized_sets, written_by_driver
 from airflow_logio.spark.dataset_parts import frame_of_sets
+from airflow_logio.spark.row_readers import (
+    MOST_ASKED,
+    MOST_IN_DRIVER,
+    TableRows,
+    asked_keys,
+    distinct_keys,
+    looked_up_frame,
+    rows_frame,
+    too_many,
+)
+from airflow_logio.systems.connections import Connections, describe_read, number_of
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
 
+log = logging.getLogger(__name__)
+SMALL_BYTES = 8 * 2**20
+"""Of an answer, as Arrow: up to that it is a table in the driver, beyond it a dataset."""
 _NO_COLUMNS = json.dumps({"type": "struct", "fields": []})
 """The schema of a port of which no event was ever seen."""
+Frames = Callable[[], Mapping[str, SparkFrame]]
+"""The records of the Input Sets of a job, by input port."""
+Tables = Iterator[pa.Table]
 
 
 class FrameJobs(JobRunner[FrameWindowOperator]):
@@ -136,3 +165,178 @@ def _named(sets: Sequence[InputSet]) -> str:
     if len(sets) == 1:
         return f"Input Set {sets[0].inset_id!r}"
     return f"{len(sets)} Input Sets from {sets[0].inset_id!r} to {sets[-1].inset_id!r}"
+
+
+class FrameReads:
+    """Those of one job, the `number`-th of operator `operator` in this epoch. For the thread of the job alone.
+
+    `before_job` is called before each job of Spark.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        number: int,
+        declared: Mapping[str, DeclaredRead],
+        connections: Connections,
+        payloads: EpochPayloads,
+        sessions: SparkSessions,
+        before_job: Callable[[], None],
+    ) -> None:
+        self._operator = operator
+        self._number = number
+        self._declared = declared
+        self._connections = connections
+        self._payloads = payloads
+        self._sessions = sessions
+        self._before_job = before_job
+        self._answers: dict[str, tuple[pa.Table, int | None]] = {}
+        """Of functions, with the number of keys: they are not asked again because the payload store is unavailable."""
+
+    def obtained(self, session: Any, frames: Frames) -> Mapping[str, ReadEffect]:
+        """The effects by name. If one cannot be obtained, nothing is left of those before it.
+
+        Raises `OperatorFailed`, `ConfigurationError`, `ExternalUnavailable`, `LogUnavailable`, `SparkLost`, `Closed`,
+        `WriteRefused` for keys that the database does not compare, and what jobs raise.
+        """
+        effects: dict[str, ReadEffect] = {}
+        try:
+            for name, read in self._declared.items():
+                keys = None if read.key is None else distinct_keys(frames(), read)
+                if isinstance(read, FunctionRead):
+                    effects[name] = self._of_function(session, name, read, keys)
+                else:
+                    effects[name] = self._of_table(session, name, read, keys)
+        except Exception:
+            discard(self._payloads, effects.values())
+            raise
+        return effects
+
+    def _of_function(self, session: Any, name: str, read: FunctionRead, keys: SparkFrame | None) -> ReadEffect:
+        if name not in self._answers:
+            asked = None if keys is None else self._asked(keys, read, MOST_IN_DRIVER)
+            if keys is not None and asked is None:
+                raise too_many(read, MOST_IN_DRIVER)
+            self._answers[name] = uniform(self._connections.read(read, asked)), number_of(asked)
+        table, count = self._answers[name]
+        return ReadEffect(read, _small_or(iter([table]), self._written(session, name, read)), count)
+
+    def _of_table(self, session: Any, name: str, read: TableRead, keys: SparkFrame | None) -> ReadEffect:
+        """The driver asks first. What is large, executors ask for if they can; otherwise the driver writes it on its way."""
+        warehouse = self._connections.warehouse(read.connection)
+        by_executors = warehouse.engine.dialect.name == "postgresql"
+        asked = None if keys is None else self._asked(keys, read, MOST_ASKED if by_executors else MOST_IN_DRIVER)
+        large = _nothing if by_executors else self._written(session, name, read)
+        if keys is None or asked is not None:
+            found = self._connections.pieces(read, asked, lambda tables: _small_or(tables, large))
+            if found is not None:
+                return ReadEffect(read, found, number_of(asked))
+        elif not by_executors:
+            raise too_many(read, MOST_IN_DRIVER)
+        return self._by_executors(session, name, read, keys)
+
+    def _asked(self, keys: SparkFrame, read: DeclaredRead, most: int) -> pa.Array | None:
+        self._before_job()
+        return asked_keys(keys, read, most)
+
+    def _by_executors(self, session: Any, name: str, read: TableRead, keys: SparkFrame | None) -> ReadEffect:
+        common = session, self._payloads, self._connections.warehouse(read.connection)
+        url, rows = self._connections.url(read.connection), TableRows(read.table, read.columns)
+        crash_here(CrashPoint.BEFORE_STORE)
+        if keys is None:
+            return self._stored(name, read, lambda: rows_frame(*common, url, rows), None)
+        self._before_job()
+        distinct = materialized(self._payloads, f"the keys of {read}", f"{self._purpose(name)}-keys", keys)
+        try:
+            looked_up = lambda: looked_up_frame(*common, url, rows, str(read.key), distinct)  # noqa: E731
+            return self._stored(name, read, looked_up, distinct.num_rows)
+        finally:
+            _remove(self._payloads, [str(distinct.reference)])
+
+    def _stored(self, name: str, read: TableRead, opened: Callable[[], Any], keys: int | None) -> ReadEffect:
+        """`opened` gives a context of the rows: where they are not all of one snapshot, it is opened once more."""
+
+        def attempt() -> Dataset:
+            with self._by_spark(), opened() as frame:
+                self._before_job()
+                return materialized(self._payloads, self._where(read), self._purpose(name), frame)
+
+        dataset = self._connections.replayed(read, attempt)
+        crash_here(CrashPoint.AFTER_STORE)
+        return ReadEffect(read, dataset, keys)
+
+    def _written(self, session: Any, name: str, read: DeclaredRead) -> Callable[[Tables], Dataset]:
+        def write(tables: Tables) -> Dataset:
+            crash_here(CrashPoint.BEFORE_STORE)
+            with self._by_spark():
+                dataset = written_by_driver(session, self._payloads, self._where(read), self._purpose(name), tables)
+            crash_here(CrashPoint.AFTER_STORE)
+            return dataset
+
+        return write
+
+    @contextmanager
+    def _by_spark(self) -> Iterator[None]:
+        """A connection to Spark that is lost is none to the external system, which would be asked again."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, SparkLost) or not self._sessions.is_lost(error):
+                raise
+            raise SparkLost(f"Spark ended while operator {self._operator!r} read: {shortened(error)}") from error
+
+    def _where(self, read: DeclaredRead) -> str:
+        return f"the effect of the read of {read} by operator {self._operator!r}"
+
+    def _purpose(self, name: str) -> str:
+        return f"datasets/{self._operator}/{name}/{self._number}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEffect:
+    """What a declared read has given for one job."""
+
+    declared: DeclaredRead
+    payload: pa.Table | Dataset
+    keys: int | None
+    """Number of the keys to which it was restricted."""
+
+    def frame(self, session: Any) -> SparkFrame:
+        """What the author's function gets: the same columns and types, whatever the size."""
+        if isinstance(self.payload, Dataset):
+            return frame_of(session, self.payload)
+        return lookup(session, self.payload)
+
+    def logged(self) -> Read:
+        """The read action, for the log."""
+        described = describe_read(self.declared, self.keys)
+        return Read(self.declared.connection, described, self.payload, self.payload.num_rows)
+
+
+def discard(payloads: EpochPayloads, effects: Iterable[ReadEffect]) -> None:
+    """Remove the files of effects that no row of the log will name."""
+    _remove(payloads, [str(effect.payload.reference) for effect in effects if isinstance(effect.payload, Dataset)])
+
+
+def _remove(payloads: EpochPayloads, refs: list[str]) -> None:
+    """What cannot be removed now, the sweep finds."""
+    try:
+        payloads.remove(refs)
+    except LogioError as error:
+        log.warning("%d dataset(s) of reads are not removed: %s", len(refs), error)
+
+
+def _small_or(tables: Tables, large: Callable[[Tables], Any]) -> Any:
+    """The records as one table; where they are too many for that, what `large` makes of all of them."""
+    found: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        found.append(table)
+        size += table.nbytes
+        if size > SMALL_BYTES:
+            return large(chain(found, tables))
+    return pa.concat_tables(found)
+
+
+def _nothing(_tables: Tables) -> None:
+    return None

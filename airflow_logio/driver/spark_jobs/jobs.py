@@ -23,7 +23,7 @@ from airflow_logio.dataflow.functions.function_operators import keys_of
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import BatchGenerator, InputSet
 from airflow_logio.driver.mailbox import Closed
-from airflow_logio.driver.spark_jobs.spark_errors import shortened, shuffle_lost
+from airflow_logio.driver.spark_jobs.faults import shortened, shuffle_lost
 from airflow_logio.driver.spark_session import SparkSessions, partitions_for
 from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.logic import Emit, Output, Read

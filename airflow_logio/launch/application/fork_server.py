@@ -32,7 +32,6 @@ from airflow_logio.launch import processes
 MODULES = (
     "airflow_logio.driver.process",
     "airflow_logio.driver.incarnation",
-    "airflow_logio.driver.first_use",
     "airflow_logio.store.sql.store",
     "psycopg2.extras",
     "pyarrow.acero",

@@ -18,8 +18,8 @@ from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import QuerySource
 from airflow_logio.dataflow.sources.connected import ConnectedSource
+from airflow_logio.driver.garbage import sweeps_of
 from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
-from airflow_logio.driver.sweeps import sweeps_of
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.launch.start_run import replicated_shapes
 from airflow_logio.protocol.effects import Kept

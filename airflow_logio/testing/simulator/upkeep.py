@@ -31,7 +31,7 @@ def senders_of(plans: Mapping[str, GroupPlan]) -> dict[Port, Port]:
 
 
 def sweeps_of(scenario: Scenario, plans: Mapping[str, GroupPlan]) -> Sequence[Sweep]:
-    """As `driver/sweeps.py`, but without an order: every batch must be harmless at any time."""
+    """As `driver/garbage.py`, but without an order: every batch must be harmless at any time."""
     if scenario.retention is None:
         return ()
     if scenario.sweeps is not None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_logio import DatasetWriter, EveryEvents, FolderSource, FunctionRead, Pipeline, TableRead, generate
-from airflow_logio.driver.spark_jobs import frame_reads
+from airflow_logio.driver.spark_jobs import frame_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-frame_reads.SMALL_BYTES = 1_000  # in drivers of this pipeline, so that a few rows are as many as millions
+frame_jobs.SMALL_BYTES = 1_000  # in drivers of this pipeline, so that a few rows are as many as millions
 
 EVENTS, ANSWERED = 2, 1_000
 

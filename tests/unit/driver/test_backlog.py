@@ -21,8 +21,7 @@ from airflow_logio.dataflow import (
     TableWriter,
     generate,
 )
-from airflow_logio.driver.back_pressure import waiting_bytes
-from airflow_logio.driver.backlog import Backlog, bounded
+from airflow_logio.driver.back_pressure import Backlog, bounded, waiting_bytes
 from airflow_logio.protocol.ports import PortOrder
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.spark.chains import Evaluated

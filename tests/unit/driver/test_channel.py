@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.driver import channel as channels
-from airflow_logio.driver.channel import Channel
-from airflow_logio.driver.lanes import InTurn, Lane, OnePort
+from airflow_logio.driver.channel import Channel, InTurn, Lane, OnePort
 from airflow_logio.driver.mailbox import Bound, Mailbox
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx

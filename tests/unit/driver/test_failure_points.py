@@ -11,8 +11,7 @@ import pytest
 import requests
 
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
-from airflow_logio.driver.logics.stateful_logic import StatefulLogic
-from airflow_logio.driver.logics.stateless_logic import StatelessLogic
+from airflow_logio.driver.logics.adapters import StatefulLogic, StatelessLogic
 from airflow_logio.driver.spark_jobs.jobs import TableJobs
 from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.effects import SetAside

@@ -7,8 +7,8 @@ import sys
 
 SUMS = """
 import sys
-from airflow_logio.driver import first_use, incarnation
-first_use.use_once()
+from airflow_logio.driver import incarnation, process
+process.use_once()
 before = set(sys.modules)
 import pyarrow as pa
 from airflow_logio.dataflow.functions.ready_made import Sums

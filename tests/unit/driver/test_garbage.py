@@ -10,8 +10,7 @@ import pytest
 
 from airflow_logio.dataflow import Count, ParquetSource, Pipeline, stateless
 from airflow_logio.driver import garbage as timing
-from airflow_logio.driver.garbage import Collection, done_rows
-from airflow_logio.driver.sweeps import Sweep, sweeps_of
+from airflow_logio.driver.garbage import Collection, Sweep, done_rows, sweeps_of
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.values import Event, Port, Status

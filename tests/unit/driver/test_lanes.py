@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_logio.driver.lanes import EVENTS_PER_ROUND, InTurn, Lane, More, OnePort, lanes_of
+from airflow_logio.driver.channel import EVENTS_PER_ROUND, InTurn, Lane, More, OnePort, lanes_of
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.ports import PortOrder

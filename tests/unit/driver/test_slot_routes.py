@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 
 from airflow_logio.dataflow import ByKey, Dispatcher, InputEvent, LeastLoaded, Partition, RoundRobin
-from airflow_logio.driver.backlog import ASK_EVERY_SECONDS, Backlog
-from airflow_logio.driver.slot_routes import SlotRoutes
+from airflow_logio.driver.back_pressure import ASK_EVERY_SECONDS, Backlog, SlotRoutes
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.values import Port

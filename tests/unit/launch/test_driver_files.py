@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_logio.driver.log_rotation import KEPT_BYTES, LogRotation
+from airflow_logio.driver.driver_output import KEPT_BYTES, LogRotation
 from airflow_logio.launch import driver_folders
 from airflow_logio.launch.driver_log import LogReader, older, tail
 from airflow_logio.launch.processes import APPLICATION

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_logio.driver.log_rotation import LogRotation
+from airflow_logio.driver.driver_output import LogRotation
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.launch.driver_log import (
     BYTES_PER_SECOND,

@@ -14,7 +14,7 @@ import pytest
 from airflow_logio.dataflow.operators import InputSet
 from airflow_logio.driver.spark_jobs.jobs import Generated, TableJobs
 from airflow_logio.driver.spark_session import SparkSessions
-from airflow_logio.driver.write_executors import Executors
+from airflow_logio.driver.writer_threads import Executors
 from airflow_logio.errors import ExternalUnavailable, OperatorFailed
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads.bodies import Bodies

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio import FunctionRead, TableRead, Tumbling, generate, stateless
-from airflow_logio.driver.spark_jobs import frame_reads
+from airflow_logio.driver.spark_jobs import frame_jobs
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import (
     ConfigurationError,
@@ -116,7 +116,7 @@ def test_an_operator_moves_to_mode_dataframe_by_changing_one_word(
     most_bytes: int,
 ) -> None:
     """Records, read actions in the log, and the rows that each Input Set used: whatever the size, and whoever has read."""
-    monkeypatch.setattr(frame_reads, "SMALL_BYTES", most_bytes)
+    monkeypatch.setattr(frame_jobs, "SMALL_BYTES", most_bytes)
     monkeypatch.setattr(table_reads, "KEYS_PER_QUERY", 2)
     monkeypatch.setattr(row_readers, "KEYS_PER_QUERY", 2)
     group = group_of(tmp_path, sessions, request.getfixturevalue("postgres_url") if database == "postgres" else "")
@@ -165,8 +165,8 @@ def test_what_was_answered_is_what_was_used_and_nobody_is_asked_again_once_it_is
             raise outages.pop()
         return written_by_driver(*given)
 
-    monkeypatch.setattr(frame_reads, "SMALL_BYTES", 0)
-    monkeypatch.setattr(frame_reads, "written_by_driver", written)
+    monkeypatch.setattr(frame_jobs, "SMALL_BYTES", 0)
+    monkeypatch.setattr(frame_jobs, "written_by_driver", written)
     group = Group(tmp_path, sessions, orders=FILES)
     daily = group.operator("daily", drawn, "from_orders", window=Tumbling("1d", on="ts"))
     group.save(group.operator("weekly", weekly, daily, window=Tumbling("1w", on="day")))
@@ -218,9 +218,9 @@ class Reader:
         self.connections = Connections("p", {"wh": url}, WriterIdentity("run", 1, 0.0), patience)
         self.sessions = SparkSessions()  # which finds the session that there is
 
-    def obtained(self, **reads: Any) -> Mapping[str, frame_reads.ReadEffect]:
+    def obtained(self, **reads: Any) -> Mapping[str, frame_jobs.ReadEffect]:
         frames = {port: frame_of_table(self.spark, table) for port, table in self.ports.items()}
-        job = frame_reads.FrameReads("op", 1, reads, self.connections, self.epoch, self.sessions, lambda: None)
+        job = frame_jobs.FrameReads("op", 1, reads, self.connections, self.epoch, self.sessions, lambda: None)
         try:
             return job.obtained(self.spark, lambda: frames)
         finally:
@@ -239,7 +239,7 @@ ORDERS = pa.table({"store": pa.array([1, None, 2, 1, 9], pa.int32()), "text": ["
 
 @pytest.fixture
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_reads, "SMALL_BYTES", 0)
+    monkeypatch.setattr(frame_jobs, "SMALL_BYTES", 0)
 
 
 @pytest.mark.postgres
@@ -259,7 +259,7 @@ def test_a_table_is_read_again_as_a_whole_when_its_snapshot_is_gone(
             change(postgres_url, "UPDATE shops SET version = version + 1")
         return materialized(payloads, where, purpose, frame)
 
-    monkeypatch.setattr(frame_reads, "materialized", interrupted)
+    monkeypatch.setattr(frame_jobs, "materialized", interrupted)
     end = ends[0]
     whole = Reader(spark, epoch, postgres_url, patience=60.0).rows(TableRead("wh", "shops"))
     assert (whole.num_rows, set(whole.column("version").to_pylist())) == (2000, {2})
@@ -276,7 +276,7 @@ def test_keys_are_compared_as_the_database_compares(
     spark: Any, epoch: EpochPayloads, postgres_url: str, monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
     """Nulls are no keys; text is compared with its blanks, or without; types that cannot be compared are refused."""
-    monkeypatch.setattr(frame_reads, "SMALL_BYTES", most_bytes)
+    monkeypatch.setattr(frame_jobs, "SMALL_BYTES", most_bytes)
     monkeypatch.setattr(table_reads, "KEYS_PER_QUERY", 1)
     monkeypatch.setattr(row_readers, "KEYS_PER_QUERY", 1)
     change(
@@ -327,7 +327,7 @@ FULL = pa.table(
 def test_what_cannot_be_read_is_named_and_leaves_nothing_behind(
     spark: Any, epoch: EpochPayloads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frame_reads, "MOST_IN_DRIVER", 2)
+    monkeypatch.setattr(frame_jobs, "MOST_IN_DRIVER", 2)
     url = f"sqlite:///{tmp_path}/wh.db"
     change(url, SHOPS["sqlite"])
     change(url, FILL)
@@ -366,7 +366,7 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing_behind(
         with pytest.raises(error, match=says):
             reader.obtained(good=good, bad=read)
         assert not reader.files(), says
-    monkeypatch.setattr(frame_reads, "written_by_driver", fetched(ConnectionRefusedError("the JVM is gone")))
+    monkeypatch.setattr(frame_jobs, "written_by_driver", fetched(ConnectionRefusedError("the JVM is gone")))
     with pytest.raises(SparkLost, match="Spark ended while operator 'op' read"):
         Reader(spark, epoch, url).obtained(good=good)
 
@@ -376,7 +376,7 @@ def test_a_function_gets_the_same_types_whatever_the_size(
     spark: Any, epoch: EpochPayloads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
     """The session is in Tokyo, and a time without a zone is UTC."""
-    monkeypatch.setattr(frame_reads, "SMALL_BYTES", most_bytes)
+    monkeypatch.setattr(frame_jobs, "SMALL_BYTES", most_bytes)
     reader = Reader(spark, epoch, f"sqlite:///{tmp_path}/wh.db")
     frame = reader.obtained(it=FunctionRead("wh", fetched(FULL)))["it"].frame(spark)
     assert frame.schema.simpleString() == "struct<store:bigint,at:timestamp,kind:string>"

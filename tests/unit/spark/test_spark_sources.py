@@ -28,8 +28,7 @@ from airflow_logio import (
     stateless,
 )
 from airflow_logio.crash import CrashPoint
-from airflow_logio.driver import committer
-from airflow_logio.driver.sources import source_clearing, source_reader
+from airflow_logio.driver import committer, source_reader
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.values import Port
@@ -153,7 +152,7 @@ DEATHS = (
     (spark_effects, CrashPoint.AFTER_STORE, 1),
     (committer, CrashPoint.AFTER_COMMIT, 1),
     (committer, CrashPoint.AFTER_COMMIT, 3),
-    (source_clearing, CrashPoint.AFTER_DROP, 1),
+    (source_reader, CrashPoint.AFTER_DROP, 1),
 )
 """While events get their manifests, when the effect is stored and when the log has it, between two events, and at the end."""
 READS = 3
@@ -386,8 +385,8 @@ class Queue(RangeSource):
 FORGETTING = (
     (committer, CrashPoint.BEFORE_COMMIT, 2),
     (committer, CrashPoint.AFTER_COMMIT, 1),
-    (source_clearing, CrashPoint.BEFORE_FORGET, 2),
-    (source_clearing, CrashPoint.AFTER_FORGET, 2),
+    (source_reader, CrashPoint.BEFORE_FORGET, 2),
+    (source_reader, CrashPoint.AFTER_FORGET, 2),
 )
 
 

@@ -17,8 +17,7 @@ import pytest
 
 from airflow_logio import DatasetWriter, RangeConnection, RangeSource, TableSource
 from airflow_logio.crash import CrashPoint
-from airflow_logio.driver import committer
-from airflow_logio.driver.sources import source_reader
+from airflow_logio.driver import committer, source_reader
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, OperatorFailed, SourceChanged
 from airflow_logio.protocol.values import Port

@@ -17,7 +17,7 @@ from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOpera
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
 from airflow_logio.driver.committer import serialize
-from airflow_logio.driver.spark_jobs.frame_reads import ReadEffect
+from airflow_logio.driver.spark_jobs.frame_jobs import ReadEffect
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.spark.chains import Apply, Chains, CountWindows, Duplicate, Evaluated, Materialize, Reopen, Step

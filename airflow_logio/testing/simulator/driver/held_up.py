@@ -1,7 +1,7 @@
 """What holds up a simulated group that sends: the backlogs of its output ports (design D5), with a bound that is soon met.
 
 Groups with Dispatchers, and pipelines in which an operator waits for the turn of a port, have no bound here.
-`driver/backlog.py` decides which of their connections have one. It needs a pipeline for that; a scenario has none.
+`driver/back_pressure.py` decides which of their connections have one. It needs a pipeline for that; a scenario has none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_logio.driver.backlog import ASK_EVERY_SECONDS, Backlog
+from airflow_logio.driver.back_pressure import ASK_EVERY_SECONDS, Backlog
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.run_records import BacklogBound
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from airflow_logio.contrib.paper_api import ActionInfo, EventInfo, StateInfo
 from airflow_logio.dataflow import Count, Pipeline
-from airflow_logio.driver.sweeps import sweeps_of
+from airflow_logio.driver.garbage import sweeps_of
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore

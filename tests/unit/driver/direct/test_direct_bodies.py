@@ -19,13 +19,10 @@ import pytest
 from msgspec import structs
 from pyarrow import flight
 
-from airflow_logio.driver.direct import body_client, direct_bodies
-from airflow_logio.driver.direct.body_client import BodyClient
-from airflow_logio.driver.direct.body_server import BodyServer
-from airflow_logio.driver.direct.credentials import Credentials, new_credentials
-from airflow_logio.driver.direct.direct_bodies import DirectBodies
-from airflow_logio.driver.direct.kept_bodies import MOST_BYTES, KeptBodies
-from airflow_logio.driver.direct.peer import Peer
+from airflow_logio.driver.direct import direct_bodies
+from airflow_logio.driver.direct import flight as direct_flight
+from airflow_logio.driver.direct.direct_bodies import MOST_BYTES, DirectBodies, KeptBodies, Peer
+from airflow_logio.driver.direct.flight import BodyClient, BodyServer, Credentials, new_credentials
 from airflow_logio.errors import NotPermitted
 from airflow_logio.protocol.replay import MOST_HINTS
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
@@ -64,7 +61,7 @@ class Sender:
 
     def __init__(self, credentials: Credentials, kept: KeptBodies | None = None) -> None:
         self.kept = kept or KeptBodies()
-        self.server = CountingServer(self.kept, credentials, "127.0.0.1")
+        self.server = CountingServer(self.kept.body, credentials, "127.0.0.1")
         self.address = address_of(credentials, self.server.uri)
 
     @property
@@ -343,7 +340,7 @@ def test_what_is_no_body_counts_for_nothing(sender: Sender, caplog: pytest.LogCa
 class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        patch.setattr("airflow_logio.driver.direct.peer.time.monotonic", lambda: self.now)
+        patch.setattr("airflow_logio.driver.direct.direct_bodies.time.monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -421,7 +418,7 @@ def test_one_without_an_address_rests_in_silence(
 def test_one_that_takes_connections_and_says_nothing_costs_a_tenth_of_the_time(
     sender: Sender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(body_client, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(direct_flight, "PATIENCE_SECONDS", 0.3)
     (event,) = sender.made(numbers(0))
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = replace(sender.address, location=f"grpc+tls://127.0.0.1:{deaf.getsockname()[1]}")

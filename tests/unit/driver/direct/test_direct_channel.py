@@ -13,9 +13,7 @@ import pytest
 
 from airflow_logio.dataflow import Count, EveryEvents, ParquetSource, Pipeline, RoundRobin, generate, stateless
 from airflow_logio.driver.direct import direct_channel
-from airflow_logio.driver.direct.announcement import Announcement
-from airflow_logio.driver.direct.direct_channel import DirectChannel, senders_of
-from airflow_logio.driver.direct.listening import host_towards
+from airflow_logio.driver.direct.direct_channel import Announcement, DirectChannel, host_towards, senders_of
 from airflow_logio.errors import LogUnavailable, NotPermitted
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import GroupState

@@ -14,15 +14,16 @@ import pytest
 from airflow_logio.dataflow import RangeSource, SourceBatch
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.driver.mailbox import Bound, Mailbox
-from airflow_logio.driver.sources.read_results import (
+from airflow_logio.driver.source_reader import (
     Discarded,
     Exhausted,
     Forgotten,
     HandedOver,
     ReadBatch,
+    SourceReader,
     Stored,
+    without_plan,
 )
-from airflow_logio.driver.sources.source_reader import SourceReader, without_plan
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder
 from airflow_logio.systems.connections import Connections, WriterIdentity

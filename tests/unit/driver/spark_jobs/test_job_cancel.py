@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_logio.driver.spark_jobs import job_cancel
-from airflow_logio.driver.spark_jobs.job_cancel import JobCancel
+from airflow_logio.driver.spark_jobs import job_groups
+from airflow_logio.driver.spark_jobs.job_groups import JobCancel
 from airflow_logio.driver.spark_session import SparkSessions
 
 
@@ -41,7 +41,7 @@ def test_jobs_are_cancelled_once_more_at_the_end() -> None:
 
 
 def test_a_spark_that_does_not_answer_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_cancel, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(job_groups, "ANSWER_SECONDS", 0.2)
     sessions = Sessions()
     cancel = JobCancel(sessions, lambda: ["epoch 1"])
     cancel.begin()

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_logio.driver.dataset_rows import DatasetRows
-from airflow_logio.driver.spark_jobs.frame_reads import discard
+from airflow_logio.driver.spark_jobs.frame_jobs import discard
 from airflow_logio.spark.chains import Chains, Duplicate, Evaluated, Step
 from airflow_logio.spark.published_places import Publication
 from airflow_logio.store.rules.payload_references import Reference

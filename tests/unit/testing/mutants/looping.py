@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from airflow_logio.driver.backlog import Backlog
+from airflow_logio.driver.back_pressure import Backlog
 from airflow_logio.protocol import life
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.loop import GroupLoop

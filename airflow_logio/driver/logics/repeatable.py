@@ -1,29 +1,96 @@
-"""The logic of a replay operator: it makes the same of the same events, wherever that happens (Section 5, ADR-106).
+"""What is made again must come out the same: checked now and then, because recovery would be too late to notice.
 
-What it gets and what it gives has the form that it would have if it had been read from the log: a function may tell apart
-how the same records lie in memory, and they lie otherwise when they come from an operator in the same group. Where it does
-not make the same of the same, its events cannot be made again after a failure, which would be too late to notice. So this is
-looked at now and then.
+`StatefulOperator.part` must return what `assign` has returned (Algorithm 9 Step 2.b). Otherwise an event state that is
+rebuilt differs from the one that was lost, and a record may count twice, or not at all.
+
+A replay operator must make the same of the same events, wherever that happens (Section 5, ADR-106); otherwise its events
+cannot be made again after a failure. Its input and output have the form that they would have if they had been read from the
+log: a function may tell apart how the same records lie in memory, and between operators of one group they lie otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, time, timedelta
+from numbers import Number
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from airflow_logio.driver.logics.part_check import is_due
 from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, Output, Write
 from airflow_logio.protocol.values import Event
-from airflow_logio.systems.arrow import as_read
+from airflow_logio.systems.arrow import as_read, bytes_held
 from airflow_logio.systems.contents import digest_of
 from airflow_logio.systems.payloads.bodies import table_of
 
+PLAIN = (str, bytes, bytearray, date, time, timedelta, UUID, type(None))
+"""Besides numbers: what is equal if ``==`` says so. Other objects may hold what is never equal to itself."""
 
-class Twice:
+
+def is_due(events: int) -> bool:
+    """Whether to look at the event of this number, counted from 1 in each epoch: at the first, and ever more rarely."""
+    return events > 0 and events & (events - 1) == 0
+
+
+def may_be_equal(one: Any, other: Any) -> bool:
+    """False only for what is certainly different: what cannot be compared may be equal. NaN equals NaN."""
+    if isinstance(one, Number) and isinstance(other, Number):
+        return _values(one, other)
+    if type(one) is not type(other):
+        return False
+    match one:
+        case pa.Table():
+            return _tables(one, other)
+        case tuple() | list():
+            return len(one) == len(other) and all(map(may_be_equal, one, other))
+        case Mapping():
+            return one.keys() == other.keys() and all(may_be_equal(one[key], other[key]) for key in one)
+    return not isinstance(one, PLAIN) or _values(one, other)
+
+
+def _values(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124  # that is what NaN is
+    except Exception:  # arrays and frames have no truth
+        return True
+
+
+def _tables(one: pa.Table, other: pa.Table) -> bool:
+    if one.num_rows != other.num_rows or one.schema.names != other.schema.names:
+        return False
+    if one.equals(other):
+        return True
+    return all(map(_columns, one.columns, other.columns))
+
+
+def _columns(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    if one.type != other.type:
+        return False
+    if one.equals(other) or not pa.types.is_floating(one.type):
+        holds_others = pa.types.is_nested(one.type) or pa.types.is_dictionary(one.type)  # perhaps NaN
+        return bool(one.equals(other)) or holds_others
+    return bool(_without_nan(one).equals(_without_nan(other)) and pc.is_nan(one).equals(pc.is_nan(other)))
+
+
+def _without_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_nan(column), pa.scalar(0, column.type), column)
+
+
+def contents(payload: Any) -> bytes:
+    """The digest of an event's payload."""
+    return digest_of(table_of(payload))
+
+
+def size(payload: Any) -> int:
+    """The bytes that an event's payload keeps in memory."""
+    return bytes_held(table_of(payload))
+
+
+class ReplayLogic:
     """The logic of a replay operator. Some Output Sets are generated twice: the first one, and ever fewer."""
 
     def __init__(self, operator: str, logic: Logic) -> None:

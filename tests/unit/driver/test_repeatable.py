@@ -1,4 +1,7 @@
-"""What a replay operator makes is generated twice now and then, and what differs is refused before it is sent."""
+"""What a replay operator makes is generated twice now and then; what differs is refused before it is sent.
+
+What a driver makes again takes a bounded share of its memory.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_logio.driver.logics.twice import Twice
+from airflow_logio.driver.logics.repeatable import ReplayLogic, size
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output
+from airflow_logio.protocol.replay import MADE_BYTES
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.systems.arrow import decode, encode
 from airflow_logio.testing.simulator.plain_operators import PlainLogic
+
+MOST_SETS = 20_000
 
 
 class Numbered(PlainLogic):
@@ -30,7 +36,7 @@ class Numbered(PlainLogic):
 
 def test_some_output_sets_are_generated_twice_and_ever_fewer() -> None:
     numbered = Numbered(100)
-    logic = Twice("op", numbered)
+    logic = ReplayLogic("op", numbered)
     for inset in range(1, 17):
         (output,) = logic.generate(str(inset), None, {})
         assert isinstance(output, Emit) and output.payload["value"].to_pylist() == [0]
@@ -41,13 +47,13 @@ def test_a_difference_in_the_first_one_is_an_error_of_the_code() -> None:
     with pytest.raises(
         OperatorFailed, match=r"'op', Input Set '1': it was generated twice, and the results differ"
     ) as one:
-        list(Twice("op", Numbered(1)).generate("1", None, {}))
+        list(ReplayLogic("op", Numbered(1)).generate("1", None, {}))
     assert one.value.is_first
     assert one.value.at is not None and one.value.at.inset_id == "1"
 
 
 def test_a_difference_later_on_is_seen_at_the_next_look() -> None:
-    logic = Twice("op", Numbered(3))
+    logic = ReplayLogic("op", Numbered(3))
     for inset in ("1", "2", "3"):
         list(logic.generate(inset, None, {}))
     with pytest.raises(OperatorFailed) as refused:
@@ -73,7 +79,7 @@ def test_it_gets_and_gives_what_would_be_read_from_the_log() -> None:
         {"a": pa.chunked_array([[1.0], [2.0, 3.0]]), "b": pa.chunked_array([[1, 2, 3]])}, metadata={"x": "y"}
     )
     read = decode("a body", encode(handed))
-    logic = Twice("op", Seen())
+    logic = ReplayLogic("op", Seen())
     outputs = []
     for table in (handed, read):
         part = logic.part("in", Event(Port("before", "out"), 1, Kind.DATA, 3, table), "1")
@@ -96,4 +102,16 @@ class Stateful(PlainLogic):
 @pytest.mark.parametrize("look", [lambda state: state["n"], lambda state: state.get("n"), len, list, dict])
 def test_a_generation_that_looks_at_the_state_is_refused(look: Callable[[Mapping[str, Any]], Any]) -> None:
     with pytest.raises(OperatorFailed, match="replay operator 'op': its generation looks at the global state"):
-        list(Twice("op", Stateful(look)).generate("1", None, {"n": 1}))
+        list(ReplayLogic("op", Stateful(look)).generate("1", None, {"n": 1}))
+
+
+@pytest.mark.parametrize("records", [0, 1])
+def test_tables_of_next_to_nothing_take_what_a_table_takes(records: int) -> None:
+    """A million of them, with no records at all, would be gigabytes."""
+    table = pa.table({"a": pa.array(range(records), pa.int64())})
+    assert MADE_BYTES / MOST_SETS < size(table) < 10_000
+
+
+def test_a_slice_takes_what_it_was_cut_from() -> None:
+    whole = pa.table({"a": pa.array(range(100_000), pa.int64())})
+    assert size(whole.slice(5, 1)) >= 800_000

@@ -12,34 +12,30 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
-from airflow_logio.dataflow.sources import RangeSource, SparkSource
-from airflow_logio.dataflow.sources.ranges import is_empty
+from airflow_logio.dataflow.sources import ConnectedSource, RangeSource, SparkSource
+from airflow_logio.dataflow.sources.ranges import END, START, is_empty
 from airflow_logio.dataflow.unavailability import advice
 from airflow_logio.driver.mailbox import Closed, Mailbox
-from airflow_logio.driver.sources.read_results import (
-    Exhausted,
-    HandedOver,
-    ReadBatch,
-    ReadFrame,
-    Stored,
-)
-from airflow_logio.driver.sources.source_access import SourceAccess
-from airflow_logio.driver.sources.source_clearing import SourceClearing, needed_payloads
 from airflow_logio.driver.spark_jobs.evaluation import LEAST_ATTEMPTS, Evaluation
 from airflow_logio.errors import (
+    ConfigurationError,
     ExternalUnavailable,
     FailurePoint,
     LogioError,
     LogUnavailable,
     OperatorFailed,
+    SourceChanged,
 )
-from airflow_logio.protocol.commit_queue import ReadOrder, SourceOrder
+from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.spark.chains import Evaluated
 from airflow_logio.spark.schemas import SentColumns
@@ -47,22 +43,16 @@ from airflow_logio.spark.spark_effects import store_nothing, stored_events
 from airflow_logio.systems.arrow import bytes_shown
 from airflow_logio.systems.connections import Connections, replay
 from airflow_logio.systems.payloads.payload_store import EpochPayloads
+from airflow_logio.systems.payloads.roots import HOW_TO_CONFIGURE
 from airflow_logio.systems.payloads.stored_effects import store_effect, stored_batches
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
 PLAN = "plan"
 """Key of the first read action: what the following ones need to know of it. Kept with the run, not with each action."""
-
 POLL_SECONDS = 0.25
 RANGE_POLL_SECONDS = 1.0
 """A source without a new range is asked again so often."""
-
-
-class _Cut(Exception):
-    """The group drains: the read under way is not wanted any more."""
 
 
 class SourceReader:
@@ -348,6 +338,10 @@ class SourceReader:
                     raise
 
 
+class _Cut(Exception):
+    """The group drains: the read under way is not wanted any more."""
+
+
 class SourceReaders(dict[str, SourceReader]):
     """The readers of a group's sources (`protocol.loop.Readers`)."""
 
@@ -362,3 +356,252 @@ class SourceReaders(dict[str, SourceReader]):
 def without_plan(action: Mapping[str, Any]) -> dict[str, Any]:
     """The read action as it is logged."""
     return {name: value for name, value in action.items() if name != PLAN}
+
+
+class SourceClearing:
+    """`start` runs a function on a thread of the source, and reports what it raises; `stopping` is set before `stop`."""
+
+    def __init__(
+        self,
+        access: SourceAccess,
+        payloads: EpochPayloads | None,
+        mailbox: Mailbox,
+        failed: Callable[[BaseException], None],
+        start: Callable[[str, Callable[[], None]], threading.Thread],
+        stopping: threading.Event,
+    ) -> None:
+        self._access = access
+        self._payloads = payloads
+        self._mailbox = mailbox
+        self._failed = failed
+        self._start = start
+        self._stopping = stopping
+        self._refs: dict[int, str] = {}
+        self._orders: queue.SimpleQueue[tuple[DiscardOrder | ForgetOrder, threading.Event] | None] = queue.SimpleQueue()
+        self.last_discard = threading.Event()
+        """Set when every store that had to be discarded so far is gone."""
+        self.last_discard.set()
+        self.thread: threading.Thread | None = None
+        """None until there is something to clear."""
+
+    def ask(self, order: DiscardOrder | ForgetOrder) -> None:
+        if self.thread is None:
+            self.thread = self._start("clear", self._clear_all)
+        cleared = threading.Event()
+        if isinstance(order, DiscardOrder):
+            self.last_discard = cleared
+        self._orders.put((order, cleared))
+
+    def remember(self, action_id: int, ref: str) -> None:
+        """The stored effect of a read action, for the order to discard it."""
+        self._refs[action_id] = ref
+
+    def stop(self) -> None:
+        """Nothing further is cleared. The thread is the caller's to join."""
+        self._orders.put(None)
+
+    def _clear_all(self) -> None:
+        while (asked := self._orders.get()) is not None and not self._stopping.is_set():
+            order, cleared = asked
+            if isinstance(order, DiscardOrder):
+                self._discard(order)
+            else:
+                self._forget(order)
+            cleared.set()
+
+    def _discard(self, order: DiscardOrder) -> None:
+        name = self._access.name
+        ref = self._refs.pop(order.action_id, None) if order.ref is None else order.ref
+        if ref is None:
+            raise OperatorFailed(f"source {name!r} knows no store of read action {order.action_id}")
+        crash_here(CrashPoint.BEFORE_DROP)
+        point = FailurePoint(name, action=f"discarding the stored effect of read action {order.action_id}")
+        with self._access.connections.calls.call("remove", point, limited=False):
+            needed_payloads(name, self._payloads).remove([ref])
+        crash_here(CrashPoint.AFTER_DROP)
+        self._mailbox.put(Discarded(name, order.action_id))
+
+    def _forget(self, order: ForgetOrder) -> None:
+        access = self._access
+        point = FailurePoint(access.name, action=f"forget() of read action {order.action_id}")
+        crash_here(CrashPoint.BEFORE_FORGET)
+        what, seconds = f"telling source {access.name} what it may forget", access.connections.replay_seconds
+        try:
+            replay(
+                what,
+                lambda: access.forget(order.action[END], point),
+                seconds,
+                self._stopping,
+                access.operator.unavailable,
+            )
+        except Exception as error:
+            if self._stopping.is_set():
+                raise Closed from None
+            if isinstance(error, LogioError):
+                raise
+            cause = f"{type(error).__name__}: {error}{advice(error, f'source {access.name!r}')}{authored_frames(error)}"
+            failure = OperatorFailed(cause, point, place=f"pipeline {access.connections.pipeline!r}, {point}")
+            failure.__cause__ = error
+            self._failed(failure)  # here: its place is not the one that is being read
+            raise Closed from error
+        crash_here(CrashPoint.AFTER_FORGET)
+        self._mailbox.put(Forgotten(access.name, order.action_id))
+
+
+def needed_payloads(source: str, payloads: EpochPayloads | None) -> EpochPayloads:
+    """Raises `ConfigurationError` where the deployment has no payload store."""
+    if payloads is None:
+        raise ConfigurationError(
+            f"source {source!r} cannot be replayed, so its effect must be stored, and the deployment has no payload "
+            f"store: {HOW_TO_CONFIGURE}"
+        )
+    return payloads
+
+
+class SourceAccess:
+    """`point` says what the source was doing: a call that does not return is reported with it.
+
+    Every method raises what the author's method does, and `ConfigurationError` if the run was started without a connection
+    that the source asks for.
+    """
+
+    def __init__(
+        self, name: str, operator: SourceOperator, params: Mapping[str, Any], connections: Connections
+    ) -> None:
+        self.name = name
+        self.operator = operator
+        self.params = params
+        self.connections = connections
+        self._connected: RangeSource | None = None
+        self._connecting = threading.Lock()
+
+    def batches(
+        self, action: Mapping[str, Any], offset: int, point: Callable[[], FailurePoint]
+    ) -> Iterator[SourceBatch]:
+        """The batches of a read action, from the record after `offset` on. Each is a call of its own."""
+        with self.connections.calls.call("read", point()):
+            batches = iter(self._read(action, offset))
+        while True:
+            with self.connections.calls.call("read", point()):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        operator = self.operator
+        if isinstance(operator, ConnectedSource):
+            connection = self.connections.source(operator.connection)
+            return operator.read_from(connection, self.params, action, offset)
+        return operator.read(self.params, action, offset)
+
+    def next_action(self, previous: Mapping[str, Any], point: FailurePoint) -> Mapping[str, Any] | None:
+        with self.connections.calls.call("next_action", point):
+            asked = self._ranges() if isinstance(self.operator, RangeSource) else self.operator
+            return asked.next_action(self.params, previous)
+
+    def forget(self, end: Any, point: FailurePoint) -> None:
+        with self.connections.calls.call("forget", point):
+            self._ranges().forget(self.params, end)
+
+    def unchanged(
+        self, action: Mapping[str, Any], made: Callable[[], T], where: Callable[[], str], point: FailurePoint
+    ) -> T:
+        """What is made of a range that did not change while Spark read it. Raises `SourceChanged`."""
+        before = self._observed(action, point)
+        try:
+            found = made()
+        except OperatorFailed as error:  # Spark says of a file that has gone only that it is not there
+            _check_unchanged(action, before, self._observed(action, point), where, error)
+            raise
+        _check_unchanged(action, before, self._observed(action, point), where)
+        return found
+
+    def _observed(self, action: Mapping[str, Any], point: FailurePoint) -> Any:
+        with self.connections.calls.call("observed", point):
+            return self._ranges().observed(self.params, action[START], action[END])
+
+    def _ranges(self) -> RangeSource:
+        """The source as it is asked, with its connections."""
+        assert isinstance(self.operator, RangeSource)
+        with self._connecting:
+            if self._connected is None:
+                self._connected = self.operator.connected(self.connections.source)
+            return self._connected
+
+
+def _check_unchanged(
+    action: Mapping[str, Any],
+    before: object,
+    after: object,
+    where: Callable[[], str],
+    error: OperatorFailed | None = None,
+) -> None:
+    """Raises `SourceChanged` if the range is not what it was, as the cause of an `error`."""
+    if after != before:
+        raise SourceChanged(
+            f"{where()}: the range from {action[START]} to {action[END]} was changed while it was read: it was "
+            f"{before}, and is {after}. Nothing of it was used: put it back as it was, or start a fresh run"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """Records of one event, and the offset after them."""
+
+    operator: str
+    table: pa.Table
+    next_offset: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrame:
+    """The event of a range, or one of an effect that Spark has stored, evaluated; and the offset after it."""
+
+    operator: str
+    payload: Evaluated
+    records: int
+    next_offset: int
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """The read action has no more records; `next_action` follows it."""
+
+    operator: str
+    next_action: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The stored effect of the read action is handed over whole; what follows is asked of the external system now."""
+
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The whole effect of the read action is stored; `end` if it is empty, so that the action completes with that."""
+
+    operator: str
+    ref: str
+    records: int
+    end: Exhausted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """The store of a read action was discarded."""
+
+    operator: str
+    action_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The external system has heard that it may forget what was read up to the end of a read action."""
+
+    operator: str
+    action_id: int

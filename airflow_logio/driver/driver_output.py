@@ -1,4 +1,4 @@
-"""Keeps the log of a driver that never ends from filling the disk (ADR-62).
+"""What a driver prints: the file is kept from filling the disk (ADR-62), and its lines are sent to the log (ADR-98).
 
 The JVM of spark-submit writes the file, and it cannot be asked for another one: so what is there is copied, and the file is
 emptied. It is written at its end (``O_APPEND``), wherever that is. Where there is no room for a copy, maybe because of this
@@ -12,18 +12,20 @@ import logging
 import os
 import shutil
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from airflow_logio.launch.driver_log import older
+from airflow_logio.errors import LogioError
+from airflow_logio.launch.driver_log import OutputParts, older
 
 log = logging.getLogger(__name__)
-
 MOST_BYTES = 32 * 2**20
 KEPT_BYTES = 2**20
 """Of a log that cannot be copied."""
 LOOK_SECONDS = 1.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SEND_SECONDS = 1.0
 
 
 class LogRotation:
@@ -90,3 +92,33 @@ class LogRotation:
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):
             self.look()
+
+
+class OutputSender:
+    """Only the end of the driver waits for it: then it sends all whole lines. While the log is unavailable, lines wait."""
+
+    def __init__(self, parts: OutputParts) -> None:
+        self._parts = parts
+        self._sent_at = time.monotonic()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="logio-output", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(SEND_SECONDS):
+            self._send()
+        self._send(all_of_it=True)
+
+    def _send(self, *, all_of_it: bool = False) -> None:
+        now = time.monotonic()
+        try:
+            self._parts.send(now - self._sent_at, all_of_it=all_of_it)
+        except (OSError, LogioError) as error:  # another launcher has its own place for it, or the log is unavailable
+            log.debug("what the driver prints is not sent: %s", error)
+        self._sent_at = now

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from airflow_logio.driver.spark_jobs.spark_errors import lost_on_the_way, shuffle_lost, store_fault
+from airflow_logio.driver.spark_jobs.faults import lost_on_the_way, shuffle_lost, store_fault
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT])

@@ -1,1 +1,0 @@
-"""The threads of sources: what is read, cleared up, and asked of external systems."""
