@@ -23,7 +23,6 @@ FOLDER, REPOSITORY = "TRACE_FOLDER", "TRACE_REPOSITORY"
 """Variables of the environment: where the traced drivers and the test talk, and from where drivers import the tracing."""
 BEFORE = 5
 """So many events pass before the one that is traced; another one follows."""
-GO_ON = "go-on"
 
 GROUPS = ("read", "double", "write")
 
@@ -36,6 +35,15 @@ if Path.cwd().parent.name in GROUPS:  # a driver works in a folder of its own, b
     trace_when_asked(Path(os.environ[FOLDER]), Path.cwd().parent.name)
 
 
+def let_go(folder: Path, number: int) -> None:
+    """Called by the test: the source may hand this number over."""
+    _permission(folder, number).touch()
+
+
+def _permission(folder: Path, number: int) -> Path:
+    return folder / f"go-{number}"
+
+
 class Numbers(SourceOperator):
     """Before the event that is traced, and after it, it waits for a file."""
 
@@ -45,7 +53,7 @@ class Numbers(SourceOperator):
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         folder = Path(os.environ[FOLDER])
         for number in range(offset, BEFORE + 2):
-            while number >= BEFORE and not (folder / f"{GO_ON}-{number}").exists():
+            while number >= BEFORE and not _permission(folder, number).exists():
                 time.sleep(0.01)
             yield SourceBatch(pa.table({"n": [number]}), number + 1)
 
