@@ -21,8 +21,7 @@ from airflow_logio.driver.mailbox import Closed, Mailbox
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.group import GroupProtocol
-from airflow_logio.protocol.ports import PortOrder
-from airflow_logio.protocol.recovery import LoggedEvent
+from airflow_logio.protocol.recovery import LoggedEvent, PortOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Kind, Port
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.payloads.bodies import size_of

@@ -2,14 +2,14 @@
 
 The loop keeps running while a commit is under way; everything it submits meanwhile goes into the next transaction.
 Nothing leaves the group before its commit: write actions are handed to their writer threads, and receivers are woken,
-after it. The order is that of `protocol.commit_queue`, which stands here behind a lock.
+after it. The order is that of `protocol/commit.py`, whose `CommitQueue` stands here behind a lock.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from airflow_logio.driver.dataset_rows import DatasetRows
 from airflow_logio.driver.logics.repeatable import contents
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import CommitQueue, CommitStep, HandOver
+from airflow_logio.protocol.commit import CommitQueue, CommitStep, HandOver
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.records.upkeep_records import Collected
@@ -64,6 +64,11 @@ class Committer:
         self._failed = failed
         self._freed = freed
         self._queue = CommitQueue()
+        self._steps: Mapping[CommitStep, Callable[[], None]] = {
+            CommitStep.ENCODE: self._encode,
+            CommitStep.COMMIT: self._commit,
+            CommitStep.HAND_OVER: self._hand_over,
+        }
         self._stopping = False
         self._broken = False
         self._changed = threading.Condition()
@@ -110,7 +115,7 @@ class Committer:
         try:
             while self._take():
                 while (step := self._queue.wants) is not None:
-                    self._commit() if step is CommitStep.COMMIT else self._hand_over()
+                    self._steps[step]()
         except BaseException as error:
             self._failed(error)  # first: a thread that waits in drain() looks for the failure when it returns
             with self._changed:
@@ -140,13 +145,17 @@ class Committer:
         finally:
             self._changed.acquire()
 
-    def _commit(self) -> None:
+    def _encode(self) -> None:
         effects = serialize(self._queue.taken, self._bodies, self._unlogged)
+        with self._changed:
+            self._queue.encoded(effects)
+
+    def _commit(self) -> None:
+        effects = self._queue.taken
         crash_here(CrashPoint.BEFORE_COMMIT)
         collected = self._session.commit(effects)
         crash_here(CrashPoint.AFTER_COMMIT)
         with self._changed:
-            self._queue.taken = effects
             self._queue.committed()
         self._collected(effects, collected)
 

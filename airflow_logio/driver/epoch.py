@@ -52,14 +52,14 @@ from airflow_logio.errors import (
     OperatorFailed,
     SparkLost,
 )
-from airflow_logio.protocol.commit_queue import HandOver
+from airflow_logio.protocol.commit import HandOver
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.protocol.write_queue import Applied, Compared
+from airflow_logio.protocol.writes import Applied, Compared
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.bodies import Bodies

@@ -35,7 +35,7 @@ from airflow_logio.errors import (
     OperatorFailed,
     SourceChanged,
 )
-from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder, SourceOrder
+from airflow_logio.protocol.commit import DiscardOrder, ForgetOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.spark.chains import Evaluated
 from airflow_logio.spark.schemas import SentColumns

@@ -21,10 +21,9 @@ from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.spark_jobs.faults import lost_on_the_way, shortened, store_fault
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed, SparkLost
+from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.replicas import slot_of
-from airflow_logio.protocol.warehouse_rules import Owner
-from airflow_logio.protocol.write_queue import Applied, Compared, WriteQueue, WriterKey, WriteStep
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import Applied, Compared, PendingWrite, WriteQueue, WriterKey, WriteStep
 from airflow_logio.spark.published_places import Copies, CopyTask, Lines, copied_by_spark
 from airflow_logio.spark.publishing import DatasetTarget
 from airflow_logio.spark.table_staging import StagingTarget

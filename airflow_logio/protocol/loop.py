@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, HandOver, ReadOrder, SourceOrder
+from airflow_logio.protocol.commit import DiscardOrder, ForgetOrder, HandOver, ReadOrder, SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Port
-from airflow_logio.protocol.write_queue import Applied, Compared, WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import Applied, Compared, PendingWrite, WriterKey
 
 FLUSH_SECONDS = 0.25
 """Assignments without an Output Set are committed at the latest after this time (design D2)."""

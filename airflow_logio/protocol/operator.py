@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_logio.errors import FailurePoint, OperatorFailed, ProtocolViolation
-from airflow_logio.protocol.context import Context, decode_state, encode_state
+from airflow_logio.protocol.context import KEPT, Context, decode_state, encode_state, fault, is_plain
 from airflow_logio.protocol.effects import LogStateEvent
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.logic import InputSetState, Logic, OperatorSpec, Output
-from airflow_logio.protocol.plain_state import KEPT, fault, is_plain
-from airflow_logio.protocol.ports import PortOrder
+from airflow_logio.protocol.recovery import PortOrder
 from airflow_logio.protocol.values import Event, Kind, Port, unstorable
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_logio.protocol.ports import PortOrder
-from airflow_logio.protocol.values import Event, Port, Value
+from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Port, Value
 from airflow_logio.protocol.writes import PendingWrite
 
 
@@ -53,3 +52,35 @@ def reload_order(acknowledged: Iterable[LoggedEvent], orders: Mapping[str, PortO
 def _round_robin(queues: Sequence[Sequence[LoggedEvent]]) -> Iterable[LoggedEvent]:
     longest = max(map(len, queues), default=0)
     return [queue[index] for index in range(longest) for queue in queues if index < len(queue)]
+
+
+class PortOrder:
+    """A declared order over the input ports of an operator (Algorithm 9 Step 2: "the deterministic logic of OP").
+
+    `pattern` is a cycle in which each port occurs at least once, say ``a`` fifty times and then ``b`` a hundred times. Event
+    ids of a port have no gaps, so port and id alone give an event its place in the whole order, in normal processing as in
+    recovery. A port whose stream has ended is skipped.
+    """
+
+    def __init__(self, pattern: Sequence[str]) -> None:
+        self._turns: dict[str, list[int]] = {}
+        for index, port in enumerate(pattern):
+            self._turns.setdefault(port, []).append(index)
+
+    def place(self, port: str, event_id: int) -> tuple[int, int]:
+        """(round, turn in the round) of an event. Of two events on ports that have not ended, the lower one is used first."""
+        turns = self._turns[port]
+        rounds, turn = divmod(event_id - FIRST_EVENT_ID, len(turns))
+        return rounds, turns[turn]
+
+    def next_port(self, marks: Mapping[str, int], ended: Collection[str]) -> str | None:
+        """The port whose next event is to be used now; None if all streams have ended.
+
+        `marks` maps ports to the last event_id that was used.
+        """
+        waiting = [
+            (self.place(port, marks.get(port, FIRST_EVENT_ID - 1) + 1), port)
+            for port in self._turns
+            if port not in ended
+        ]
+        return min(waiting)[1] if waiting else None

@@ -1,17 +1,30 @@
-"""Write actions of one connection: Algorithms 5 and 8 for groups of actions.
+"""Write actions of one connection on their way to the external system: Algorithms 5 and 8 for groups of actions.
 
 Groups are applied one at a time and in order. The numbers in a group have no gaps; the external system applies and marks
 the group in one step.
+
+`WriteQueue` is a state machine: a writer thread of a driver and the simulator take the steps that `WriteQueue.wants` names.
+An action is taken after the commit that logged it, applied, and only then reported done.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from airflow_logio.errors import LogInconsistent
+from airflow_logio.errors import LogInconsistent, ProtocolViolation
 from airflow_logio.protocol.values import Value
+
+GROUP_RECORDS = 100_000
+MAX_ACTIONS_WAITING = 8_192
+MAX_BYTES_WAITING = 64 * 2**20
+
+WriterKey = tuple[str, str]
+"""(operator, connection)"""
 
 
 class PendingWrite(Value, frozen=True):
@@ -60,3 +73,131 @@ def unapplied(writes: Sequence[Action], marker: int) -> Sequence[Action]:
             f"holds {first.number} as the next one: was the external system restored from an older copy?"
         )
     return [write for write in writes if write.number > marker]
+
+
+class WriteStep(Enum):
+    """What a writer does with the actions that it has taken."""
+
+    COMPARE = auto()
+    """Read the marker, without applying anything: is it ahead of the log?"""
+    WAIT = auto()
+    """Wait until the log knows that it is not (ADR-88)."""
+    APPLY = auto()
+    """Keep trying until the external system has applied all of them."""
+    REPORT = auto()
+    """Tell the loop, which logs their success (Algorithm 5 Step 3)."""
+
+
+ORDER = (WriteStep.APPLY, WriteStep.REPORT)
+
+
+FIRST = (WriteStep.COMPARE, WriteStep.WAIT)
+"""Before the first actions of an epoch are applied to a conditional system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Write actions `first` to `last` have succeeded."""
+
+    operator: str
+    connection: str
+    first: int
+    last: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The marker of a writer is not ahead of the log."""
+
+    operator: str
+    connection: str
+
+
+class WriteQueue:
+    """What is pending, what was taken, and how many actions the loop has not seen succeed.
+
+    `compares`: the external system has a marker, which is compared with the log before anything is applied.
+    """
+
+    def __init__(self, operator: str, connection: str, *, compares: bool = False) -> None:
+        self.key: WriterKey = (operator, connection)
+        self.pending: deque[PendingWrite] = deque()
+        self.taken: list[PendingWrite] = []
+        self.recovered = 0
+        """Actions up to this number were pending when the group was rebuilt: an earlier driver may have applied them."""
+        self.log_end: int | None = None
+        """What the marker is compared with: the last number that the log had given out when nothing was applied since."""
+        self._compares = compares
+        self._bytes = 0
+        self._outstanding = 0
+        self._left: list[WriteStep] = []
+
+    @property
+    def wants(self) -> WriteStep | None:
+        """The next step for the actions taken; None if none are."""
+        return self._left[0] if self._left else None
+
+    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False, log_end: int = 0) -> None:
+        """Hand over actions that are in the log; `recovered` ones were there when the group was rebuilt (Algorithm 8).
+        The same `log_end` comes with all of them."""
+        self.log_end = log_end
+        self.pending.extend(writes)
+        self._bytes += sum(len(write.body) for write in writes)
+        self._outstanding += len(writes)
+        if recovered and writes:
+            self.recovered = writes[-1].number
+
+    def is_full(self) -> bool:
+        """So much waits for the external system that the group should take no more events for now."""
+        return len(self.pending) >= MAX_ACTIONS_WAITING or self._bytes >= MAX_BYTES_WAITING
+
+    def is_idle(self) -> bool:
+        """The loop has seen everything succeed that was handed over."""
+        return self._outstanding == 0
+
+    def take(self, most_actions: int) -> list[PendingWrite]:
+        """The next group of actions, in order; empty if none is pending. A large body is taken alone, to spare memory."""
+        if self._left:
+            raise ProtocolViolation(f"writer {self.key} takes actions before it has reported the last ones")
+        self.taken = []
+        records = 0
+        while self.pending and len(self.taken) < most_actions and records < GROUP_RECORDS:
+            write = self.pending.popleft()
+            self.taken.append(write)
+            records += write.records
+            self._bytes -= len(write.body)
+            if write.ref is not None:
+                break
+        first = FIRST if self._compares else ()
+        self._left = [*first, *ORDER] if self.taken else []
+        return self.taken
+
+    def compared(self) -> Compared:
+        """The marker is not ahead of the log: the report to the loop, which logs it, and then says `release`."""
+        self._done(WriteStep.COMPARE)
+        return Compared(*self.key)
+
+    def release(self) -> None:
+        """The log knows that the marker was compared."""
+        self._done(WriteStep.WAIT)
+        self._compares = False
+
+    def applied(self) -> None:
+        """The external system has applied all that was taken."""
+        self._done(WriteStep.APPLY)
+
+    def report(self) -> Applied:
+        """The report to the loop."""
+        self._done(WriteStep.REPORT)
+        first, last = self.taken[0], self.taken[-1]
+        return Applied(*self.key, first.number, last.number, sum(write.records for write in self.taken))
+
+    def _done(self, step: WriteStep) -> None:
+        if self.wants is not step:
+            raise ProtocolViolation(f"writer {self.key}: {step.name} is not the next step; that is {self.wants}")
+        self._left.pop(0)
+
+    def settle(self, applied: Applied) -> None:
+        """The loop has noted the result."""
+        self._outstanding -= applied.last - applied.first + 1

@@ -16,8 +16,7 @@ from airflow_logio.dataflow.writers.published_folder import (
     visible_files,
 )
 from airflow_logio.errors import WriteRefused
-from airflow_logio.protocol.folder_rules import Age, Effect, FolderRuns, RunRecord
-from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.protocol.external_rules import Age, Effect, FolderRuns, Owner, RunRecord
 from airflow_logio.spark.published_places import PublishedPlace
 
 _EFFECTS = {

@@ -13,7 +13,7 @@ from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.folder_files import SCHEME
 from airflow_logio.dataflow.writers.published_folder import RECEIPTS
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogioError, LogUnavailable
-from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.spark.folder_claims import FolderClaim
 from airflow_logio.spark.local_place import LocalPlace
 from airflow_logio.spark.object_place import ObjectPlace

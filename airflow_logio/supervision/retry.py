@@ -11,8 +11,8 @@ from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, WriteRefused
 from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.states import ALIVE, LAUNCHING, GroupState
-from airflow_logio.protocol.warehouse_rules import Owner
 from airflow_logio.spark.publishing import check_not_replaced
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run

@@ -30,7 +30,7 @@ from airflow_logio.errors import (
     PipelineDefinitionError,
     WriteRefused,
 )
-from airflow_logio.protocol.warehouse_rules import MarkerRow, compare
+from airflow_logio.protocol.external_rules import MarkerRow, compare
 from airflow_logio.protocol.writes import PendingWrite, check_gapless
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.connections import Connections, replay

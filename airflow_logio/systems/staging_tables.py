@@ -17,7 +17,7 @@ from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import LogioError
 from airflow_logio.postgres_sessions import SETTINGS
-from airflow_logio.protocol.warehouse_rules import shuts_out
+from airflow_logio.protocol.external_rules import shuts_out
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.conversions import row_of
 from airflow_logio.systems.refused_rows import first_refused

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner
+from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner
 from airflow_logio.systems import staged_rows, table_inserts, warehouse_rows
 from airflow_logio.systems.conversions import row_of
 from airflow_logio.systems.kept_open import kept_open

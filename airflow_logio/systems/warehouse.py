@@ -34,7 +34,7 @@ from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, WriteRefused
 from airflow_logio.postgres_sessions import postgres_engine
-from airflow_logio.protocol.warehouse_rules import Contender, Owner
+from airflow_logio.protocol.external_rules import Contender, Owner
 from airflow_logio.systems import table_inserts, table_reads, warehouse_rows
 from airflow_logio.systems.sql_types import know_exact_decimals
 from airflow_logio.systems.stored_records import RecordsInFiles

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.writers.action_writers import Marker
-from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner, check_advanced
+from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, check_advanced
 from airflow_logio.systems.table_names import TableName
 
 marker_table = sa.Table(

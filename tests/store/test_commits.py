@@ -8,7 +8,7 @@ import pytest
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import CommitAttempt
+from airflow_logio.protocol.commit import CommitAttempt
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port, Status
 from airflow_logio.store.port import LogStore

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import CommitQueue, SourceOrder
+from airflow_logio.protocol.commit import CommitQueue, SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.job_queue import JobQueue
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Port
-from airflow_logio.protocol.write_queue import WriteQueue
+from airflow_logio.protocol.writes import WriteQueue
 from tests.support.logics import of, serialized
 
 NOTHING = Recovered({}, (), (), ())
@@ -95,7 +95,8 @@ class Epoch:
         done: fx.Effects = []
         while self.commits.steps:
             self.commits.take(lambda _: 0)
-            effects = self.commits.taken = serialized(self.commits.taken)
+            effects = serialized(self.commits.taken)
+            self.commits.encoded(effects)
             self.commits.committed()
             self.loop.hand_over(self.commits.peek())
             self.commits.handed_over()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from airflow_logio import DatasetWriter, published_files
 from airflow_logio.dataflow.writers.action_writers import BEGIN, WriteAction
-from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.spark.published_places import Copies, CopyTask, Lines
 from airflow_logio.spark.publishing import DatasetTarget
 from airflow_logio.systems.payloads import Payloads

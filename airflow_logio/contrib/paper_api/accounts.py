@@ -15,9 +15,8 @@ import msgspec
 from airflow_logio.contrib.paper_api.infos import ActionInfo, EventInfo, ReadAction, ReadProgress
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.errors import ApiMisuse, LogInconsistent
-from airflow_logio.protocol.context import Context, decode_state, encode_state
+from airflow_logio.protocol.context import KEPT, Context, decode_state, encode_state, fault, is_plain
 from airflow_logio.protocol.logic import InputSetState, OperatorSpec
-from airflow_logio.protocol.plain_state import KEPT, fault, is_plain
 from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.protocol.writes import check_gapless
 

@@ -27,11 +27,11 @@ from airflow_logio.errors import ApiMisuse
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, decode_state, encode_state
 from airflow_logio.protocol.effects import Effects
+from airflow_logio.protocol.external_rules import MarkerRow, compare
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.protocol.warehouse_rules import MarkerRow, compare
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.port.session_port import GroupSession
 

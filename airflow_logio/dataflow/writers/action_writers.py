@@ -31,8 +31,8 @@ from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, WriterOperator
 from airflow_logio.dataflow.unavailability import check_errors
 from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.external_rules import MarkerRow, to_apply
 from airflow_logio.protocol.record_rules import RecordRules
-from airflow_logio.protocol.warehouse_rules import MarkerRow, to_apply
 
 BEGIN, INSERT = "begin", "insert"
 """What the description of a write action says under ``action``: the one a run begins with, or records to write."""

@@ -1,18 +1,17 @@
 """Effects as SQL statements: one batch of effects, a handful of statements.
 
-Effects of many steps are applied by kind, not one by one: rows first, then assignments, then Input Sets that are done
-or set aside, then states. That order is safe for any concatenation of steps: nothing more can be assigned to an Input
-Set that is done or set aside, and the last of several states of one operator is the one that counts.
+Effects of many steps are applied by part, not one by one, in the order of `protocol/commit.py` (`TRANSACTION`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.commit import BEHIND_FENCE, Part
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.values import Port, Status, storable
 from airflow_logio.store.records.driver_records import GroupRef
@@ -37,24 +36,30 @@ class EffectWriter:
         self._rows = EffectRows(ref, effects)
 
     def apply(self) -> tuple[Collected, ...]:
+        """All parts of the transaction behind its fence. Returns the results of the garbage collection among the effects."""
+        concluding = ConcludingWriter(self._connection, self._ref)
+        do: Mapping[Part, Callable[[], None]] = {
+            Part.ROWS: self._add_rows,
+            Part.ASSIGN: self._assign,
+            Part.DONE: lambda: self._conclude(self._rows.done, Status.DONE),
+            Part.ASIDE: self._set_aside,
+            Part.CONCLUDE: lambda: concluding.apply_all(self._rows.concluding),
+            Part.STATES: self._store_states,
+            Part.COUNT: lambda: add_to_counters(self._connection, self._run, self._rows.counts),
+        }
+        for part in BEHIND_FENCE:
+            do[part]()
+        return tuple(concluding.collected)
+
+    # --- statements ---------------------------------------------------------------------------------------------------
+
+    def _add_rows(self) -> None:
         rows = self._rows
         insert_rows(self._connection, schema.event_log, rows.event_log)
         insert_rows(self._connection, schema.event_data, self._stamped(rows.event_data))
         insert_rows(self._connection, schema.state, rows.snapshots)
         insert_rows(self._connection, schema.read_action, rows.reads)
         insert_rows(self._connection, schema.event_lineage, rows.lineage)
-        self._assign()
-        self._conclude(rows.done, Status.DONE)
-        self._conclude(rows.aside, Status.ASIDE)
-        self._quarantine()
-        concluding = ConcludingWriter(self._connection, self._ref)
-        for late in rows.late:
-            concluding.apply(late)
-        self._store_states()
-        add_to_counters(self._connection, self._run, rows.counts)
-        return tuple(concluding.collected)
-
-    # --- statements ---------------------------------------------------------------------------------------------------
 
     def _stamped(self, rows: list[Row]) -> list[Row]:
         """Note the time in rows that lineage keeps: retention goes by their age."""
@@ -119,9 +124,10 @@ class EffectWriter:
         counted = Counter((inset_id, port) for inset_id, port in rows)
         return [(inset_id, port, count) for (inset_id, port), count in counted.items()]
 
-    def _quarantine(self) -> None:
+    def _set_aside(self) -> None:
         if not self._rows.aside:
             return
+        self._conclude(self._rows.aside, Status.ASIDE)
         rows: list[Row] = [
             {
                 "run_id": self._run,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -15,12 +17,11 @@ from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.channels import read_channel, write_channel
 from airflow_logio.store.sql import expiry, retention, schema, slots
 from airflow_logio.store.sql.commit_statements import end_writes
-from airflow_logio.store.sql.effect_rows import Late
 from airflow_logio.store.sql.engines import now
 
 
 class ConcludingWriter:
-    """Applies one such effect at a time, on an open transaction; counts what it finds."""
+    """Applies such effects one at a time, on an open transaction; counts what it finds."""
 
     def __init__(self, connection: Connection, ref: GroupRef) -> None:
         self._connection = connection
@@ -29,7 +30,12 @@ class ConcludingWriter:
         self.collected: list[Collected] = []
         """Results of the garbage-collection effects."""
 
-    def apply(self, effect: Late) -> None:
+    def apply_all(self, effects: Iterable[fx.Effect]) -> None:
+        """In their order, which is that of the steps."""
+        for effect in effects:
+            self._apply(effect)
+
+    def _apply(self, effect: fx.Effect) -> None:
         match effect:
             case fx.WritesDone(operator, connection, first, last):
                 self._writes_done(operator, connection, first, last)
@@ -50,6 +56,8 @@ class ConcludingWriter:
                 self._drain_group()
             case fx.FinishGroup():
                 self._finish_group()
+            case _:
+                raise TypeError(f"{type(effect).__name__} changes no row of an earlier step")
 
     def _writes_done(self, operator: str, connection: str, first: int, last: int) -> None:
         channel = {"b_run": self._run, "b_op": operator, "b_channel": write_channel(connection)}

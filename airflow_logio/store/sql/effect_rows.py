@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.commit import Part, parts_of
 from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
@@ -17,23 +18,9 @@ from airflow_logio.store.sql.schema import OPEN, PENDING
 
 Row = dict[str, Any]
 
-Late = (
-    fx.CompleteReadAction
-    | fx.ReadDone
-    | fx.DropRead
-    | fx.WritesDone
-    | fx.Release
-    | fx.Collect
-    | fx.SweepShared
-    | fx.ExpireLineage
-    | fx.DrainGroup
-    | fx.FinishGroup
-)
-"""Effects that change existing rows, applied in the order of the steps after everything that adds rows."""
-
 
 class EffectRows:
-    """Effects of one commit, sorted by kind. Touches no database."""
+    """Effects of one commit, sorted by the parts of its transaction. Touches no database."""
 
     def __init__(self, ref: GroupRef, effects: Iterable[fx.Effect]) -> None:
         self._run = ref.run_id
@@ -49,74 +36,55 @@ class EffectRows:
         """Current states; the last one of an operator counts."""
         self.snapshots: list[Row] = []
         self.counts: dict[tuple[Port, str], list[int]] = {}
-        self.late: list[Late] = []
+        self.concluding: list[fx.Effect] = []
+        """Those that change rows of earlier steps, in the order of the steps."""
+        sort: Mapping[Part, Callable[[Any], None]] = {
+            Part.ROWS: self._add,
+            Part.ASSIGN: self.assigned.append,
+            Part.DONE: self.done.append,
+            Part.ASIDE: self.aside.append,
+            Part.CONCLUDE: self._conclude,
+            Part.STATES: self._store,
+            Part.COUNT: self._count,
+        }
         for effect in effects:
-            self._sort(effect)
+            for part in parts_of(effect):
+                sort[part](effect)
 
-    def _sort(self, effect: fx.Effect) -> None:
-        match effect:
-            case fx.Acknowledge():
-                self._acknowledge(effect)
-            case fx.MarkDone():
-                self.done.append(effect)
-            case fx.SetAside():
-                self.aside.append(effect)
-            case fx.StoreState(operator, data):
-                self.states[operator] = self._state_row(operator, 0, data)
-            case fx.CountEvents(port, direction, events, records, size):
-                total = self.counts.setdefault((port, direction), [0, 0, 0])
-                for index, value in enumerate((events, records, size)):
-                    total[index] += value
-            case fx.CompleteReadAction():
-                self._read_event(effect)
-                self.late.append(effect)
-            case fx.WritesDone(operator, connection, first, last):
-                self.under_way(Port(operator, connection), PENDING, first - last - 1)
-                self.late.append(effect)
-            case (
-                fx.ReadDone()
-                | fx.DropRead()
-                | fx.Release()
-                | fx.Collect()
-                | fx.SweepShared()
-                | fx.ExpireLineage()
-                | fx.DrainGroup()
-                | fx.FinishGroup()
-            ):
-                self.late.append(effect)
-            case _:
-                self._add(effect)
+    def _conclude(self, effect: fx.Effect) -> None:
+        if isinstance(effect, fx.WritesDone):
+            done = effect.last - effect.first + 1
+            self.under_way(Port(effect.operator, effect.connection), PENDING, -done)
+        self.concluding.append(effect)
+
+    def _store(self, effect: fx.StoreState) -> None:
+        self.states[effect.operator] = self._state_row(effect.operator, 0, effect.data)
+
+    def _count(self, effect: fx.CountEvents) -> None:
+        total = self.counts.setdefault((effect.port, effect.direction), [0, 0, 0])
+        for index, value in enumerate((effect.events, effect.records, effect.bytes)):
+            total[index] += value
 
     def under_way(self, port: Port, direction: str, rows: int) -> None:
         """Count that many rows more, or fewer, as not done."""
         self.counts.setdefault((port, direction), [0, 0, 0])[0] += rows
 
-    def _add(
-        self,
-        effect: fx.LogEvent
-        | fx.LogWrite
-        | fx.LogRead
-        | fx.LogStateEvent
-        | fx.RecordLineage
-        | fx.StartReadAction
-        | fx.MarkCompared
-        | fx.MayForget,
-    ) -> None:
+    def _add(self, effect: fx.Effect) -> None:
         match effect:
-            case fx.MayForget():
-                pass  # it has no row
             case fx.LogEvent():
                 self._log_event(effect)
+            case fx.Acknowledge():
+                self._assign_further(effect)
             case fx.LogWrite():
                 self._log_write(effect)
             case fx.LogRead():
                 self._log_read(effect)
             case fx.LogStateEvent():
                 self._log_state(effect)
+            case fx.CompleteReadAction():
+                self._read_event(effect)
             case fx.StartReadAction(operator, connection, action_id, description, kept):
                 self._read_row(operator, connection, action_id, ReadStatus.INCOMPLETE, description, kept=kept)
-            case fx.MarkCompared():
-                pass  # the state that comes with it says so
             case fx.RecordLineage(sender, event_id, inset_id):
                 self.lineage.append(
                     {
@@ -127,6 +95,8 @@ class EffectRows:
                         "inset_id": inset_id,
                     }
                 )
+            case _:
+                raise TypeError(f"{type(effect).__name__} adds no row")
 
     def _log_row(
         self,
@@ -199,8 +169,8 @@ class EffectRows:
         )
         self._data_row(sender, event.event_id, header, body, ref=event.ref, kept=effect.kept)
 
-    def _acknowledge(self, effect: fx.Acknowledge) -> None:
-        self.assigned.append(effect)
+    def _assign_further(self, effect: fx.Acknowledge) -> None:
+        """The row that waited takes the first Input Set; each further one has a row of its own."""
         sender = (effect.sender.operator, effect.sender.name, effect.sender.name)
         receiver = (effect.receiver.operator, effect.receiver.name)
         for inset_id, status in effect.assignments[1:]:

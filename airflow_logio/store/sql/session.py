@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
-from airflow_logio.protocol.commit_queue import CommitAttempt
+from airflow_logio.protocol.commit import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import replicated_group

@@ -1,4 +1,4 @@
-"""Applies effects to the tables in memory, in the order and with the refusals of the SQL adapter (`sql/apply.py`)."""
+"""Applies effects to the tables in memory, in the order of `protocol/commit.py`, with the refusals of the SQL adapter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.commit import BEHIND_FENCE, Part, parts_of
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Kind, ReadStatus, Status
@@ -22,21 +23,16 @@ from airflow_logio.testing.memory_log.tables import Body, BodyKey, GroupKey, Log
 
 
 def apply_effects(tables: Tables, ref: GroupRef, effects: Sequence[fx.Effect]) -> tuple[Collected, ...]:
-    """Rows first, then assignments, done marks, conclusions, states: so any concatenation of steps can be applied.
-
-    Returns the results of the garbage-collection effects.
-    """
+    """All parts of a transaction behind its fence. Returns the results of the garbage-collection effects."""
     writer = _Writer(tables, ref)
-    waiting: tuple[list[fx.Effect], ...] = ([], [], [], [])
+    waiting: dict[Part, list[fx.Effect]] = {part: [] for part in BEHIND_FENCE}
     for effect in effects:
-        insert, turn = _PARTS[type(effect)]
-        if insert is not None:
-            insert(writer, effect)
-        if turn is not None:
-            waiting[turn].append(effect)
-    for turn_of in waiting:
-        for effect in turn_of:
-            _CONCLUDE[type(effect)](writer, effect)
+        for part in parts_of(effect):
+            waiting[part].append(effect)
+    for part, of_part in waiting.items():
+        do = _ADD if part is Part.ROWS else _CHANGE
+        for effect in of_part:
+            do[type(effect)](writer, effect)
     return tuple(writer.collected)
 
 
@@ -258,7 +254,7 @@ def _totals(row: PortProgress) -> tuple[int, int, int, float]:
     return row.events, row.records, row.bytes, row.first_at
 
 
-_INSERT: Mapping[type, Callable[[_Writer, Any], None]] = {
+_ADD: Mapping[type, Callable[[_Writer, Any], None]] = {
     fx.LogEvent: _Writer._log_event,
     fx.Acknowledge: _Writer._assign_further,
     fx.LogWrite: _Writer._log_write,
@@ -268,7 +264,7 @@ _INSERT: Mapping[type, Callable[[_Writer, Any], None]] = {
     fx.StartReadAction: _Writer._start_read,
     fx.CompleteReadAction: _Writer._log_read_event,
 }
-_CONCLUDE: Mapping[type, Callable[[_Writer, Any], None]] = {
+_CHANGE: Mapping[type, Callable[[_Writer, Any], None]] = {
     fx.Acknowledge: _Writer._assign,
     fx.MarkDone: _Writer._mark_done,
     fx.WritesDone: _Writer._finish_writes,
@@ -285,11 +281,6 @@ _CONCLUDE: Mapping[type, Callable[[_Writer, Any], None]] = {
     fx.StoreState: _Writer._store_state,
     fx.CountEvents: _Writer._count,
 }
-_BESIDE: Mapping[type, int] = {fx.Acknowledge: 0, fx.MarkDone: 1, fx.StoreState: 3, fx.CountEvents: 3}
-_TURN: Mapping[type, int] = {kind: _BESIDE.get(kind, 2) for kind in _CONCLUDE}
-"""Assignments, then done marks, then what concludes, then rows that are replaced."""
-_PARTS = {kind: (_INSERT.get(kind), _TURN.get(kind)) for kind in (*_INSERT, *_CONCLUDE, fx.MarkCompared, fx.MayForget)}
-"""What is done at once for an effect, and in which turn the rest follows."""
 
 
 def _expect(found: int, expected: int, what: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
-from airflow_logio.protocol.commit_queue import CommitAttempt
+from airflow_logio.protocol.commit import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from

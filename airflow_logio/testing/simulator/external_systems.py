@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_logio.protocol.warehouse_rules import MarkerRow, Owner
-from airflow_logio.protocol.write_queue import WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.external_rules import MarkerRow, Owner
+from airflow_logio.protocol.writes import PendingWrite, WriterKey
 
 if TYPE_CHECKING:
     from airflow_logio.testing.simulator.write_attempts import EarlierRun

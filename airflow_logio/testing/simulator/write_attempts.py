@@ -1,7 +1,7 @@
 """One attempt at a conditional external system: a transaction of several steps, with other ones in between.
 
 The steps are those of `Warehouse.apply`: lock and read the marker; lock and read the owner, and take the table over if
-this is the run's first write action; insert, advance the marker and commit. As there, `protocol/warehouse_rules.py` makes
+this is the run's first write action; insert, advance the marker and commit. As there, `protocol/external_rules.py` makes
 the decisions in between. If a client waits long enough for a lock, the holder's session is ended, like with
 `idle_in_transaction_session_timeout`, so a slow zombie does not block others forever.
 """
@@ -13,9 +13,8 @@ from enum import Enum, auto
 
 from airflow_logio.dataflow.writers.action_writers import BEGIN
 from airflow_logio.errors import ExternalUnavailable, LogioError
-from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner, check_advanced, to_apply
-from airflow_logio.protocol.write_queue import WriterKey
-from airflow_logio.protocol.writes import PendingWrite, check_gapless
+from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, check_advanced, to_apply
+from airflow_logio.protocol.writes import PendingWrite, WriterKey, check_gapless
 from airflow_logio.testing.simulator.external_systems import (
     THIS_RUN,
     AppliedWrite,

@@ -22,7 +22,7 @@ from airflow_logio.dataflow import (
     generate,
 )
 from airflow_logio.driver.back_pressure import Backlog, bounded, waiting_bytes
-from airflow_logio.protocol.ports import PortOrder
+from airflow_logio.protocol.recovery import PortOrder
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.spark.chains import Evaluated
 from airflow_logio.store.records.run_records import BacklogBound

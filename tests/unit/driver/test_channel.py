@@ -15,7 +15,7 @@ from airflow_logio.driver.channel import Channel, InTurn, Lane, OnePort
 from airflow_logio.driver.mailbox import Bound, Mailbox
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.ports import PortOrder
+from airflow_logio.protocol.recovery import PortOrder
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port.session_port import Fetched
 from airflow_logio.systems.arrow import encode

@@ -9,7 +9,7 @@ import pytest
 from airflow_logio.driver.committer import Committer
 from airflow_logio.errors import Fenced
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import MAX_STEPS_WAITING, HandOver
+from airflow_logio.protocol.commit import MAX_STEPS_WAITING, HandOver
 from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.systems.payloads.bodies import Bodies
 from airflow_logio.testing.memory_log import MemoryLogStore

@@ -29,10 +29,10 @@ from airflow_logio.errors import LogInconsistent, OperatorFailed
 from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol import loop
-from airflow_logio.protocol.commit_queue import HandOver
+from airflow_logio.protocol.commit import HandOver
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.protocol.write_queue import Applied
+from airflow_logio.protocol.writes import Applied
 from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from airflow_logio.driver.channel import EVENTS_PER_ROUND, InTurn, Lane, More, OnePort, lanes_of
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.group import GroupProtocol
-from airflow_logio.protocol.ports import PortOrder
-from airflow_logio.protocol.recovery import LoggedEvent
+from airflow_logio.protocol.recovery import LoggedEvent, PortOrder
 from airflow_logio.protocol.values import Kind, Port
 from tests.support.logics import EachEvent, end, fed, operator
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from airflow_logio.contrib.paper_api.accounts import pack, unpack
 from airflow_logio.errors import ApiMisuse, OperatorFailed
-from airflow_logio.protocol.context import decode_state
+from airflow_logio.protocol.context import MAX_DEPTH, decode_state
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.operator import OperatorProtocol
-from airflow_logio.protocol.plain_state import MAX_DEPTH
 from tests.support.logics import CountWindow
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_logio.errors import EpochVoid, LogInconsistent, ProtocolViolation
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import (
+from airflow_logio.protocol.commit import (
     CommitAttempt,
     CommitQueue,
     CommitStep,
@@ -21,8 +21,7 @@ from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.logic import Emit, OperatorSpec
 from airflow_logio.protocol.loop import FLUSH_EVENTS, FLUSH_SECONDS
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.protocol.write_queue import MAX_ACTIONS_WAITING, WriteQueue, WriteStep
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import MAX_ACTIONS_WAITING, PendingWrite, WriteQueue, WriteStep
 from tests.support.logics import CountWindow, Writing, end, fed, of, operator, serialized
 from tests.support.loops import QUEUE, STORED, Epoch, drained, reading, source, states
 
@@ -236,6 +235,7 @@ def test_what_is_closed_while_a_transaction_is_under_way_goes_into_the_next() ->
     assert len(queue.take(lambda _: 1, most_steps=2)) == 2
     with pytest.raises(ProtocolViolation, match="another one is under way"):
         queue.take(lambda _: 1)
+    queue.encoded(queue.taken)
     queue.committed()
     queue.handed_over()
     assert not queue.is_idle() and len(queue.take(lambda _: 1)) == 1
@@ -245,6 +245,10 @@ def test_nothing_leaves_before_the_commit() -> None:
     queue = CommitQueue()
     queue.add([fx.DrainGroup()])
     queue.take(lambda _: 0)
+    assert wanted(queue) is CommitStep.ENCODE
+    with pytest.raises(ProtocolViolation, match="COMMIT"):
+        queue.committed()
+    queue.encoded(queue.taken)
     with pytest.raises(ProtocolViolation, match="HAND_OVER"):
         queue.peek()
     assert wanted(queue) is CommitStep.COMMIT

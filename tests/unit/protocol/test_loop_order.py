@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_logio.protocol.commit_queue import HandOver, ReadOrder
+from airflow_logio.protocol.commit import HandOver, ReadOrder
 from airflow_logio.protocol.logic import Emit, OperatorSpec
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered

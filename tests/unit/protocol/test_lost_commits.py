@@ -16,14 +16,13 @@ import pytest
 
 from airflow_logio.errors import Fenced, LogInconsistent
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import pending_write
+from airflow_logio.protocol.commit import pending_write
 from airflow_logio.protocol.context import Context
+from airflow_logio.protocol.external_rules import MarkerRow, compare, to_apply
 from airflow_logio.protocol.logic import OperatorSpec, Output, Write
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.values import Event, Port
-from airflow_logio.protocol.warehouse_rules import MarkerRow, compare, to_apply
-from airflow_logio.protocol.write_queue import WriteStep
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import PendingWrite, WriteStep
 from tests.support.logics import EachEvent
 from tests.support.loops import Epoch
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.effects import Acknowledge
-from airflow_logio.protocol.ports import PortOrder
-from airflow_logio.protocol.recovery import LoggedEvent, reload_order
+from airflow_logio.protocol.recovery import LoggedEvent, PortOrder, reload_order
 from airflow_logio.protocol.values import Port
 from tests.support.logics import CountWindow, EachEvent, Group, InSequence, end, fed, of, operator, produced
 

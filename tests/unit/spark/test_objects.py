@@ -29,7 +29,7 @@ from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.folder_files import ObjectFiles, open_bucket
 from airflow_logio.dataflow.writers.published_folder import visible_files
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent
-from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.spark import object_place
 from airflow_logio.spark.folder_claims import FolderClaim
 from airflow_logio.spark.object_place import ObjectPlace

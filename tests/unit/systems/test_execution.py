@@ -27,8 +27,7 @@ from airflow_logio.errors import (
     OperatorFailed,
     WriteRefused,
 )
-from airflow_logio.protocol.write_queue import Applied, Compared
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import Applied, Compared, PendingWrite
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.execution import executor_of

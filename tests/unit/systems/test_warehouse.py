@@ -16,7 +16,7 @@ from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, Fenced, LogInconsistent, OperatorFailed, WriteRefused
-from airflow_logio.protocol.warehouse_rules import Owner
+from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.postgres import PostgresServer
 

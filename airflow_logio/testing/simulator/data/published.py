@@ -10,8 +10,7 @@ import msgspec
 
 from airflow_logio.dataflow.writers.published_folder import RECEIPTS
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.protocol.write_queue import WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.spark.published_places import Publication
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import Manifest

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, LogioError
-from airflow_logio.protocol.warehouse_rules import MarkerRow, shuts_out
-from airflow_logio.protocol.write_queue import WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.external_rules import MarkerRow, shuts_out
+from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.spark.table_staging import STAGED_BYTES
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.staged_rows import check_counts

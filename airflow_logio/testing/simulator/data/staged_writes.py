@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, LogioError
-from airflow_logio.protocol.write_queue import WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.spark.table_staging import StagingTarget
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.testing.simulator.data.published import one_file

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from airflow_logio.errors import ExternalUnavailable
-from airflow_logio.protocol.warehouse_rules import MarkerRow
-from airflow_logio.protocol.write_queue import WriterKey
+from airflow_logio.protocol.external_rules import MarkerRow
+from airflow_logio.protocol.writes import WriterKey
 from airflow_logio.systems.stored_records import StagedFiles
 from airflow_logio.systems.table_names import TableName
 from airflow_logio.testing.simulator.data.simulated_storage import Record

@@ -6,9 +6,9 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-from airflow_logio.protocol.commit_queue import CommitStep
+from airflow_logio.protocol.commit import CommitStep
 from airflow_logio.protocol.life import LifeStep
-from airflow_logio.protocol.write_queue import WriteStep
+from airflow_logio.protocol.writes import WriteStep
 from airflow_logio.testing.simulator.sites import Site
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_logio.driver.garbage import COLLECT_SECONDS, Collection
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import CommitAttempt, CommitQueue, CommitStep
+from airflow_logio.protocol.commit import CommitAttempt, CommitQueue, CommitStep
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.loop import FLUSH_SECONDS, GroupLoop
@@ -382,7 +382,7 @@ class SimulatedDriver:
         self.committer.take(lambda _: 0, most_steps=many)
         taken, evaluating = self.committer.taken, self.evaluating
         codec = self.world.scenario.codec
-        self.committer.taken = (
+        self.committer.encoded(
             serialized(taken, codec, self._offer) if evaluating is None else evaluating.serialized(taken)
         )
         self.attempt = CommitAttempt(self.fence.epoch, self.fence.commit_no + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from airflow_logio.protocol.commit_queue import DiscardOrder, ReadOrder, SourceOrder
+from airflow_logio.protocol.commit import DiscardOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import Port
 from airflow_logio.testing.simulator.driver.threads import Source

@@ -16,10 +16,9 @@ from weakref import ref
 from msgspec.structs import replace
 
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.external_rules import compare
 from airflow_logio.protocol.values import Event, Kind
-from airflow_logio.protocol.warehouse_rules import compare
-from airflow_logio.protocol.write_queue import WriteQueue, WriterKey, WriteStep
-from airflow_logio.protocol.writes import PendingWrite, unapplied
+from airflow_logio.protocol.writes import PendingWrite, WriteQueue, WriterKey, WriteStep, unapplied
 from airflow_logio.spark.spark_effects import stored_events
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.data.published import PublishedFolder

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.source import READ_CONNECTION
-from airflow_logio.protocol.write_queue import WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.store.rules.channels import WRITES, read_channel
 from airflow_logio.testing.simulator.violation import Violation
 from airflow_logio.testing.simulator.watch.event_watch import EventWatch

@@ -15,8 +15,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.protocol.write_queue import WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.store.records.run_records import ReplicatedShape
 from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.store.rules.header import read_header

@@ -25,7 +25,7 @@ from airflow_logio.driver.source_reader import (
     without_plan,
 )
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, OperatorFailed
-from airflow_logio.protocol.commit_queue import DiscardOrder, ForgetOrder, ReadOrder
+from airflow_logio.protocol.commit import DiscardOrder, ForgetOrder, ReadOrder
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
 from tests.support.waiting import eventually

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import SourceOrder
+from airflow_logio.protocol.commit import SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.source import SourceProtocol

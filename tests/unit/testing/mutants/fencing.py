@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_logio.protocol.commit_queue import CommitAttempt, CommitStep
+from airflow_logio.protocol.commit import CommitAttempt, CommitStep
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import FenceRow, GroupRef

@@ -12,7 +12,7 @@ from airflow_logio.protocol import life
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.values import Port
-from airflow_logio.protocol.write_queue import Applied
+from airflow_logio.protocol.writes import Applied
 from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from airflow_logio.testing.simulator.driver import held_up

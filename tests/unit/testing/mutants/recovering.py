@@ -9,7 +9,7 @@ import pytest
 
 from airflow_logio.protocol import group as group_module
 from airflow_logio.protocol import source as source_module
-from airflow_logio.protocol.commit_queue import SourceOrder
+from airflow_logio.protocol.commit import SourceOrder
 from airflow_logio.protocol.context import ClosedInputSets, Context
 from airflow_logio.protocol.effects import MarkDone
 from airflow_logio.protocol.ledger import Ledger
@@ -68,7 +68,7 @@ def done_count_unchecked(patch: pytest.MonkeyPatch) -> None:
     def mark_done(self: Any, effect: MarkDone) -> None:
         self._tables.relog(self._tables.events.undone_of(self._run, effect.operator, effect.inset_id), Status.DONE)
 
-    patch.setitem(apply._CONCLUDE, MarkDone, mark_done)
+    patch.setitem(apply._CHANGE, MarkDone, mark_done)
 
 
 @mutant("functions", "closed_input_sets_stay_closed")

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit_queue import CommitQueue
+from airflow_logio.protocol.commit import CommitQueue
 from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.ledger import Ledger

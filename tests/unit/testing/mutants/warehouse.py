@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_logio.protocol import warehouse_rules
-from airflow_logio.protocol.warehouse_rules import Contender, MarkerRow, Owner
-from airflow_logio.protocol.write_queue import Compared, WriteQueue, WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol import external_rules
+from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner
+from airflow_logio.protocol.writes import Compared, PendingWrite, WriteQueue, WriterKey
 from airflow_logio.testing.simulator import write_attempts
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.threads import SimulatedWriter
@@ -46,13 +45,13 @@ def marker_not_checked(patch: pytest.MonkeyPatch) -> None:
     def everything(writes: Sequence[PendingWrite], _marker: int) -> Sequence[PendingWrite]:
         return writes
 
-    patch.setattr(warehouse_rules, "unapplied", everything)
+    patch.setattr(external_rules, "unapplied", everything)
 
 
 @mutant("functions", "a_lower_token_writes_nothing", rare=316)
 def token_not_compared(patch: pytest.MonkeyPatch) -> None:
     """The external system accepts a driver after its successor has written."""
-    patch.setattr(warehouse_rules, "check_token", lambda *_: None)
+    patch.setattr(external_rules, "check_token", lambda *_: None)
 
 
 @mutant("functions", "a_lower_token_writes_nothing", rare=316)

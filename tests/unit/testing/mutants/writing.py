@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_logio.protocol import commit_queue, write_queue
-from airflow_logio.protocol.commit_queue import CommitStep
+from airflow_logio.protocol import commit, writes
+from airflow_logio.protocol.commit import CommitStep
 from airflow_logio.protocol.operator import OperatorProtocol
-from airflow_logio.protocol.write_queue import WriteStep
+from airflow_logio.protocol.writes import WriteStep
 from airflow_logio.testing.simulator.driver.options import Option
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.threads import SimulatedWriter
@@ -31,13 +31,13 @@ def write_numbers_per_incarnation(patch: pytest.MonkeyPatch) -> None:
 @mutant("linear", "a_write_action_is_logged_before_it_is_applied")
 def handed_over_before_its_commit(patch: pytest.MonkeyPatch) -> None:
     """What a transaction lets go leaves the group while it is under way: write actions run that the log does not have."""
-    patch.setattr(commit_queue, "ORDER", (CommitStep.HAND_OVER, CommitStep.COMMIT))
+    patch.setattr(commit, "ORDER", (CommitStep.ENCODE, CommitStep.HAND_OVER, CommitStep.COMMIT))
 
 
 @mutant("linear", "a_write_action_is_done_when_it_is_applied")
 def done_before_it_is_applied(patch: pytest.MonkeyPatch) -> None:
     """A write action is reported done when it is handed to the external system."""
-    patch.setattr(write_queue, "ORDER", (WriteStep.REPORT, WriteStep.APPLY))
+    patch.setattr(writes, "ORDER", (WriteStep.REPORT, WriteStep.APPLY))
 
 
 class LeavesWritersBehind(SimulatedDriver):

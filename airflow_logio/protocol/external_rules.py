@@ -1,18 +1,24 @@
-"""What a writer may do, given a marker and an owner that were read under their rows' locks (Algorithm 8 Step 2).
+"""What a writer may do at an external system, decided from what was read there (Algorithm 8 Step 2).
 
-An atomically conditional system keeps two rows. The *marker* of a writer is the last write action that was applied, and
-the fencing token it was applied with. The *owner* of a table is the last run that has claimed all of its rows; with its
-first write action it takes the table over, and runs that were started earlier may not write to it any more. A run that
-appends claims no row: it joins.
+An atomically conditional system keeps two rows, which are read under their locks. The *marker* of a writer is the last
+write action that was applied, and the fencing token it was applied with. The *owner* of a table is the last run that has
+claimed all of its rows. With its first write action a run takes the table over, and runs that were started earlier may not
+write to it any more. A run that appends claims no row: it joins.
 
 `systems/table_transaction.py` reads them with SQL and acts on what is decided here; the simulator's external
 systems (`testing/simulator/write_attempts.py`) run the same functions.
+
+A folder of files has no transaction and no fence. So each run puts records of itself into the folder before its first file,
+and each write action a receipt after its last one. What counts is a rule over these names, which only appear (ADR-91);
+readers and writers decide with the same functions (`FolderRuns`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
@@ -162,3 +168,137 @@ class Contender:
             f"{where} belongs to run {owner.run_uid}: a newer run has taken it over, and run {self.mine.run_uid} must not "
             "write to it any more"
         )
+
+
+_MICROSECONDS = 1_000_000
+
+
+class Effect(StrEnum):
+    """What a run does to older runs of the folder."""
+
+    JOINS = "joins"
+    """Nothing."""
+    CLOSES = "closes"
+    """They may add nothing."""
+    REPLACES = "replaces"
+    """Their files do not count, and they may add none."""
+    OVERWRITES = "overwrites"
+    """Their files do not count in the partitions of its receipts, and they may add none there."""
+
+
+class Age(NamedTuple):
+    """Where a run stands among the others; a greater one is younger."""
+
+    started: int
+    """Microseconds since 1970, by the clock of the run's log."""
+    run_uid: str
+
+    @classmethod
+    def of(cls, run: Owner) -> Age:
+        return cls(round(run.started_at * _MICROSECONDS), run.run_uid)
+
+
+class RunRecord(NamedTuple):
+    """What a run has said of itself: the name of an empty file."""
+
+    age: Age
+    effect: Effect
+
+    @property
+    def name(self) -> str:
+        """Names in the order of texts are in the order of ages."""
+        return f"{self.age.started:017d}.{self.age.run_uid}.{self.effect}"
+
+
+def record_of(name: str) -> RunRecord | None:
+    """The record of that name; None for anything else."""
+    started, _, rest = name.partition(".")
+    run_uid, _, effect = rest.rpartition(".")
+    if not (started.isdecimal() and run_uid and effect in set(Effect)):
+        return None
+    return RunRecord(Age(int(started), run_uid), Effect(effect))
+
+
+class NamedFile(NamedTuple):
+    """A file that a receipt names."""
+
+    path: str
+    """Below the folder, with ``/``."""
+    bytes: int
+    records: int
+
+    @property
+    def partition(self) -> str:
+        """The folder that it is in, below the published one; empty for none."""
+        return self.path.rpartition("/")[0]
+
+
+class Receipt(NamedTuple):
+    """What a write action has published."""
+
+    run_uid: str
+    operator: str
+    number: int
+    files: tuple[NamedFile, ...]
+    begins: str = ""
+    """Of the write action that a run begins with: its `on_new_run`."""
+
+
+@dataclass(frozen=True)
+class FolderRuns:
+    """The runs of a folder, by their records. A run without one does not count, and is nobody's to remove: a file system may
+    show a file before it shows the record that was there first."""
+
+    records: frozenset[RunRecord]
+
+    @cached_property
+    def ages(self) -> Mapping[str, Age]:
+        """By the uid of the run."""
+        return {record.age.run_uid: record.age for record in self.records}
+
+    def is_older(self, run_uid: str, than: Age | None) -> bool:
+        """Whether the run is known to be older than the one of that age."""
+        age = self.ages.get(run_uid)
+        return age is not None and than is not None and age < than
+
+    def replacing(self) -> Age | None:
+        """The youngest run that replaces what older ones have published."""
+        return max((record.age for record in self.records if record.effect is Effect.REPLACES), default=None)
+
+    def closed_by(self, mine: Age) -> RunRecord | None:
+        """The record because of which the run of that age may add nothing; rather of one that replaces what it has added."""
+        closing = (record for record in self.records if record.effect in (Effect.CLOSES, Effect.REPLACES))
+        younger = (record for record in closing if record.age > mine)
+        return max(younger, key=lambda record: (record.effect is Effect.REPLACES, record.age), default=None)
+
+    def overwriting(self, than: Age | None = None) -> frozenset[str]:
+        """The runs that overwrite partitions; those younger than that age, if one is given."""
+        found = (record.age for record in self.records if record.effect is Effect.OVERWRITES)
+        return frozenset(age.run_uid for age in found if than is None or age > than)
+
+    def counted(self, receipts: Iterable[Receipt]) -> list[tuple[Receipt, NamedFile]]:
+        """The files that count, those of older runs first, then by write action.
+
+        `receipts` must have been read before the records: who has a receipt there has its record.
+        """
+        known = [receipt for receipt in receipts if receipt.run_uid in self.ages]
+        known.sort(key=lambda one: (self.ages[one.run_uid], one.operator, one.number))
+        overwritten, replacing = self._overwritten(known), self.replacing()
+        return [
+            (receipt, file)
+            for receipt in known
+            if not self.is_older(receipt.run_uid, replacing)
+            for file in receipt.files
+            if not self.is_older(receipt.run_uid, overwritten.get(file.partition))
+        ]
+
+    def _overwritten(self, receipts: Iterable[Receipt]) -> Mapping[str, Age]:
+        """Partition → the youngest run that has overwritten it."""
+        overwriting = self.overwriting()
+        found: dict[str, Age] = {}
+        for receipt in receipts:
+            if receipt.run_uid in overwriting:
+                age = self.ages[receipt.run_uid]
+                for file in receipt.files:
+                    found[file.partition] = max(age, found.get(file.partition, age))
+        return found

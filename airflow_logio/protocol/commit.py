@@ -1,7 +1,27 @@
-"""Group commit as a state machine (design D3): what goes into a transaction, what became of it, what it releases.
+"""The order of a commit: from a closed step to what leaves the group (design D1 to D3).
 
-Pure. The committer's thread of a driver and the simulator take the steps that `CommitQueue.wants` names. A transaction is
-committed before anything of it leaves the group: its write actions, its events, the read actions that it starts.
+This module owns that order. A driver's committer (`driver/committer.py`), the adapters of the log and the simulator run it
+from here; none of them has an order of its own.
+
+1. **Close.** The loop ends a step (`GroupLoop.close`). Its effects are values, and the states among them are serialized
+   now. A state that was taken by reference would already hold events that this commit does not cover, and recovery would
+   skip them.
+2. **Take** (`CommitQueue.take`). What was closed while the last transaction was under way goes into one transaction, in the
+   order of the steps. Transactions are strictly in sequence.
+3. **Encode** (`CommitStep.ENCODE`). Bodies become bytes. Large ones are durable in the payload store before the transaction
+   begins, so no row names a file that may be missing.
+4. **Commit** (`CommitStep.COMMIT`). One transaction does what `TRANSACTION` lists: the fence first, by itself, because its
+   row count decides. Then come the effects by part, rows before what is done to them.
+5. **Learn the outcome** (`CommitAttempt`). A lost acknowledgement says neither yes nor no. The fence row, read under its
+   lock on a new connection, does: it names the last commit. The same effects are sent again only if it is the one before.
+6. **Hand over** (`CommitStep.HAND_OVER`, `HandOver`). Only now does anything leave the group: write actions go to their
+   writers, comparisons are released, readers get their orders, and receivers are woken.
+
+A refusal ends the order wherever it stands. `Fenced`: a newer incarnation has the group, and the driver exits. `EpochVoid`:
+what is in memory is void, so the queue is dropped, all threads are joined, and the group rebuilds itself under a new epoch.
+`LogInconsistent`: the log is not what this driver has written, which is a defect, and the group is parked.
+
+Pure: the objects here say what is next, and have neither a thread nor a database.
 """
 
 from __future__ import annotations
@@ -15,22 +35,91 @@ from typing import Any
 from airflow_logio.errors import EpochVoid, LogInconsistent, ProtocolViolation
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Port
-from airflow_logio.protocol.write_queue import WriterKey
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import PendingWrite, WriterKey
 
 MAX_BYTES_PER_COMMIT = 32 * 2**20
 MAX_STEPS_WAITING = 64
 
 
 class CommitStep(Enum):
-    """What the committer does with the transaction that it has taken."""
+    """What the committer does with the steps that it has taken."""
 
+    ENCODE = auto()
+    """Make bodies bytes, and large ones durable outside the log."""
     COMMIT = auto()
+    """Apply the effects in one transaction, and learn its outcome."""
     HAND_OVER = auto()
     """Release what is durable now."""
 
 
-ORDER = (CommitStep.COMMIT, CommitStep.HAND_OVER)
+ORDER = (CommitStep.ENCODE, CommitStep.COMMIT, CommitStep.HAND_OVER)
+
+
+# --- inside the transaction -------------------------------------------------------------------------------------------
+
+
+class Part(Enum):
+    """What a transaction does to the log. `TRANSACTION` has the parts in order."""
+
+    FENCE = auto()
+    """Raise the commit number of the incarnation from n - 1 to n, in a round trip of its own. If no row is found, nothing
+    else is written. It is fence, order, and key of the read-back at once (design D8)."""
+    ROWS = auto()
+    """Add rows: events, write and read actions, states at a trigger, lineage."""
+    ASSIGN = auto()
+    """Give events that were received their Input Sets (Algorithm 2 Step 2)."""
+    DONE = auto()
+    """Mark the events of Input Sets done (Algorithm 3 Step 4)."""
+    ASIDE = auto()
+    """Set Input Sets aside whose generation raised (quarantine)."""
+    CONCLUDE = auto()
+    """Change rows of earlier steps: actions done, events released, garbage collected, the state of the group."""
+    STATES = auto()
+    """Replace context and global state of each operator that changed; the last one of several counts."""
+    COUNT = auto()
+    """Raise the counters of ports."""
+
+
+TRANSACTION = tuple(Part)
+"""Safe for any concatenation of steps: a step finds the rows that earlier ones have added, and nothing more is assigned to an
+Input Set that is done or set aside. States are last because they must agree with all of it: they hold the marks of everything
+that was assigned."""
+
+BEHIND_FENCE = TRANSACTION[1:]
+
+_PARTS: Mapping[type, tuple[Part, ...]] = {
+    fx.LogEvent: (Part.ROWS,),
+    fx.LogWrite: (Part.ROWS,),
+    fx.LogRead: (Part.ROWS,),
+    fx.LogStateEvent: (Part.ROWS,),
+    fx.RecordLineage: (Part.ROWS,),
+    fx.StartReadAction: (Part.ROWS,),
+    fx.Acknowledge: (Part.ROWS, Part.ASSIGN),  # the row that waits takes one Input Set, each further one gets its own
+    fx.MarkDone: (Part.DONE,),
+    fx.SetAside: (Part.ASIDE,),
+    fx.CompleteReadAction: (Part.ROWS, Part.CONCLUDE),  # event r of Algorithm 1 Step 2.b
+    fx.ReadDone: (Part.CONCLUDE,),
+    fx.DropRead: (Part.CONCLUDE,),
+    fx.WritesDone: (Part.CONCLUDE,),
+    fx.Release: (Part.CONCLUDE,),
+    fx.Collect: (Part.CONCLUDE,),
+    fx.SweepShared: (Part.CONCLUDE,),
+    fx.ExpireLineage: (Part.CONCLUDE,),
+    fx.DrainGroup: (Part.CONCLUDE,),
+    fx.FinishGroup: (Part.CONCLUDE,),
+    fx.StoreState: (Part.STATES,),
+    fx.CountEvents: (Part.COUNT,),
+    fx.MarkCompared: (),  # the state that comes with it says so
+    fx.MayForget: (),  # it is only handed over
+}
+
+
+def parts_of(effect: fx.Effect) -> tuple[Part, ...]:
+    """The parts of a transaction in which an effect changes the log, in order."""
+    return _PARTS[type(effect)]
+
+
+# --- its outcome ------------------------------------------------------------------------------------------------------
 
 
 class CommitAttempt:
@@ -63,6 +152,9 @@ class CommitAttempt:
             )
         self._sent = False
         return commit_no == self._number
+
+
+# --- what it releases --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +195,18 @@ SourceOrder = ReadOrder | DiscardOrder | ForgetOrder
 
 @dataclass(slots=True)
 class HandOver:
-    """What may leave a group when a transaction is durable."""
+    """What may leave a group when a transaction is durable, in this order."""
 
     writes: list[PendingWrite] = field(default_factory=list)
     """Write actions for the writers (Algorithm 5 Step 2), in order."""
+    compared: list[WriterKey] = field(default_factory=list)
+    """Writers whose markers were compared with the log: they may apply what they have taken."""
     sources: list[SourceOrder] = field(default_factory=list)
     """Orders for the readers of sources, in sequence."""
     sent: list[Port] = field(default_factory=list)
     """Receivers of events, which may be asleep."""
     released: list[Port] = field(default_factory=list)
     """Output ports whose held events were released: their receivers may be asleep."""
-    compared: list[WriterKey] = field(default_factory=list)
-    """Writers whose markers were compared with the log: they may apply what they have taken."""
     drained: bool = False
     """The log says that the group drains."""
 
@@ -149,6 +241,9 @@ def pending_write(effect: fx.LogWrite) -> PendingWrite:
     return PendingWrite(effect.operator, effect.connection, effect.number, effect.header, effect.records, body, ref)
 
 
+# --- the committer ----------------------------------------------------------------------------------------------------
+
+
 class CommitQueue:
     """Steps in the order in which they were closed, and the transaction under way. One at a time, strictly in sequence."""
 
@@ -157,7 +252,7 @@ class CommitQueue:
         self._left: list[CommitStep] = []
         """The remaining steps of the transaction under way, in order."""
         self.taken: fx.Effects = []
-        """The effects of the transaction under way; the committer replaces them by their serialized form."""
+        """The effects of the transaction under way."""
 
     @property
     def steps(self) -> deque[fx.Effects]:
@@ -196,6 +291,11 @@ class CommitQueue:
         self.taken = taken
         self._left = list(ORDER)
         return taken
+
+    def encoded(self, effects: fx.Effects) -> None:
+        """The effects with bodies as bytes; large ones are durable outside the log."""
+        self._done(CommitStep.ENCODE)
+        self.taken = effects
 
     def committed(self) -> None:
         """The transaction is durable."""
