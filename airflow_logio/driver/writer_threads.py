@@ -1,7 +1,7 @@
 """Writer threads: one per (operator, connection), write actions in order, applied in groups (Algorithms 5 and 8).
 
 An action reaches this thread only after the commit that logged it. The order of its steps is that of
-`protocol.write_queue`, which stands here behind a lock.
+`protocol.writes`, which stands here behind a lock.
 """
 
 from __future__ import annotations
