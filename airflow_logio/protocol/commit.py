@@ -58,7 +58,7 @@ ORDER = (CommitStep.ENCODE, CommitStep.COMMIT, CommitStep.HAND_OVER)
 # --- inside the transaction -------------------------------------------------------------------------------------------
 
 
-class Part(Enum):
+class LogPart(Enum):
     """What a transaction does to the log. `TRANSACTION` has the parts in order."""
 
     FENCE = auto()
@@ -80,41 +80,44 @@ class Part(Enum):
     """Raise the counters of ports."""
 
 
-TRANSACTION = tuple(Part)
+TRANSACTION = tuple(LogPart)
 """Safe for any concatenation of steps: a step finds the rows that earlier ones have added, and nothing more is assigned to an
 Input Set that is done or set aside. States are last because they must agree with all of it: they hold the marks of everything
 that was assigned."""
 
 BEHIND_FENCE = TRANSACTION[1:]
 
-_PARTS: Mapping[type, tuple[Part, ...]] = {
-    fx.LogEvent: (Part.ROWS,),
-    fx.LogWrite: (Part.ROWS,),
-    fx.LogRead: (Part.ROWS,),
-    fx.LogStateEvent: (Part.ROWS,),
-    fx.RecordLineage: (Part.ROWS,),
-    fx.StartReadAction: (Part.ROWS,),
-    fx.Acknowledge: (Part.ROWS, Part.ASSIGN),  # the row that waits takes one Input Set, each further one gets its own
-    fx.MarkDone: (Part.DONE,),
-    fx.SetAside: (Part.ASIDE,),
-    fx.CompleteReadAction: (Part.ROWS, Part.CONCLUDE),  # event r of Algorithm 1 Step 2.b
-    fx.ReadDone: (Part.CONCLUDE,),
-    fx.DropRead: (Part.CONCLUDE,),
-    fx.WritesDone: (Part.CONCLUDE,),
-    fx.Release: (Part.CONCLUDE,),
-    fx.Collect: (Part.CONCLUDE,),
-    fx.SweepShared: (Part.CONCLUDE,),
-    fx.ExpireLineage: (Part.CONCLUDE,),
-    fx.DrainGroup: (Part.CONCLUDE,),
-    fx.FinishGroup: (Part.CONCLUDE,),
-    fx.StoreState: (Part.STATES,),
-    fx.CountEvents: (Part.COUNT,),
+_PARTS: Mapping[type, tuple[LogPart, ...]] = {
+    fx.LogEvent: (LogPart.ROWS,),
+    fx.LogWrite: (LogPart.ROWS,),
+    fx.LogRead: (LogPart.ROWS,),
+    fx.LogStateEvent: (LogPart.ROWS,),
+    fx.RecordLineage: (LogPart.ROWS,),
+    fx.StartReadAction: (LogPart.ROWS,),
+    fx.Acknowledge: (
+        LogPart.ROWS,
+        LogPart.ASSIGN,
+    ),  # the row that waits takes one Input Set, each further one gets its own
+    fx.MarkDone: (LogPart.DONE,),
+    fx.SetAside: (LogPart.ASIDE,),
+    fx.CompleteReadAction: (LogPart.ROWS, LogPart.CONCLUDE),  # event r of Algorithm 1 Step 2.b
+    fx.ReadDone: (LogPart.CONCLUDE,),
+    fx.DropRead: (LogPart.CONCLUDE,),
+    fx.WritesDone: (LogPart.CONCLUDE,),
+    fx.Release: (LogPart.CONCLUDE,),
+    fx.Collect: (LogPart.CONCLUDE,),
+    fx.SweepShared: (LogPart.CONCLUDE,),
+    fx.ExpireLineage: (LogPart.CONCLUDE,),
+    fx.DrainGroup: (LogPart.CONCLUDE,),
+    fx.FinishGroup: (LogPart.CONCLUDE,),
+    fx.StoreState: (LogPart.STATES,),
+    fx.CountEvents: (LogPart.COUNT,),
     fx.MarkCompared: (),  # the state that comes with it says so
     fx.MayForget: (),  # it is only handed over
 }
 
 
-def parts_of(effect: fx.Effect) -> tuple[Part, ...]:
+def parts_of(effect: fx.Effect) -> tuple[LogPart, ...]:
     """The parts of a transaction in which an effect changes the log, in order."""
     return _PARTS[type(effect)]
 

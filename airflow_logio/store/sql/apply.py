@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sqlalchemy.engine import Connection
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit import BEHIND_FENCE, Part
+from airflow_logio.protocol.commit import BEHIND_FENCE, LogPart
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.values import Port, Status, storable
 from airflow_logio.store.records.driver_records import GroupRef
@@ -38,14 +38,14 @@ class EffectWriter:
     def apply(self) -> tuple[Collected, ...]:
         """All parts of the transaction behind its fence. Returns the results of the garbage collection among the effects."""
         concluding = ConcludingWriter(self._connection, self._ref)
-        do: Mapping[Part, Callable[[], None]] = {
-            Part.ROWS: self._add_rows,
-            Part.ASSIGN: self._assign,
-            Part.DONE: lambda: self._conclude(self._rows.done, Status.DONE),
-            Part.ASIDE: self._set_aside,
-            Part.CONCLUDE: lambda: concluding.apply_all(self._rows.concluding),
-            Part.STATES: self._store_states,
-            Part.COUNT: lambda: add_to_counters(self._connection, self._run, self._rows.counts),
+        do: Mapping[LogPart, Callable[[], None]] = {
+            LogPart.ROWS: self._add_rows,
+            LogPart.ASSIGN: self._assign,
+            LogPart.DONE: lambda: self._conclude(self._rows.done, Status.DONE),
+            LogPart.ASIDE: self._set_aside,
+            LogPart.CONCLUDE: lambda: concluding.apply_all(self._rows.concluding),
+            LogPart.STATES: self._store_states,
+            LogPart.COUNT: lambda: add_to_counters(self._connection, self._run, self._rows.counts),
         }
         for part in BEHIND_FENCE:
             do[part]()

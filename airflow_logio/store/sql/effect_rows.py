@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit import Part, parts_of
+from airflow_logio.protocol.commit import LogPart, parts_of
 from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
@@ -38,14 +38,14 @@ class EffectRows:
         self.counts: dict[tuple[Port, str], list[int]] = {}
         self.concluding: list[fx.Effect] = []
         """Those that change rows of earlier steps, in the order of the steps."""
-        sort: Mapping[Part, Callable[[Any], None]] = {
-            Part.ROWS: self._add,
-            Part.ASSIGN: self.assigned.append,
-            Part.DONE: self.done.append,
-            Part.ASIDE: self.aside.append,
-            Part.CONCLUDE: self._conclude,
-            Part.STATES: self._store,
-            Part.COUNT: self._count,
+        sort: Mapping[LogPart, Callable[[Any], None]] = {
+            LogPart.ROWS: self._add,
+            LogPart.ASSIGN: self.assigned.append,
+            LogPart.DONE: self.done.append,
+            LogPart.ASIDE: self.aside.append,
+            LogPart.CONCLUDE: self._conclude,
+            LogPart.STATES: self._store,
+            LogPart.COUNT: self._count,
         }
         for effect in effects:
             for part in parts_of(effect):

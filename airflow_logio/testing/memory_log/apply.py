@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.commit import BEHIND_FENCE, Part, parts_of
+from airflow_logio.protocol.commit import BEHIND_FENCE, LogPart, parts_of
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Kind, ReadStatus, Status
@@ -25,12 +25,12 @@ from airflow_logio.testing.memory_log.tables import Body, BodyKey, GroupKey, Log
 def apply_effects(tables: Tables, ref: GroupRef, effects: Sequence[fx.Effect]) -> tuple[Collected, ...]:
     """All parts of a transaction behind its fence. Returns the results of the garbage-collection effects."""
     writer = _Writer(tables, ref)
-    waiting: dict[Part, list[fx.Effect]] = {part: [] for part in BEHIND_FENCE}
+    waiting: dict[LogPart, list[fx.Effect]] = {part: [] for part in BEHIND_FENCE}
     for effect in effects:
         for part in parts_of(effect):
             waiting[part].append(effect)
     for part, of_part in waiting.items():
-        do = _ADD if part is Part.ROWS else _CHANGE
+        do = _ADD if part is LogPart.ROWS else _CHANGE
         for effect in of_part:
             do[type(effect)](writer, effect)
     return tuple(writer.collected)
