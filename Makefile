@@ -7,14 +7,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Narrow a test run: make test ARGS="tests/store -k fence"
 ARGS ?=
-# Tests run in so many processes: most of them wait for drivers, databases and deadlines.
-WORKERS ?= 3
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# What the tests of a tier see of this environment, and how many processes run them, is in .ci/tests.
+TESTS = $(BIN)/python .ci/tests
 # Hundreds of processes import the same modules: each would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-fast soak check format bench clean
+.PHONY: help setup java demo test test-fast test-slice test-all soak check format bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,14 +30,20 @@ java: ## find Java 17 or 21, or install it with apt-get where that is possible
 demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE=1 exits then; DAG=logio_sales_scaled
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m demo
 
-test: $(STAMP) ## all tests that CI runs, in 30 minutes on two cores (ARGS="tests/unit -k name" for some)
-	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(PYTEST) $(ARGS)
+test: $(STAMP) ## the tests that CI runs, in at most 15 minutes on two cores (ARGS="tests/unit -k name" for some)
+	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(TESTS) test $(ARGS)
 
 test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in two minutes
-	@exec $(PYTEST) --fast $(ARGS)
+	@exec $(TESTS) fast $(ARGS)
+
+test-slice: $(STAMP) ## a tenth of what `make test` leaves out, another one for each commit: CI runs it, too
+	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(TESTS) slice $(ARGS)
+
+test-all: $(STAMP) ## all tests but those that need hours, in an hour; before a change of what touches the log is done
+	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(TESTS) all $(ARGS)
 
 soak: $(STAMP) ## what needs hours: campaigns, storms, all crash points, and sales with kills for HOURS=8 (1 by default)
-	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && LOGIO_SOAK_HOURS="$(HOURS)" exec $(PYTEST) -m soak tests/soak tests/acceptance $(ARGS)
+	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && LOGIO_SOAK_HOURS="$(HOURS)" exec $(TESTS) soak $(ARGS)
 
 check: $(STAMP) ## format, quotes, reference page, the page's built files (where there is Node), lint, types, imports
 	$(BIN)/ruff format --check .

@@ -20,6 +20,7 @@ from tests.support import compiled_once, tiers
 from tests.support.logs import assert_counted
 from tests.support.object_store import ObjectStore, object_store
 from tests.support.postgres import RUNNING, PostgresServer
+from tests.support.tiers import Tier
 
 SQL = [pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres)]
 STORES = [pytest.param("memory"), *SQL]
@@ -39,22 +40,32 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="only what needs no JVM, no server and no Airflow")
+    parser.addoption(
+        "--tier", choices=list(Tier), default=Tier.ALL, help="which tests are run (tests/support/tiers.py)"
+    )
+    parser.addoption("--tree", default="", help="the state of the tree, for which a slice is drawn")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if config.option.fast and tiers.is_heavy(collection_path) else None
+    return True if config.option.tier == Tier.FAST and tiers.is_heavy(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tiers.mark(items)
-    if config.option.fast:
+    tier = config.option.tier
+    if "soak" not in config.option.markexpr:  # a `-m` of the user's replaces the one in pyproject.toml
+        _keep(config, items, lambda item: item.get_closest_marker("soak") is None)
+    if tier in (Tier.FAST, Tier.TEST):
+        left = set(tiers.left_out(items))
+        _keep(config, items, lambda item: item not in left)
+    if tier == Tier.SLICE:
+        slice_ = set(tiers.drawn(items, config.option.tree))
+        _keep(config, items, slice_.__contains__)
+    if tier == Tier.FAST:
         _keep(config, items, tiers.is_fast)
         if "airflow" in sys.modules:
             raise pytest.UsageError("a module of the fast tier imports Airflow: see PLACES in tests/support/tiers.py")
-    if "soak" not in config.option.markexpr:  # a `-m` of the user's replaces the one in pyproject.toml
-        _keep(config, items, lambda item: item.get_closest_marker("soak") is None)
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
@@ -94,7 +105,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    if item.config.option.fast:
+    if item.config.option.tier == Tier.FAST:
         tiers.assert_light(item, sys.modules)
 
 

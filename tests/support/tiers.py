@@ -1,18 +1,42 @@
-"""Which tier a test belongs to, and which tests begin first: both follow from where it lies and what it asks for.
+"""Which tier a test belongs to, and which tests begin first: by where it lies, what it asks for, and `tests/tiers.toml`.
 
 ``make test-fast`` needs no JVM, no server and no Airflow, and holds to it: a test that loads Airflow there fails.
-``make test`` is all that CI runs. ``make soak`` is what needs hours.
+``make test`` keeps, of tests that cost, the cheapest that fails if a promise is broken. ``make test-all`` is everything but
+what needs hours, which ``make soak`` runs. ``make test-slice`` is a tenth of what ``make test`` leaves out, another one for
+each state of the tree: CI runs it behind ``make test``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import hashlib
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 TESTS = Path(__file__).parents[1]
+
+
+class Tier(StrEnum):
+    """What a run of the tests takes. Those that need hours are in none: `-m soak` chooses them."""
+
+    FAST = "fast"
+    TEST = "test"
+    ALL = "all"
+    SLICE = "slice"
+
+
+SLICE = 10
+"""One in so many of the tests that `make test` leaves out belongs to a slice."""
+CORES = 2
+"""Of the machine that the budgets are for."""
+SLICE_SECONDS = 200.0
+"""A slice holds tests of at most so many seconds (`SECONDS`) for each of two cores; its budget is 240 standard seconds."""
 PLACES = {
     "acceptance": "acceptance",
     "e2e": "e2e",
@@ -69,6 +93,8 @@ HEAVY = ("postgres", "spark", "airflow", "acceptance", "e2e", "campaign", "slow"
 """None of it is fast."""
 SECONDS = {"e2e": 120.0, "spark": 30.0, "acceptance": 8.0, "campaign": 6.0, "slow": 3.0}
 """What a test of that mark costs, roughly; all others cost nothing to speak of."""
+LIGHT_SECONDS = 0.2
+"""What any other test costs, where many are added up."""
 
 
 def mark(items: Sequence[pytest.Item]) -> None:
@@ -112,6 +138,83 @@ def _asks_for_postgres(item: pytest.Function) -> bool:
     """By name, or by the parameter of a fixture that chooses the database when it runs."""
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return "postgres_server" in item.fixturenames or any(isinstance(one, str) and one == "postgres" for one in chosen)
+
+
+@cache
+def _kept() -> Mapping[str, Any]:
+    return tomllib.loads((TESTS / "tiers.toml").read_text(encoding="utf-8"))
+
+
+def kept_modules() -> Mapping[str, Mapping[str, int | Sequence[str]]]:
+    """Module below `tests` → its tests → how many of their cases, or cases of which parameters, `make test` keeps."""
+    modules: Mapping[str, Mapping[str, int | Sequence[str]]] = _kept()["keep"]
+    return modules
+
+
+def is_kept_on_postgres(path: Path) -> bool:
+    """Whether `make test` runs the cases of a module on PostgreSQL, where it has the same ones on SQLite."""
+    return any(path.is_relative_to(TESTS / place) for place in _kept()["on_postgres"]["modules"])
+
+
+def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """The tests that `make test` leaves to `make test-all`."""
+    modules: dict[str, dict[str, list[pytest.Item]]] = {}
+    left: list[pytest.Item] = []
+    for item in items:
+        module = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+        if module in kept_modules():
+            modules.setdefault(module, {}).setdefault(item.name.partition("[")[0], []).append(item)
+        elif _is_on_postgres_too(item) and not is_kept_on_postgres(item.path):
+            left.append(item)
+    for module, tests in modules.items():
+        kept = kept_modules()[module]
+        for name, cases in tests.items():
+            wanted = _chosen(cases, kept.get(name, kept.get("*", 0)))
+            left += [case for case in cases if case not in wanted]
+    return left
+
+
+def _chosen(cases: Sequence[pytest.Item], kept: int | Sequence[str]) -> list[pytest.Item]:
+    if isinstance(kept, int):
+        return [cases[n * len(cases) // kept] for n in range(kept)] if kept < len(cases) else list(cases)
+    return [case for case in cases if any(fnmatchcase(_parameters(case), pattern) for pattern in kept)]
+
+
+def _parameters(item: pytest.Item) -> str:
+    return item.name.partition("[")[2].removesuffix("]")
+
+
+def _is_on_postgres_too(item: pytest.Item) -> bool:
+    """A case of a test that has the same one on SQLite: the database is one of its parameters."""
+    chosen = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    return any(isinstance(one, str) and one == "postgres" for one in chosen)
+
+
+def drawn(items: Sequence[pytest.Item], tree: str) -> list[pytest.Item]:
+    """A slice: about a tenth of the tests that `make test` leaves out, by the hash of each with that of the tree.
+
+    Tests that share what takes minutes to make are drawn together. What would take longer than `SLICE_SECONDS` is not added.
+    """
+    units = sorted(_blocks_of_slice(left_out(items)).items(), key=lambda unit: _hash(tree, unit[0]))
+    room, taken = SLICE_SECONDS * CORES, list[pytest.Item]()
+    for _, tests in units[: len(units) // SLICE]:
+        cost = sum(max(_cost(test), LIGHT_SECONDS) for test in tests)
+        if cost <= room:
+            taken += tests
+            room -= cost
+    order = {id(item): place for place, item in enumerate(items)}
+    return sorted(taken, key=lambda item: order[id(item)])
+
+
+def _blocks_of_slice(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    units: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        units.setdefault(_shared(item) or item.nodeid, []).append(item)
+    return units
+
+
+def _hash(tree: str, name: str) -> str:
+    return hashlib.sha256(f"{tree} {name}".encode()).hexdigest()
 
 
 def is_heavy(path: Path) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import runpy
 import subprocess
 import sys
 from typing import Any
@@ -11,16 +14,22 @@ import pytest
 from tests.support.tiers import (
     BOTH,
     BY_TURNS,
+    CORES,
     DATABASES,
     HEAVY,
     PLACES,
     SECONDS,
+    SLICE_SECONDS,
     TESTS,
     TOGETHER,
     assert_light,
     dealt,
+    drawn,
     is_fast,
     is_heavy,
+    is_kept_on_postgres,
+    kept_modules,
+    left_out,
     mark,
     out_of_turn,
 )
@@ -34,7 +43,8 @@ class FakeItem:
     def __init__(
         self, path: str = "unit/test_it.py", *marks: str, name: str = "test_it", fixtures: tuple[str, ...] = ()
     ) -> None:
-        self.path, self.marks, self.nodeid, self.name = TESTS / path, set(marks), path, name
+        self.path, self.marks, self.name = TESTS / path, set(marks), name
+        self.nodeid = path if name == "test_it" else f"{path}::{name}"
         self.fixturenames = fixtures
 
     def add_marker(self, name: str) -> None:
@@ -106,7 +116,18 @@ def test_a_fast_test_must_not_load_airflow() -> None:
 
 
 def test_the_modules_of_the_fast_tier_load_no_airflow() -> None:
-    collect = [sys.executable, "-m", "pytest", "--fast", "--collect-only", "-q", "-n0", "-p", "no:cacheprovider"]
+    collect = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--tier",
+        "fast",
+        "--collect-only",
+        "-q",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+    ]
     found = subprocess.run(collect, check=False, cwd=TESTS.parent, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
 
@@ -124,7 +145,7 @@ def test_every_test_is_dealt_once_and_one_airflow_runs_at_a_time(workers: int, l
 
 def test_beside_an_airflow_run_campaigns_and_no_drivers() -> None:
     tests = [FakeItem(f"acceptance/{n}", "acceptance", "spark") for n in range(30)]
-    tests += [FakeItem(f"campaign/{n}", "campaign") for n in range(60)]
+    tests += [FakeItem(f"campaign/{n}", "campaign") for n in range(150)]
     tests += [FakeItem("e2e/it", "e2e")]
     found = [test.nodeid.partition("/")[0] for test in order(tests, 3)]
     begun = [found[part * len(found) // 3] for part in range(3)]
@@ -165,8 +186,107 @@ def test_what_takes_minutes_to_make_is_made_in_one_process_and_the_others_level_
     assert not parts[0][-1].marks, "who has finished takes from the end: what is shared is not there"
 
 
+def test_a_module_that_costs_says_what_make_test_keeps_of_it() -> None:
+    """So that no test of minutes comes to `make test` unseen."""
+    costly = [TESTS / place for place, name in PLACES.items() if name not in ("airflow", "soak")]
+    modules = [one for place in costly for one in ([place] if place.suffix else sorted(place.rglob("test_*.py")))]
+    spark = re.compile(r"^(pytestmark = .*|@)pytest\.mark\.spark\b", re.M)
+    modules += [one for one in TESTS.rglob("test_*.py") if spark.search(one.read_text())]
+    named = {one.relative_to(TESTS).as_posix() for one in modules if "soak" not in one.relative_to(TESTS).parts}
+    assert sorted(named - set(kept_modules())) == []
+
+
+def test_what_make_test_keeps_is_there() -> None:
+    missing = []
+    for module, tests in kept_modules().items():
+        text = (TESTS / module).read_text() if (TESTS / module).exists() else ""
+        missing += [f"{module}::{test}" for test in tests if test != "*" and f"def {test}(" not in text]
+        missing += [] if text else [module]
+    assert missing == []
+
+
+def cases(module: str, name: str, *parameters: str) -> list[Any]:
+    return [FakeItem(module, name=f"{name}[{one}]" if one else name) for one in parameters or ("",)]
+
+
+def kept_of(items: list[Any]) -> list[str]:
+    left = left_out(items)
+    return [item.name for item in items if item not in left]
+
+
+def test_of_a_module_that_costs_listed_cases_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"acceptance/test_it.py": {"test_some": 2, "test_named": ["*-b", "c"], "test_all": 99}}
+    monkeypatch.setattr("tests.support.tiers.kept_modules", lambda: kept)
+    items = [
+        *cases("acceptance/test_it.py", "test_some", "1", "2", "3", "4"),
+        *cases("acceptance/test_it.py", "test_named", "a-b", "a-c", "c"),
+        *cases("acceptance/test_it.py", "test_all", "x", "y"),
+        *cases("acceptance/test_it.py", "test_not_listed"),
+        *cases("unit/test_cheap.py", "test_cheap"),
+    ]
+    names = [
+        "test_some[1]",
+        "test_some[3]",
+        "test_named[a-b]",
+        "test_named[c]",
+        "test_all[x]",
+        "test_all[y]",
+        "test_cheap",
+    ]
+    assert kept_of(items) == names
+    kept["acceptance/test_it.py"]["*"] = 1
+    assert kept_of(items) == [*names[:-1], "test_not_listed", "test_cheap"]
+
+
+def test_what_runs_on_postgresql_too_is_kept_where_a_lock_is_the_point() -> None:
+    assert is_kept_on_postgres(TESTS / "store/test_fence.py")
+    assert not is_kept_on_postgres(TESTS / "store/test_runs.py")
+
+
+def test_a_slice_is_another_tenth_for_each_tree_and_in_the_end_everything() -> None:
+    module = next(one for one in kept_modules() if one.startswith("unit/protocol"))
+    items = cases(module, "test_left", *map(str, range(1_000)))
+    left = left_out(items)
+    slices = [drawn(items, f"tree {n}") for n in range(150)]
+    assert all(len(one) == len(left) // 10 for one in slices)
+    assert slices[0] == drawn(items, "tree 0") != slices[1]
+    assert {id(item) for one in slices for item in one} == {id(item) for item in left}
+
+
+def test_a_slice_has_a_budget() -> None:
+    module = next(one for one in kept_modules() if one.startswith("acceptance"))
+    items = cases(module, "test_left", *map(str, range(3_000)))
+    for item in items:
+        item.marks.add("acceptance")
+    assert len(drawn(items, "tree")) == SLICE_SECONDS * CORES / SECONDS["acceptance"]
+
+
+def test_tests_start_in_a_clean_environment() -> None:
+    """Started as `make test` starts them; `test_this_environment_is_clean` looks around."""
+    command = [sys.executable, str(TESTS.parent / ".ci" / "tests"), "fast", str(TESTS / "unit" / "test_tiers.py")]
+    here = {**os.environ, "PYTHONUNBUFFERED": "1", "LOGIO_URL": "sqlite:////nowhere", "LOOK_FOR_STRANGERS": "1"}
+    done = subprocess.run(
+        [*command, "-q", "-n0", "-p", "no:cacheprovider", "-k", "test_this_environment_is_clean"],
+        env=here,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    assert re.search(
+        r"^fast: \d+ s, \d+ standard seconds \(20 million empty rounds take \d+\.\d\d s here\)$", done.stdout, re.M
+    )
+
+
+def test_this_environment_is_clean() -> None:
+    """Nothing that was set by whoever has called `make test`; what pytest and its plug-ins set is theirs."""
+    kept = set(runpy.run_path(str(TESTS.parent / ".ci" / "tests"))["KEPT"])
+    strangers = {"PYTHONUNBUFFERED", "LOGIO_URL", "LOOK_FOR_STRANGERS"} - kept
+    assert not strangers & set(os.environ) or "LOOK_FOR_STRANGERS" not in os.environ
+
+
 def test_the_makefile_has_a_target_for_each_tier() -> None:
-    for target in ("test", "test-fast", "soak"):
+    for target in ("test", "test-fast", "test-slice", "test-all", "soak"):
         assert f"\n{target}: " in MAKEFILE
     assert set(SECONDS) | set(PLACES.values()) <= set(HEAVY)
 

@@ -87,6 +87,12 @@ class Programs:
         assert identity is not None
         return psutil.Process(identity.pid), folder
 
+    def reporting(self, **more: str) -> tuple[int, Path]:
+        """The pid of one that reports and ends: by now, it may have ended."""
+        identity, folder = self.start(REPORTS, **more)
+        assert identity is not None
+        return identity.pid, folder
+
 
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[ForkServer]:
@@ -124,7 +130,7 @@ def server_of(programs: Programs) -> psutil.Process:
 
 
 def test_a_forked_driver_is_as_one_that_was_started_by_itself(programs: Programs) -> None:
-    folder = programs.forked(REPORTS, OWN="mine")[1]
+    folder = programs.reporting(OWN="mine")[1]
     forked, _ = said(folder)
     command, beside = programs.command(REPORTS)
     with (beside / OUTPUT).open("ab") as output:
@@ -157,7 +163,7 @@ def test_it_is_known_by_its_command_line_and_by_its_start(programs: Programs) ->
 
 
 def test_no_two_draw_the_same_numbers(programs: Programs) -> None:
-    (first, prepared), (second, _) = (said(programs.forked(REPORTS)[1]) for _ in range(2))
+    (first, prepared), (second, _) = (said(programs.reporting()[1]) for _ in range(2))
     assert prepared, "the test shows nothing: each has imported them for itself"
     assert not set(first["drawn"]) & set(second["drawn"])
 
@@ -170,9 +176,9 @@ def test_nothing_runs_beside_its_main_thread_that_is_not_prepared_for_a_fork(pro
 
 
 def test_what_has_ended_is_no_zombie(programs: Programs) -> None:
-    process, folder = programs.forked(REPORTS)
+    pid, folder = programs.reporting()
     said(folder)
-    eventually(lambda: not psutil.pid_exists(process.pid), what="it is gone from the table of processes")
+    eventually(lambda: not psutil.pid_exists(pid), what="it is gone from the table of processes")
 
 
 def test_another_python_or_environment_is_started_in_another_way(
@@ -263,7 +269,8 @@ def test_imports_that_fail_are_tried_once(
 
 def test_a_name_that_is_cut_within_a_letter(tmp_path: Path) -> None:
     """The system calls a process by 15 bytes of whatever it likes."""
-    call = "import setproctitle, sys; setproctitle.setthreadtitle('0123456789' + 'ж' * 5); print(); sys.stdin.read()"
+    named = "import setproctitle, sys; setproctitle.setthreadtitle('0123456789' + 'ж' * 5)"
+    call = f"{named}; print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", call], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
