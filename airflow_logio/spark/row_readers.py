@@ -392,7 +392,7 @@ def asked_keys(keys: SparkFrame, read: DeclaredRead, most: int) -> pa.Array | No
     They are of the types that records have in the other modes.
     """
     few = uniform(keys.limit(most + 1).toArrow())
-    return None if few.num_rows > most else keys_of(few, read)
+    return None if few.num_rows > most else keys_of([few], read)
 
 
 def too_many(read: DeclaredRead, most: int) -> OperatorFailed:

@@ -136,15 +136,15 @@ def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return table.select(columns)
 
 
-def keys_of(records: Any, read: DeclaredRead) -> pa.Array | None:
+def keys_of(records: Iterable[Any], read: DeclaredRead) -> pa.Array | None:
     """The distinct keys, sorted and without null, to which `read` is restricted; None if it has no key.
 
-    Raises OperatorFailed if the records do not have the key column.
+    `records` are the tables that may have the key column; what is no table is passed over. Raises
+    OperatorFailed if none has it.
     """
     if read.key is None:
         return None
-    tables = list(records.values()) if isinstance(records, Mapping) else [records]
-    having = [table for table in tables if isinstance(table, pa.Table) and read.key in table.column_names]
+    having = [table for table in records if isinstance(table, pa.Table) and read.key in table.column_names]
     if not having:
         raise no_key(read)
     columns = [chunk for table in having for chunk in table.column(read.key).chunks]

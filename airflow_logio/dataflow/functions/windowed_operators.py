@@ -11,7 +11,8 @@ import pyarrow as pa
 from airflow_logio.dataflow.arrow_tables import is_spark_frame, tag_input_sets, type_name
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.functions.decorators import ONE_INPUT, GenerativeFunction, name_of
-from airflow_logio.dataflow.functions.function_operators import EVENT_IDS, keys_of, outputs_of, project
+from airflow_logio.dataflow.functions.function_operators import EVENT_IDS, keys_of, outputs_of
+from airflow_logio.dataflow.functions.holding import SCHEMAS, holding_of
 from airflow_logio.dataflow.functions.ready_made import Sums
 from airflow_logio.dataflow.operators import (
     BatchGenerator,
@@ -29,17 +30,17 @@ from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.record_rules import Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import ExecutionMode
 
-SCHEMAS = "schemas"
-
 
 class WindowedOperator(StatefulOperator):
     """A window for State Update and Triggering, a `generate` function for the Generation.
 
-    Event state: the list of the Input Set's tables, or what the function's `accumulate` makes of them; {port: list of
-    tables} for a function of several input ports. If the function asks for them, the event ids come before that, as
-    ({port: list of event ids}, event state). Global state: the window's, with key ``schemas`` if there are several
-    ports, so that a port without events in an Input Set gives a table without rows. Raises PipelineDefinitionError if
-    function and window do not fit together.
+    Event state: as the `Holding` of the function says, which is chosen once. Global state: the window's, with key ``schemas``
+    if the function names its input ports, so that a port without events in an Input Set gives a table without rows.
+
+    :param function: what `generate` has returned.
+    :param window: how events become Input Sets.
+
+    Raises PipelineDefinitionError if function and window do not fit together.
     """
 
     def __init__(self, function: GenerativeFunction, window: Window) -> None:
@@ -55,8 +56,8 @@ class WindowedOperator(StatefulOperator):
         self.reads_state = "state" in function.asks
         self.inputs = function.inputs
         self.port_order = window.port_order()
-        self._has_ports = function.inputs != ONE_INPUT
         self.needs_event_ids = EVENT_IDS in function.asks
+        self._holding = holding_of(function)
         _check_ports(function, window)
         names_start = any(one.window_starts for one in function.depends.values())
         if (WINDOW_START in function.asks and WINDOW_START not in window.tags(())) or (
@@ -95,38 +96,18 @@ class WindowedOperator(StatefulOperator):
         return frozenset(read.connection for read in self.reads.values() if isinstance(read, TableRead))
 
     def initial_state(self) -> dict[str, Any]:
-        state = self._window.initial_state()
-        return {**state, SCHEMAS: {}} if self._has_ports else state
+        return {**self._window.initial_state(), **self._holding.initial_state()}
 
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
-        if self._has_ports and event.port not in state[SCHEMAS]:
-            state[SCHEMAS][event.port] = event.table.schema.remove_metadata().serialize().to_pybytes()
+        self._holding.see(event, state)
         parts = self._window.assign(event, state)
-        return {inset_id: self._part(event, part) for inset_id, part in parts.items()}
+        return {inset_id: self._holding.part(event, records) for inset_id, records in parts.items()}
 
     def part(self, event: InputEvent, inset_id: str) -> Any:
-        return self._part(event, self._window.part(event, inset_id))
-
-    def _part(self, event: InputEvent, records: pa.Table) -> Any:
-        part = (event.port, records) if self._has_ports else project(records, self._function.columns)
-        return (event.port, event.event_id, part) if self.needs_event_ids else part
+        return self._holding.part(event, self._window.part(event, inset_id))
 
     def accumulate(self, held: Any | None, part: Any) -> Any:
-        if not self.needs_event_ids:
-            return self._accumulate(held, part)
-        port, event_id, inner = part
-        ids, so_far = ({}, None) if held is None else held
-        ids.setdefault(port, []).append(event_id)
-        return ids, self._accumulate(so_far, inner)
-
-    def _accumulate(self, held: Any | None, part: Any) -> Any:
-        if self._has_ports:
-            port, records = part
-            tables: dict[str, list[pa.Table]] = {} if held is None else held
-            tables.setdefault(port, []).append(records)
-            return tables
-        add = self._function.accumulate
-        return super().accumulate(held, part) if add is None else add(held, part)
+        return self._holding.add(held, part)
 
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         return self._window.triggered(state, open_insets)
@@ -140,19 +121,23 @@ class WindowedOperator(StatefulOperator):
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
         if not self._window.admits(input_set.inset_id, state):
             return []
-        ids, held = input_set.held if self.needs_event_ids else ({}, input_set.held)
-        records = self._tables(held, state) if self._has_ports else self._records(held)
-        facts = {"inset_id": input_set.inset_id, "state": state, EVENT_IDS: self._event_ids(ids)}
+        records = self._holding.records(input_set.held, state)
+        positional, named = self._holding.arguments(records)
+        result = self._function.fn(*positional, **named, **self._asked(input_set, state, external, records))
+        return outputs_of(result, self.outputs, name_of(self._function.fn))
+
+    def _asked(
+        self, input_set: InputSet, state: Mapping[str, Any], external: External, records: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The facts and reads that the function takes by name."""
+        facts = {"inset_id": input_set.inset_id, "state": state, PARAMS: external.params}
+        facts |= self._holding.facts(input_set.held)
         asked = {name: facts[name] for name in self._function.asks if name in facts}
-        if PARAMS in self._function.asks:
-            asked[PARAMS] = external.params
         if WINDOW_START in self._function.asks:
             asked[WINDOW_START] = self._window.tags([input_set.inset_id])[WINDOW_START][0].as_py()
         for name, read in self.reads.items():
-            asked[name] = external.read(read, keys_of(records, read))
-        fn = self._function.fn
-        result = fn(**records, **asked) if self._has_ports else fn(records, **asked)
-        return outputs_of(result, self.outputs, name_of(fn))
+            asked[name] = external.read(read, keys_of(records.values(), read))
+        return asked
 
     def settings(self) -> dict[str, Any]:
         add = self._function.accumulate
@@ -168,28 +153,6 @@ class WindowedOperator(StatefulOperator):
         functions = (self._function.accumulate, self._function.finish)
         beside = [source(fn) for fn in functions if fn is not None and hasattr(fn, "__code__")]
         return "\n".join([source(self._function.fn), *beside])
-
-    def _event_ids(self, ids: Mapping[str, list[int]]) -> Any:
-        """The numbers of the events, per port if the function has named ports."""
-        return {port: ids.get(port, []) for port in self.inputs} if self._has_ports else ids.get(self.inputs[0], [])
-
-    def _records(self, held: Any) -> Any:
-        if self._function.accumulate is None:
-            return pa.concat_tables(held)
-        return held if self._function.finish is None else self._function.finish(held)
-
-    def _tables(self, held: Mapping[str, list[pa.Table]], state: Mapping[str, Any]) -> dict[str, pa.Table]:
-        """A table per port, by parameter name."""
-        tables = {}
-        for port in self.inputs:
-            if port in held:
-                tables[port] = pa.concat_tables(held[port])
-            else:
-                schema = state[SCHEMAS].get(port)
-                tables[port] = (
-                    pa.table({}) if schema is None else pa.ipc.read_schema(pa.py_buffer(schema)).empty_table()
-                )
-        return tables
 
 
 class BatchOperator(WindowedOperator, BatchGenerator):
@@ -240,18 +203,17 @@ class FrameWindowOperator(WindowedOperator):
         return {**self._window.initial_state(), SCHEMAS: {}}
 
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
-        """Of an event whose records came as a table."""
+        """For an event whose records came as a table. Its schema is known before, as Spark has it."""
         parts = self._window.assign(event, state)
-        return {inset_id: self._part(event, part) for inset_id, part in parts.items()}
+        return {inset_id: self._holding.part(event, records) for inset_id, records in parts.items()}
 
     def held_by_port(self, held: Any) -> Mapping[str, Sequence[Any]]:
         """The parts in an event state, by input port."""
-        parts: Mapping[str, Sequence[Any]] = held if self._has_ports else {self.inputs[0]: held}
-        return parts
+        return self._holding.by_port(held)
 
     def part_of(self, port: str, part: Any) -> Any:
         """For `accumulate`."""
-        return (port, part) if self._has_ports else part
+        return self._holding.part_on(port, part)
 
     def run_on(
         self, frames: Mapping[str, SparkFrame], reads: Mapping[str, SparkFrame], params: Mapping[str, Any]
@@ -259,8 +221,9 @@ class FrameWindowOperator(WindowedOperator):
         """What the author's function makes of many Input Sets: a DataFrame per input port, with column ``inset_id``."""
         asked = {PARAMS: params} if PARAMS in self._function.asks else {}
         asked |= {name: reads[name] for name in self.reads}
+        positional, named = self._holding.arguments(frames)
         fn = self._function.fn
-        result = fn(**frames, **asked) if self._has_ports else fn(frames[self.inputs[0]], **asked)
+        result = fn(*positional, **named, **asked)
         if not is_spark_frame(result):
             raise OperatorFailed(
                 f"function {name_of(fn)!r} returned {type_name(result)}; in mode 'dataframe' return a DataFrame of Spark"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_logio.dataflow.functions.windowed_operators import SCHEMAS
+from airflow_logio.dataflow.functions.holding import SCHEMAS
 from airflow_logio.dataflow.windows import Arrival
 from airflow_logio.dataflow.writers.action_writers import INSERT
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.arrow_tables import uniform
-from airflow_logio.dataflow.functions.windowed_operators import SCHEMAS, FrameWindowOperator
+from airflow_logio.dataflow.functions.holding import SCHEMAS
+from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import InputSet, SparkFrame
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
 from airflow_logio.driver.logics.frame_adapters import other_columns

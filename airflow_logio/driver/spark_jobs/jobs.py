@@ -221,7 +221,7 @@ class TableJobs(JobRunner[BatchGenerator]):
         """The effects of the declared reads, by name."""
         effects = {}
         for name, read in self._operator.reads.items():
-            keys = keys_of(tagged, read)
+            keys = keys_of([tagged], read)
             table = self._connections.read(read, keys)
             described = describe_read(read, number_of(keys))
             effects[name] = (table, Read(read.connection, described, table, table.num_rows))
