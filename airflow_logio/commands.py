@@ -1,6 +1,6 @@
-"""Commands of `logio` in sentences: the code that shows a sentence adds the id of the log that it has read.
+"""Parts of sentences: commands of `logio`, to which the code that shows them adds the id of its log; numbers with nouns.
 
-Sentences are made everywhere, also by drivers and for the log, and the log has another id for each who opens it: Airflow's
+Sentences are made everywhere, also by drivers and for the log, and the id of the log depends on the reader: Airflow's
 connection, or what a person gave with ``--log``. So sentences are made without it. A command that can be typed as it is
 stands in backticks, with its arguments; the name of a command alone, as in "`logio retry` resumes it", is none.
 """
@@ -24,3 +24,8 @@ def with_log(text: str, log: str | None) -> str:
 def name_log(error: Exception, log: str | None) -> None:
     """The same for what an error says."""
     error.args = tuple(with_log(one, log) if isinstance(one, str) else one for one in error.args)
+
+
+def counted(many: int, name: str) -> str:
+    """``1 event``, ``1,204 events``."""
+    return f"{many:,} {name}{'' if many == 1 else 's'}"

@@ -17,12 +17,12 @@ from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
 from airflow_logio.cli.searching import shown_search
 from airflow_logio.cli.traced_records import traced_json, traced_tables
+from airflow_logio.commands import counted
 from airflow_logio.errors import LogioError, NotKept
 from airflow_logio.lineage import lineage_records
 from airflow_logio.lineage.lineage_records import together
 from airflow_logio.lineage.record_lineage import TracedRecords, records_behind
 from airflow_logio.lineage.why_not import WhyNot, why_not
-from airflow_logio.run_report.counted import counted
 from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode

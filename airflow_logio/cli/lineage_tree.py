@@ -11,8 +11,8 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
+from airflow_logio.commands import counted
 from airflow_logio.protocol.source import READ_ACTION_ID
-from airflow_logio.run_report.counted import counted
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 
 LINES_PER_NODE = 20

@@ -18,7 +18,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.payloads import Payloads
 
 if TYPE_CHECKING:
-    from airflow_logio.ui.run_actions import Retrying
+    from airflow_logio.ui.actions import Retrying
 
 RETRY_SECONDS = 120.0
 
@@ -39,7 +39,7 @@ def ui(
         raise ConfigurationError(
             f"the page needs {error.name}, which is not installed: pip install 'airflow-logio[ui]'"
         ) from error
-    from airflow_logio.ui.log_source import LogSource
+    from airflow_logio.ui.looks import LogSource
 
     known = ConnectionUrls.load(warn)
 
@@ -56,7 +56,7 @@ def ui(
 
 def retrying(log: str | None) -> Retrying:
     """How the page of `logio ui` launches groups again, with the log of that connection id."""
-    from airflow_logio.ui.run_actions import Retrying
+    from airflow_logio.ui.actions import Retrying
 
     def retry(_store: LogStore, run: Run, group: str | None) -> str:
         """`logio retry --detach`, in a process of its own: it loads the author's code as it is now, and may end."""

@@ -10,8 +10,8 @@ import typer
 from airflow_logio.cli.common import LogOption, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import Wanted, describe
+from airflow_logio.commands import counted
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.run_report.counted import counted
 from airflow_logio.spark.publishing import inspect_folders
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.inspection import Finding, inspect_systems

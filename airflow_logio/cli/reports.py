@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from airflow_logio.commands import counted
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.driver_log import tail
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
-from airflow_logio.run_report.counted import counted
 from airflow_logio.status.authored_figures import ports_seen
 from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store.records.status_records import GroupStatus

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from airflow_logio.cli.common import err, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.commands import counted
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.run_report.counted import counted
 
 if TYPE_CHECKING:
     from airflow_logio.testing.campaign import Campaign, Chunk, Tally

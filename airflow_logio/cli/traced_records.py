@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.commands import counted
 from airflow_logio.errors import LineageUnknown, NotKept
 from airflow_logio.lineage.lineage_records import Elsewhere, distinct_names, effect, records, rows_at, together
 from airflow_logio.lineage.record_lineage import TracedEvent, TracedRecords
-from airflow_logio.run_report.counted import counted
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from airflow_logio.run_report import replica_report
-from airflow_logio.run_report.report import LastError, Report, condition_seen
+from airflow_logio.run_report.report import LastError, Replicas, Report, condition_seen
 from airflow_logio.status.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.status.condition import RunCondition
 from airflow_logio.status.recoveries import Recovery
@@ -16,7 +15,7 @@ from airflow_logio.status.run_summary import driver_json, quarantined_json
 from airflow_logio.status.snapshot import Amount, ConnectionView, GroupView
 from airflow_logio.store.records.driver_records import Load
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import GroupStatus, PortProgress, SupervisorRecord
+from airflow_logio.store.records.status_records import GroupStatus, PortProgress, ScalingRequest, SupervisorRecord
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -29,8 +28,7 @@ def document(report: Report) -> dict[str, Any]:
         **_condition(report.condition),
         "groups": groups,
         "replicated": {
-            one.group: replica_report.document(one) | figures_document(report.snapshot.group(one.group))
-            for one in report.replicated
+            one.group: _replicas(one) | figures_document(report.snapshot.group(one.group)) for one in report.replicated
         },
         "connections": [connection_document(one) for one in connections_seen(report.snapshot)],
         "ports": [_port(row) for row in ports_seen(report.run, report.snapshot.ports)],
@@ -61,10 +59,6 @@ def listed_run(
     return run_document(run) | _condition(condition_seen(run, groups, time.time(), looked, log)) | {"groups": listed}
 
 
-def _condition(found: RunCondition) -> dict[str, str]:
-    return {"condition": found.word, "next_step": found.next_step}
-
-
 def run_document(run: Run) -> dict[str, Any]:
     key = run.spec.key
     return {
@@ -77,6 +71,10 @@ def run_document(run: Run) -> dict[str, Any]:
         "created_at": run.created_at,
         "ended_at": run.ended_at,
     }
+
+
+def _condition(found: RunCondition) -> dict[str, str]:
+    return {"condition": found.word, "next_step": found.next_step}
 
 
 def _call(load: Load) -> dict[str, Any]:
@@ -190,3 +188,36 @@ def _recovery(one: Recovery) -> dict[str, Any]:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
+
+
+def _replicas(one: Replicas) -> dict[str, Any]:
+    """For programs. In the load, fractions are shares of the window's time, and counts are totals within it."""
+    return {
+        "replicas_in_use": len(one.in_use),
+        "least": one.shape.least,
+        "most": len(one.shape.replicas),
+        "slots": [asdict(slot) for slot in one.slots],
+        "replicas": {
+            name: {
+                "state": status.state.value,
+                "slots": one.owned_by(name),
+                "load": None if status.load is None else asdict(status.load),
+            }
+            for name, status in one.statuses.items()
+        },
+        "requests": [request_document(request) for request in one.requests],
+    }
+
+
+def request_document(one: ScalingRequest) -> dict[str, Any]:
+    return {
+        "request": one.request_id,
+        "replicas": one.replicas,
+        "state": one.state.value,
+        "by": one.by,
+        "reason": one.reason,
+        "note": one.note,
+        "requested_at": one.requested_at,
+        "accepted_at": one.accepted_at,
+        "ended_at": one.ended_at,
+    }

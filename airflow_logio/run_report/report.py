@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from airflow_logio.commands import with_log
 from airflow_logio.errors import UnknownRun
-from airflow_logio.protocol.states import ENDED, GroupState, RunState
-from airflow_logio.run_report.replica_report import Replicas, replicas_of
+from airflow_logio.protocol.replicas import Slot
+from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.status.condition import MISSING_SECONDS, RunCondition, condition_of, condition_of_run, silent_seconds
 from airflow_logio.status.recoveries import Recovery, recoveries
 from airflow_logio.status.snapshot import Snapshot, SnapshotSeries
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import CodeChange, DriverRecord
-from airflow_logio.store.records.run_records import Run, Supervision
-from airflow_logio.store.records.status_records import GroupStatus, SupervisorRecord
+from airflow_logio.store.records.run_records import ReplicatedShape, Run, Supervision
+from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest, SupervisorRecord
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet
 from airflow_logio.supervision.presence import last_look, missing
 
@@ -36,14 +36,6 @@ class LastError:
     log_path: str | None
     is_present: bool
     """True if this error made the group dead or parked; False for an error of an earlier driver."""
-
-
-def condition_seen(
-    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None, log: str | None
-) -> RunCondition:
-    """The condition of a run, with a command that asks the log that was asked now, by its connection id."""
-    found = condition_of_run(run, groups, at, looked)
-    return RunCondition(found.word, with_log(found.next_step, log))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +154,14 @@ class Report:
         return LastError(status.group, failed.incarnation, text, failed.log_path, is_present=False)
 
 
+def condition_seen(
+    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None, log: str | None
+) -> RunCondition:
+    """The condition of a run, with a command that asks the log that was asked now, by its connection id."""
+    found = condition_of_run(run, groups, at, looked)
+    return RunCondition(found.word, with_log(found.next_step, log))
+
+
 class Reporter:
     """Looks at one run, and keeps what rates need between two looks.
 
@@ -211,3 +211,55 @@ def _found(store: LogStore, uid: str) -> Run:
     if run.uid != uid:  # a DAG run may be named as this one's uid is
         raise UnknownRun(f"run {uid} is no longer in the log")
     return run
+
+
+# --- replicated groups ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """A replicated group at one moment."""
+
+    group: str
+    shape: ReplicatedShape
+    slots: Sequence[Slot]
+    requests: Sequence[ScalingRequest]
+    """The newest first."""
+    statuses: Mapping[str, GroupStatus]
+    """The states of all replicas, in their order."""
+
+    @property
+    def in_use(self) -> list[GroupStatus]:
+        return [status for status in self.statuses.values() if status.state not in CONCLUDED]
+
+    @property
+    def shown(self) -> list[GroupStatus]:
+        """Replicas worth showing: in use, or finished while owning slots."""
+        return [status for status in self.statuses.values() if status.state is not GroupState.RETIRED]
+
+    def owned_by(self, replica: str) -> list[int]:
+        """Numbers of the slots that a replica owns, including finished ones."""
+        return [slot.number for slot in self.slots if slot.owner == replica]
+
+    @property
+    def done(self) -> int:
+        return sum(slot.done for slot in self.slots)
+
+
+def replicas_of(store: LogStore, run: Run, groups: Sequence[GroupStatus]) -> Sequence[Replicas]:
+    """All replicated groups of a run; `groups` are the states of its groups. Raises `LogUnavailable`."""
+    if not run.spec.replicated:
+        return ()
+    requests = store.scalings(run.run_id)
+    slots = store.slots_of_run(run.run_id)
+    statuses = {status.group: status for status in groups}
+    return [
+        Replicas(
+            group,
+            shape,
+            slots.get(group, ()),
+            [one for one in requests if one.group == group],
+            {name: statuses[name] for name in shape.replicas if name in statuses},
+        )
+        for group, shape in run.spec.replicated.items()
+    ]

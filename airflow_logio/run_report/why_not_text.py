@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from airflow_logio.commands import counted
 from airflow_logio.lineage.record_fates import Fate, Met
 from airflow_logio.lineage.record_values import Sought, Stretch
 from airflow_logio.lineage.search_limits import SearchedSoFar
 from airflow_logio.lineage.why_not import PortSearch, WhyNot
 from airflow_logio.protocol.values import Port
-from airflow_logio.run_report.counted import counted
 from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 

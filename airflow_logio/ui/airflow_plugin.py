@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from airflow_logio._compat import AirflowPlugin
-from airflow_logio.ui.airflow_places import NAME, PREFIX, ROUTES
+from airflow_logio.ui.page_places import NAME, PREFIX, ROUTES
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,10 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from airflow_logio import _compat
     from airflow_logio.hooks.logio import LogioHook
     from airflow_logio.systems.payloads import Payloads
-    from airflow_logio.ui.airflow_access import AirflowAccess
-    from airflow_logio.ui.cleared_tasks import CLEARING
-    from airflow_logio.ui.log_source import MOST_ASKING, LogSource
-    from airflow_logio.ui.page_files import PLUGIN, address
-    from airflow_logio.ui.search_stream import MOST_STREAMS
+    from airflow_logio.ui.in_airflow import CLEARING, AirflowAccess
+    from airflow_logio.ui.looks import MOST_ASKING, LogSource
+    from airflow_logio.ui.page_places import PLUGIN, address
+    from airflow_logio.ui.searches import MOST_STREAMS
     from airflow_logio.ui.web_app import create_app
 
     _compat.check_page()

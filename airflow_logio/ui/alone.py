@@ -15,11 +15,11 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.lineage.lineage_records import Elsewhere
-from airflow_logio.ui.log_source import LogSource
-from airflow_logio.ui.page_access import TokenAccess
-from airflow_logio.ui.page_files import ALONE, address
-from airflow_logio.ui.run_actions import Retrying
-from airflow_logio.ui.search_stream import Streams
+from airflow_logio.ui.access import TokenAccess
+from airflow_logio.ui.actions import Retrying
+from airflow_logio.ui.looks import LogSource
+from airflow_logio.ui.page_places import ALONE, address
+from airflow_logio.ui.searches import Streams
 from airflow_logio.ui.web_app import create_app
 
 LOOPBACK = "127.0.0.1"

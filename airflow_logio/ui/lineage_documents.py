@@ -1,26 +1,38 @@
-"""What the page shows of lineage: ports, one step from some events, and records. All bounded: what is cut says of how many.
+"""Lineage between events, as the page shows it: one step, the events that a reader looks for, why a record is missing.
 
-Events are named as lineage queries take them: a port, in a slot if no Merger numbers its events, and a number.
+Every answer is bounded, and says how much there is in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
+from airflow_logio.commands import with_log
 from airflow_logio.errors import LineageUnknown
+from airflow_logio.lineage.event_search import search_newest
 from airflow_logio.lineage.lineage_records import Elsewhere, first_records
+from airflow_logio.lineage.record_fates import Met
+from airflow_logio.lineage.search_limits import SearchLimits
 from airflow_logio.lineage.unmade import Unmade, unmade_of
-from airflow_logio.protocol.replicas import base_operator, is_dispatcher, slot_of
+from airflow_logio.lineage.why_not import PortSearch, WhyNot
+from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger, slot_of
+from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.run_report.why_not_text import found_events, met_said, named, search_said
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import step
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, ReadNode
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.port.lineage_port import LineageLog
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.ui.fair_shares import fair_shares
+from airflow_logio.store.rules.authored_ports import AuthoredPorts
+from airflow_logio.ui.access import error_text
 
 MOST_PORTS = 200
 """In a list of ports, and in what a step has found."""
@@ -40,6 +52,9 @@ MOST_OPENED_BYTES = 32 * 2**20
 """Of an event or a read action whose first records are shown: unless it is a dataset, it is read as a whole."""
 LONGEST_VALUE = 200
 """Characters of a value, of a record or of what a source says about an event."""
+
+
+# --- ports, and one step ----------------------------------------------------------------------------------------------
 
 
 def ports_document(store: LogStore, run: Run) -> dict[str, Any]:
@@ -137,11 +152,6 @@ def _box_id(port: str, members: Sequence[int]) -> str:
     return f"{port} {len(members)} {digest}"
 
 
-def page_port(one: EventNode) -> str:
-    """The port of an event as the page names it: in a slot, if no Merger numbers its events."""
-    return str(one).rpartition(" ")[0]
-
-
 def _event(one: EventNode, with_data: bool) -> dict[str, Any]:
     return {
         "port": page_port(one),
@@ -163,16 +173,21 @@ def _read(one: ReadNode, with_data: bool) -> dict[str, Any]:
     }
 
 
-def records_document(store: LogStore, run: Run, node: EventNode | ReadNode, load: Elsewhere | None) -> dict[str, Any]:
-    """The first records of an event, or of what a read action has read, as texts. Raises as `lineage_records.records`."""
-    table, in_all = first_records(store, run, node, MOST_RECORDS, load, MOST_OPENED_BYTES)
-    shown = table.select(table.column_names[:MOST_COLUMNS])
-    return {
-        "columns": shown.column_names,
-        "rows": [[shown_text(value) for value in row] for row in zip(*_values(shown), strict=True)],
-        "rows_in_all": max(in_all, table.num_rows),
-        "columns_in_all": table.num_columns,
-    }
+def fair_shares(wanted: Sequence[int], most: int) -> list[int]:
+    """How many of at most `most` each one gets: never more than it wants, and equal shares where there is too little."""
+    shares = [0] * len(wanted)
+    for served, place in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        shares[place] = min(wanted[place], most // (len(wanted) - served))
+        most -= shares[place]
+    return shares
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def page_port(one: EventNode) -> str:
+    """The port of an event as the page names it: in a slot, if no Merger numbers its events."""
+    return str(one).rpartition(" ")[0]
 
 
 def refuse_parts(port: str) -> None:
@@ -199,6 +214,21 @@ def read_node(operator: str, connection: str, action: int) -> ReadNode:
     return ReadNode(operator, connection, action)
 
 
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def records_document(store: LogStore, run: Run, node: EventNode | ReadNode, load: Elsewhere | None) -> dict[str, Any]:
+    """The first records of an event, or of what a read action has read, as texts. Raises as `lineage_records.records`."""
+    table, in_all = first_records(store, run, node, MOST_RECORDS, load, MOST_OPENED_BYTES)
+    shown = table.select(table.column_names[:MOST_COLUMNS])
+    return {
+        "columns": shown.column_names,
+        "rows": [[shown_text(value) for value in row] for row in zip(*_values(shown), strict=True)],
+        "rows_in_all": max(in_all, table.num_rows),
+        "columns_in_all": table.num_columns,
+    }
+
+
 def _values(table: pa.Table) -> list[list[Any]]:
     return [column.to_pylist() for column in table.columns]
 
@@ -213,3 +243,184 @@ def shown_text(value: Any) -> str | None:
         return None
     text = str(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+
+
+# --- events that a reader looks for -----------------------------------------------------------------------------------
+
+MOST_FOUND = 100
+"""Events in one answer."""
+MOST_SINCE = 20
+"""Events of one port of the log that are named of those that were logged from a time on."""
+STEP_SECONDS = 0.2
+MOST_SECONDS = 5.0
+SEARCH = SearchLimits(seconds=STEP_SECONDS, alone_seconds=MOST_SECONDS, size=256 * 2**20, found=MOST_FOUND)
+"""Of one step of a search by values: the page asks for the next one, and shows how far it has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """One of the three: the number of an event, an Input Set that it was made from, a time from which on it was logged."""
+
+    event: int | None = None
+    input_set: str | None = None
+    at: float | None = None
+
+    @property
+    def most(self) -> int:
+        """Events of one port of the log."""
+        return MOST_FOUND if self.at is None else MOST_SINCE
+
+    def origins(self, run: Run, place: Port) -> list[Port]:
+        """The ports of the log that say which events of `place` it is: Input Sets are those of slots, also where a Merger
+        numbers the events."""
+        if self.input_set is None or not is_merger(place.operator):
+            return [place]
+        inputs = run.spec.operators[place.operator].inputs
+        return [place, *(Port(*sender.split(".", 1)) for sender in inputs.values())]
+
+    def of(self, log: LineageLog, place: Port, origin: Port) -> Iterable[int]:
+        """The events of a port, the first ones: one more than are named, if there are so many."""
+        if self.input_set is not None:
+            made = _outputs(log, origin, [self.input_set], self.most + 1)
+            return made if origin == place else _merged(log, place, origin, made)
+        if self.at is not None:
+            return log.logged_since(place, self.at, self.most + 1)
+        return [] if self.event is None else [self.event]
+
+
+def found_document(store: LogStore, run: Run, port: str, sought: Sought) -> dict[str, Any]:
+    """The first events that are sought. If the log is slow, not all of its ports are looked at: the slots of a group have
+    their own. Raises `LineageUnknown`."""
+    places = CapturedPorts(run).places(port)
+    names = dict(zip(places, port_names(run, places), strict=True))
+    looks = [(place, origin) for place in places for origin in sought.origins(run, place)]
+    end = time.monotonic() + MOST_SECONDS
+    found: list[list[dict[str, Any]]] = []
+    met: set[tuple[Port, int]] = set()  # a Merger and a slot may have Input Sets of the same name
+    with store.lineage(run) as log:
+        for place, origin in looks:
+            if found and time.monotonic() >= end:
+                break
+            ids = sorted(number for number in sought.of(log, place, origin) if (place, number) not in met)
+            met.update((place, number) for number in ids)
+            found.append(_described(log, place, names[place], ids))
+    shares = fair_shares([min(len(some), sought.most) for some in found], MOST_FOUND)
+    return {
+        "events": [one for some, share in zip(found, shares, strict=True) for one in some[:share]],
+        "more": any(len(some) > share for some, share in zip(found, shares, strict=True)),
+        "ports": len(looks),
+        "ports_looked_at": len(found),
+    }
+
+
+def _outputs(log: LineageLog, port: Port, insets: Collection[str], most: int) -> list[int]:
+    """The first events of a port that were made from these Input Sets."""
+    log.most_rows = most
+    made = [number for _, _, number in islice(log.outputs_of(port.operator, insets, [port.name]), most)]
+    log.most_rows = None
+    return made
+
+
+def _merged(log: LineageLog, place: Port, origin: Port, made: Collection[int]) -> list[int]:
+    """The numbers that a Merger has given events of a slot."""
+    insets = {inset for _, receiver, inset in log.uses_of(origin, made) if receiver.operator == place.operator}
+    return _outputs(log, place, insets, len(made))
+
+
+def _described(log: LineageLog, place: Port, name: str, ids: Sequence[int]) -> list[dict[str, Any]]:
+    headers = log.headers(place.operator, place.name, ids)
+    return [
+        {"port": name, "event": number, "records": header.records}
+        for number, header in headers
+        if header.kind is Kind.DATA
+    ]
+
+
+def held_document(
+    store: LogStore,
+    run: Run,
+    port: str,
+    where: Mapping[str, str],
+    before: Sequence[int] | None,
+    load: Elsewhere | None,
+    most: int = MOST_FOUND,
+) -> dict[str, Any]:
+    """The events of a port that hold a record with these values, at most so many, the newest first, as far as one step comes.
+
+    ``before`` of the answer is where the next one continues; None if all are searched. Raises as `search_newest`.
+    """
+    found = search_newest(store, run, port, where, load, replace(SEARCH, found=min(SEARCH.found, most)), before)
+    names = port_names(run, [one.place for one in found.holding])
+    return {
+        "events": [
+            {"port": name, "event": number, "records": many}
+            for name, one in zip(names, found.holding, strict=True)
+            for number, many in reversed(list(one.records.items()))
+        ],
+        "searched": sum(one.searched for one in found.holding),
+        "sent": sum(one.sent for one in found.holding),
+        "seconds": round(found.seconds, 3),
+        "partly": sum(len(one.partly) for one in found.holding),
+        "lacking": found.lacking,
+        "damaged": sum(len(one.damaged) for one in found.holding),
+        "damaged_first": next((said for one in found.holding for said in one.damaged), ""),
+        "before": found.before,
+    }
+
+
+def port_names(run: Run, places: Iterable[Port]) -> list[str]:
+    """As the page names ports of the log."""
+    names = {found: name for name, found in CapturedPorts(run).named()}
+    return [names.get(place, str(place)) for place in places]
+
+
+# --- why a record is missing ------------------------------------------------------------------------------------------
+
+LIMITS = SearchLimits(seconds=30.0, size=1536 * 2**20, found=MOST_FOUND)
+"""Of all searches for one answer: it is not continued. So long a person watches how it grows, and most proxies wait for an
+answer at least twice as long. The bytes are read, not held: in each second as many as steps of searches by values may."""
+MOST_MET = 20
+"""Events of one port of which it is said what became of them, as in the terminal."""
+MOST_SEARCHES = 50
+MOST_LINKED = 100
+"""Events of one port, and events that were made of one."""
+
+
+def why_not_document(answer: WhyNot, seconds: float, log: str | None, *, errors_shown: bool) -> dict[str, Any]:
+    """The answer, or what is known of it after so many seconds. `log` is the connection id of the log, for commands in
+    sentences."""
+    ports = answer.ports
+    return {
+        "is_there": answer.is_there,
+        "searches": [_search(one, ports, log, errors_shown) for one in answer.searches[:MOST_SEARCHES]],
+        "searches_in_all": len(answer.searches),
+        "notes": [with_log(note, log) for note in answer.notes[:MOST_SEARCHES]],
+        "notes_in_all": len(answer.notes),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _search(one: PortSearch, ports: AuthoredPorts, log: str | None, errors_shown: bool) -> dict[str, Any]:
+    found = found_events(one)
+    return {
+        "said": with_log(search_said(one, ports), log),
+        "events": _links(found),
+        "events_in_all": len(found),
+        "met": [_met(met, one, ports, log, errors_shown) for met in one.met[:MOST_MET]],
+        "met_in_all": len(one.met),
+        "is_met_cut": one.is_met_cut,
+    }
+
+
+def _met(met: Met, search: PortSearch, ports: AuthoredPorts, log: str | None, errors_shown: bool) -> dict[str, Any]:
+    shown = replace(met, error=error_text(met.error, shown=errors_shown) or "", made=met.made[:MOST_LINKED])
+    return {
+        **_links([named(met, search)])[0],
+        "said": with_log(met_said(shown, search, ports), log),
+        "made": _links(met.made),
+    }
+
+
+def _links(events: Iterable[EventNode]) -> list[dict[str, Any]]:
+    """Events as the page names and opens them."""
+    return [{"port": page_port(one), "event": one.event_id} for one in islice(events, MOST_LINKED)]

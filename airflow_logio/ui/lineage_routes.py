@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Response
 from pydantic import Field
 
 from airflow_logio.commands import with_log
-from airflow_logio.errors import LineageUnknown
+from airflow_logio.errors import LineageUnknown, LogioError
 from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.lineage.why_not import WhyNot, why_not
 from airflow_logio.protocol.replicas import MAX_SLOTS
@@ -22,30 +22,36 @@ from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.lineage_port import LARGEST
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.ui import lineage_documents as documents
-from airflow_logio.ui.found_events import MOST_FOUND, Sought, found_document, held_document
-from airflow_logio.ui.log_source import LogSource, TooManyAsk
-from airflow_logio.ui.looks import RunLook
-from airflow_logio.ui.page_access import Access
-from airflow_logio.ui.page_payloads import PagePayloads
-from airflow_logio.ui.posted import LONGEST_TEXT, NO_NUL, Posted, Text, decoded, posted_after
-from airflow_logio.ui.record_documents import behind_document
-from airflow_logio.ui.refusals import Refusals
-from airflow_logio.ui.search_stream import SearchStream, Streams
-from airflow_logio.ui.told_search import ToldSearch
-from airflow_logio.ui.why_not_document import LIMITS, why_not_document
+from airflow_logio.ui.access import LONGEST_GIVEN, NO_NUL, Access, Posted, Text, decoded, posted_after
+from airflow_logio.ui.lineage_documents import (
+    LIMITS,
+    MOST_EVENTS,
+    MOST_FOUND,
+    Sought,
+    event_node,
+    found_document,
+    held_document,
+    ports_document,
+    read_node,
+    records_document,
+    step_document,
+    why_not_document,
+)
+from airflow_logio.ui.looks import LogSource, RunLook, TooManyAsk
+from airflow_logio.ui.record_documents import PagePayloads, behind_document
+from airflow_logio.ui.searches import SearchStream, Streams, WatchedSearch
 
 MOST_CRITERIA = 20
 MOST_SEARCHING = 2
-"""Steps of searches through records at a time: some take seconds, and looks at runs need the log (`log_source.MOST_ASKING`).
-Searches for what is missing take longer, and have places of their own (`search_stream`)."""
+"""Steps of searches through records at a time: some take seconds, and looks at runs need the log (`looks.MOST_ASKING`).
+Searches for what is missing take longer, and have places of their own (`searches`)."""
 MOST_WAITING = 2
 WAIT_SECONDS = 1.0
 """So many more wait for one of those, so long: a step of a search takes less. Each of them has a thread of the server."""
 Number = Annotated[int, Query(ge=1, le=LARGEST)]
 Place = Annotated[int, Query(ge=0, le=LARGEST)]
-Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(max_length=documents.MOST_EVENTS)]
-Name = Annotated[str, Query(max_length=LONGEST_TEXT, pattern=NO_NUL)]
+Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(max_length=MOST_EVENTS)]
+Name = Annotated[str, Query(max_length=LONGEST_GIVEN, pattern=NO_NUL)]
 
 
 class SoughtEvents(Posted, frozen=True):
@@ -74,8 +80,8 @@ class MissingRecord(Posted, frozen=True):
 
 
 class LineageRoutes:
-    """`payloads`: where bodies are that are not in the log. `readable` finds a run that a person may see. `refusals` has the
-    sentences for errors of an answer that has begun; `streams` are the long searches."""
+    """`payloads`: where bodies are that are not in the log. `readable` finds a run that a person may see. `refused` has
+    status and sentence for an error of an answer that has begun; `streams` are the long searches."""
 
     def __init__(
         self,
@@ -83,14 +89,14 @@ class LineageRoutes:
         access: Access,
         payloads: Callable[[], Elsewhere | None],
         readable: Callable[[str, Any], RunLook],
-        refusals: Refusals,
+        refused: Callable[[LogioError], tuple[int, str]],
         streams: Streams,
     ) -> None:
         self._source = source
         self._access = access
         self._payloads = PagePayloads(payloads)
         self._readable = readable
-        self._refusals = refusals
+        self._refused = refused
         self._streams = streams
         self._searches = BoundedSemaphore(MOST_SEARCHING)
         self._places = BoundedSemaphore(MOST_SEARCHING + MOST_WAITING)
@@ -105,7 +111,7 @@ class LineageRoutes:
         @app.get("/api/runs/{uid}/lineage")
         def ports(uid: str, who: Any = user) -> dict[str, Any]:
             with self._asking(self._readable(uid, who)) as (log, run):
-                return documents.ports_document(log, run)
+                return ports_document(log, run)
 
         @app.get("/api/runs/{uid}/lineage/step")
         def step(
@@ -118,13 +124,13 @@ class LineageRoutes:
             look = self._readable(uid, who)
             with_data = self._access.may_read_data(who, look.dag_id)
             with self._asking(look) as (log, run):
-                return documents.step_document(log, run, direction, port, event, with_data=with_data)
+                return step_document(log, run, direction, port, event, with_data=with_data)
 
         @app.get("/api/runs/{uid}/lineage/records")
         def records(uid: str, port: Name, event: Number, who: Any = user) -> dict[str, Any]:
             with self._asking(self._with_data(uid, who)) as (log, run):
-                node = documents.event_node(run, port, event)
-                return documents.records_document(log, run, node, self._payloads)
+                node = event_node(run, port, event)
+                return records_document(log, run, node, self._payloads)
 
         @app.get("/api/runs/{uid}/lineage/behind")
         def behind(uid: str, port: Name, event: Number, place: Place, who: Any = user) -> dict[str, Any]:
@@ -134,8 +140,8 @@ class LineageRoutes:
         @app.get("/api/runs/{uid}/lineage/read")
         def read(uid: str, operator: Name, connection: Name, action: Number, who: Any = user) -> dict[str, Any]:
             with self._asking(self._with_data(uid, who)) as (log, run):
-                node = documents.read_node(operator, connection, action)
-                return documents.records_document(log, run, node, self._payloads)
+                node = read_node(operator, connection, action)
+                return records_document(log, run, node, self._payloads)
 
     def _add_searches(self, app: FastAPI) -> None:
         """Posted, though they change nothing: values are data, and stand in no address."""
@@ -166,14 +172,14 @@ class LineageRoutes:
 
     def _missing(self, look: RunLook, it: MissingRecord, *, errors_shown: bool) -> Response:
         """What keeps the log for long holds none of the places of `asking`, nor of those who search in steps."""
-        told = ToldSearch(partial(why_not_document, log=look.report.log, errors_shown=errors_shown))
+        told = WatchedSearch(partial(why_not_document, log=look.report.log, errors_shown=errors_shown))
 
         def search() -> WhyNot:
             with _known(look):
                 store, run = self._source.opened().store, look.report.run
                 return why_not(store, run, it.port, it.where, self._payloads, LIMITS, told)
 
-        return SearchStream(self._streams, told, search, self._refusals.said)
+        return SearchStream(self._streams, told, search, self._refused)
 
     def _with_data(self, uid: str, who: Any) -> RunLook:
         look = self._readable(uid, who)

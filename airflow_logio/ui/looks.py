@@ -1,4 +1,7 @@
-"""Looks at the runs of one log, kept for a moment: many viewers of a run cost the log one look per second."""
+"""The log that the page reads, and looks at it that many viewers share: a run costs the log one look per second.
+
+`LogSource` opens the log for the first request, waits a moment after a refusal, and lets few requests ask at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,110 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from airflow_logio.errors import UnknownRun
+from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
 from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.ui.lag_ages import LagAges
-from airflow_logio.ui.run_look import MOST_QUARANTINED, common_parts, has_ids, operators_document, parts_with_errors
-from airflow_logio.ui.shared_value import SharedValue
+from airflow_logio.ui.access import HIDDEN
+from airflow_logio.ui.run_list import ListedRuns, listed_runs
+from airflow_logio.ui.run_look import (
+    MOST_QUARANTINED,
+    LagAges,
+    common_parts,
+    has_ids,
+    operators_document,
+    parts_with_errors,
+)
+
+REFUSED_SECONDS = 2.0
+"""For so long a refusal holds for everyone: an unavailable database must not hold all threads of a server."""
+MOST_ASKING = 4
+"""Threads that may wait for the log. The page shares them with all of Airflow's API: a log that hangs takes no more."""
+
+
+class TooManyAsk(LogUnavailable):
+    """As many requests as may wait for the log wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """What is known of the log, once it is open."""
+
+    store: LogStore
+    looks: Looks
+    lists: SharedLists
+
+
+class LogSource:
+    """`opening` opens the log; `log` is its connection id, for commands in sentences. Thread-safe."""
+
+    def __init__(self, opening: Callable[[], LogStore], log: str | None) -> None:
+        self._opening = opening
+        self._log = log
+        self._lock = threading.Lock()
+        self._refused: tuple[float, str] | None = None
+        self._places = threading.BoundedSemaphore(MOST_ASKING)
+        self._opened: OpenLog | None = None
+
+    def look(self, uid: str) -> RunLook:
+        """As `Looks.at`; one that still holds takes no place. Raises as `asking`, and `UnknownRun`."""
+        held = None if self._opened is None else self._opened.looks.fresh(uid)
+        if held is not None:
+            return held
+        with self.asking() as log:
+            return log.looks.at(uid)
+
+    def listed(self, asked: ListAsked) -> ListedRuns:
+        """As `SharedLists.of`; one that still holds takes no place. Raises as `asking`."""
+        held = None if self._opened is None else self._opened.lists.fresh(asked)
+        if held is not None:
+            return held
+        with self.asking() as log:
+            return log.lists.of(asked)
+
+    @contextmanager
+    def asking(self) -> Iterator[OpenLog]:
+        """The log, for one request. Raises `TooManyAsk` at once while too many others wait for the log, and `LogUnavailable`
+        for every log that cannot be opened, with the reason."""
+        if not self._places.acquire(blocking=False):
+            raise TooManyAsk(f"{MOST_ASKING} requests wait for the log: try again in a moment")
+        try:
+            yield self._open()
+        finally:
+            self._places.release()
+
+    def opened(self) -> OpenLog:
+        """The log for a long search, which takes no place: `searches.MOST_STREAMS` bounds those. Raises as `asking`."""
+        return self._open()
+
+    def _open(self) -> OpenLog:
+        with self._lock:
+            if self._opened is None:
+                if self._refused is not None and time.monotonic() - self._refused[0] < REFUSED_SECONDS:
+                    raise LogUnavailable(self._refused[1])
+                store = self._asked()
+                self._opened = OpenLog(store, Looks(store, self._log), SharedLists(store, self._log))
+            return self._opened
+
+    def _asked(self) -> LogStore:
+        try:
+            return self._opening()
+        except Exception as error:  # whatever a connection's lookup raises: it must not end a web server's request
+            text = str(error) if isinstance(error, LogioError) else f"{type(error).__name__} when the log was opened"
+            self._refused = time.monotonic(), text
+            raise LogUnavailable(text) from error
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
 
 FRESH_SECONDS = 1.0
 MOST_RUNS = 64
@@ -112,3 +206,105 @@ class _Watch:
         if not report.snapshot.groups:
             raise UnknownRun("the run is being removed from the log")
         return RunLook(report, common_parts(report, self._operators, self._authored, self._ages))
+
+
+# --- lists of runs ----------------------------------------------------------------------------------------------------
+
+LIST_FRESH_SECONDS = 2.0
+MOST_LISTS = 64
+
+
+class ListAsked(NamedTuple):
+    """Which runs are listed; None for all."""
+
+    dag_ids: frozenset[str] | None
+    dag_run_id: str | None = None
+    named: str | None = None
+    """A part of the name of the pipeline, the DAG or the DAG run."""
+
+
+class SharedLists:
+    """The lists of one log. `log` is its connection id, for commands in sentences. Thread-safe."""
+
+    def __init__(self, store: LogStore, log: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._log = log
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._lists: OrderedDict[ListAsked, SharedValue[ListedRuns]] = OrderedDict()
+
+    def fresh(self, asked: ListAsked) -> ListedRuns | None:
+        """A list that still holds; None where the log must be asked."""
+        return self._shared(asked).fresh()
+
+    def of(self, asked: ListAsked) -> ListedRuns:
+        """As `listed_runs`, at most two seconds old, or more where a list costs much. Raises `LogUnavailable`."""
+        return self._shared(asked).get()
+
+    def _shared(self, asked: ListAsked) -> SharedValue[ListedRuns]:
+        with self._lock:
+            found = self._lists.pop(asked, None)
+            if found is None:
+                dag_ids, dag_run_id, named = asked
+                find = partial(listed_runs, self._store, self._log, dag_ids, dag_run_id=dag_run_id, named=named)
+                found = SharedValue(find, LIST_FRESH_SECONDS, self._clock)
+            self._lists[asked] = found
+            while len(self._lists) > MOST_LISTS:
+                self._lists.popitem(last=False)
+        return found
+
+
+def list_document(found: ListedRuns, may_read_errors: Callable[[str], bool]) -> dict[str, Any]:
+    """The list for one reader; `may_read_errors` says it for a DAG."""
+    with_reasons = {one["dag_id"] for one in found.runs if any(group["reason"] for group in one["stopped"])}
+    hidden = {dag_id for dag_id in with_reasons if not may_read_errors(dag_id)}
+    return {
+        "runs": [_without_reasons(one) if one["dag_id"] in hidden else one for one in found.runs],
+        "older": found.older,
+    }
+
+
+def _without_reasons(one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "stopped": [{**group, "reason": HIDDEN if group["reason"] else ""} for group in one["stopped"]]}
+
+
+# --- shared by threads ------------------------------------------------------------------------------------------------
+
+SHARE = 0.1
+"""Share of the time that finding one value may take: what costs more holds for longer."""
+MEANWHILE_SECONDS = 2.0
+"""For so long a value holds more, while the next one is being found."""
+T = TypeVar("T")
+
+
+class SharedValue(Generic[T]):
+    """`find` finds the value, which holds for `seconds` at least. Thread-safe."""
+
+    def __init__(self, find: Callable[[], T], seconds: float, clock: Callable[[], float]) -> None:
+        self._find = find
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: tuple[float, T] | None = None
+        """Until when it holds, and the value."""
+
+    def fresh(self) -> T | None:
+        """The value if it still holds, also for a moment more while another thread finds the next one; None if not.
+
+        It waits for nothing: of many viewers, one asks the log.
+        """
+        last = self._last
+        if last is None:
+            return None
+        more = MEANWHILE_SECONDS if self._lock.locked() else 0.0
+        return last[1] if self._clock() < last[0] + more else None
+
+    def get(self) -> T:
+        """Raises what `find` raises, and keeps the last value then."""
+        with self._lock:
+            began = self._clock()
+            if self._last is None or began >= self._last[0]:
+                value = self._find()
+                ended = self._clock()
+                self._last = ended + max(self._seconds, (ended - began) / SHARE), value
+            return self._last[1]

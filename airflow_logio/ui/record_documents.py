@@ -1,16 +1,27 @@
-"""What the page shows of lineage between records: one step back from one record. Bounded, as `lineage_documents`."""
+"""Lineage between records, as the page shows it: one step back from one record; and the payload store that it reads.
+
+Bounded, as `lineage_documents`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.errors import LineageUnknown
+from airflow_logio.errors import (
+    ExternalUnavailable,
+    LineageUnknown,
+    LogInconsistent,
+    LogioError,
+    LogUnavailable,
+    OperatorFailed,
+)
 from airflow_logio.lineage.event_columns import EventColumns
 from airflow_logio.lineage.lineage_records import (
     Elsewhere,
@@ -32,10 +43,9 @@ from airflow_logio.store.lineage.result import EventNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.ui.lineage_documents import MOST_COLUMNS, MOST_PORTS, MOST_READS, MOST_RECORDS, page_port, shown_text
-from airflow_logio.ui.page_payloads import RecordsOutOfReach
 
-TOO_LARGE = "they are too large to be opened together: ask `logio lineage ... --records`"
 log = logging.getLogger(__name__)
+TOO_LARGE = "they are too large to be opened together: ask `logio lineage ... --records`"
 
 
 def behind_document(
@@ -166,3 +176,79 @@ def _read(store: LogStore, run: Run, one: TracedRead, load: Elsewhere | None, le
 
 def _no_rows(many: int) -> dict[str, Any]:
     return {"by_key": False, "columns": [], "rows": [], "rows_in_all": many, "columns_in_all": 0}
+
+
+# --- the payload store ------------------------------------------------------------------------------------------------
+
+
+class RecordsOutOfReach(LogioError):
+    """Records are in the payload store, and this server cannot read them there. The message names no path and no secret."""
+
+    def __init__(self, message: str, reason: str = "", status: int = 503) -> None:
+        """`reason`: what the payload store has said, for the log of the server and for its owner."""
+        super().__init__(message)
+        self.reason = reason
+        self.status = status
+
+
+class RecordsDamaged(RecordsOutOfReach, LogInconsistent):
+    """They are missing there, or not what the log says."""
+
+
+class PagePayloads:
+    """Opened when records are asked for that are not in the log. `opening` gives None where no payload store is known."""
+
+    def __init__(self, opening: Callable[[], Elsewhere | None]) -> None:
+        self._opening = opening
+
+    def table(self, where: str, ref: str) -> pa.Table:
+        """As `Elsewhere.table`. Raises `RecordsOutOfReach`."""
+        with _told(where):
+            return self._opened(where).table(where, ref)
+
+    def pieces(self, where: str, ref: str, columns: Sequence[str] = ()) -> Iterator[pa.Table]:
+        """As `Elsewhere.pieces`. Raises `RecordsOutOfReach`."""
+        with _told(where):
+            yield from self._opened(where).pieces(where, ref, columns)
+
+    def _opened(self, where: str) -> Elsewhere:
+        found = self._opening()
+        if found is None:
+            raise RecordsOutOfReach(
+                f"the records of {where} are in the payload store, which this server does not know: name it as `payloads` in "
+                "the extra of the connection with which the page opens the log"
+            )
+        return found
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    try:
+        yield
+    except RecordsOutOfReach:
+        raise
+    except LogInconsistent as error:
+        raise RecordsDamaged(
+            f"the records of {where} are missing in the payload store that this server knows, or damaged: look whether its "
+            "connection names the folder or bucket that the drivers write to, in `payloads`",
+            str(error),
+            500,
+        ) from error
+    except OperatorFailed as error:  # as `Dataset.table` says it
+        raise RecordsOutOfReach(
+            f"the records of {where} are a dataset that is too large to be taken as one table", str(error), 404
+        ) from error
+    except (LogUnavailable, ExternalUnavailable) as error:
+        raise RecordsOutOfReach(
+            f"the records of {where} are in the payload store, which does not answer this server: try again in a moment, and "
+            "look whether this server may reach that folder or bucket",
+            str(error),
+        ) from error
+    except (LogioError, OSError, ImportError, ValueError) as error:
+        # Also what the lookup of a connection raises, and a file system without its library.
+        raise RecordsOutOfReach(
+            f"the records of {where} are in the payload store, which this server cannot open: look at `payloads` in the "
+            "extra of the connection with which the page opens the log, and whether this server may read that folder or "
+            "bucket",
+            str(error),
+        ) from error

@@ -1,16 +1,21 @@
-"""What has happened in a run, with causes: launches, deaths, recoveries, scalings, parkings; the newest first."""
+"""What has happened in a run, with causes, the newest first; and the drivers of one group, for its panel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from airflow_logio.errors import UnknownRun
+from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.run_report.report import Report
+from airflow_logio.status.recoveries import is_budget_spent
+from airflow_logio.status.spark_ui import SparkUi
+from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.records.driver_records import DriverRecord
-from airflow_logio.store.records.status_records import ScalingRequest
-from airflow_logio.ui.error_texts import DATA_HIDDEN, HIDDEN, error_text, names_input_set
-from airflow_logio.ui.past_stops import PastStop, past_stops
+from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
+from airflow_logio.ui.access import DATA_HIDDEN, HIDDEN, error_text, names_input_set
 
 MOST = 300
 """Happenings that a look has."""
@@ -116,6 +121,83 @@ def _asked(request: ScalingRequest) -> str:
     return f"{request.by} asks for {request.replicas} replicas{reason}"
 
 
+# --- stops that are over ----------------------------------------------------------------------------------------------
+
+
+class PastStop(NamedTuple):
+    """A driver has ended, and the next one was no recovery."""
+
+    is_budget_spent: bool
+    """So that it was parked, or would have been when it was to be recovered. Others have parked themselves, or were dead and
+    not recovered: the log does not say which."""
+    seconds: float
+    """So long the group stood still."""
+
+    def told(self, error: str | None) -> str:
+        """Why it stood still, and how that ended. Without an error, it had ended by itself."""
+        after = f"launched again on request after {_lasting(self.seconds)}"
+        if not error:
+            return f"halted, or had finished, or was not needed as a replica; {after}"
+        which = "its recovery budget was spent" if self.is_budget_spent else "parked, or dead and not recovered"
+        return f"{error.rstrip('. ')} ({which}; {after})"
+
+
+def past_stops(drivers: Iterable[DriverRecord], budget: RecoveryBudget) -> Mapping[tuple[str, int], PastStop]:
+    """(group, incarnation that has ended) → the stop. `drivers` are those of a run, in the order of their claims."""
+    of_group: dict[str, list[DriverRecord]] = {}
+    found: dict[tuple[str, int], PastStop] = {}
+    for driver in drivers:
+        before = of_group.setdefault(driver.group, [])
+        if before and not driver.is_recovery and (stop := _stop(before, driver, budget)) is not None:
+            found[driver.group, before[-1].incarnation] = stop
+        before.append(driver)
+    return found
+
+
+def _stop(before: Sequence[DriverRecord], driver: DriverRecord, budget: RecoveryBudget) -> PastStop | None:
+    last = before[-1]
+    if last.ended_at is None:
+        return None
+    is_spent = bool(last.error) and is_budget_spent(budget, before, last.ended_at)
+    return PastStop(is_spent, max(0.0, driver.claimed_at - last.ended_at))
+
+
+def _lasting(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
+
+
+# --- the panel of a group ---------------------------------------------------------------------------------------------
+
+MOST_DRIVERS = 50
+
+
+def panel_document(
+    report: Report, group: str, history_url: str, *, errors_shown: bool, ids_shown: Callable[[], bool]
+) -> dict[str, Any]:
+    """A group, a replica, or a replicated group as a whole: then with the drivers of all its replicas.
+
+    `ids_shown` is asked if a driver has failed at an Input Set: its id is data. Raises `UnknownRun` for a group that the run
+    does not have.
+    """
+    run = report.run
+    if report.snapshot.group(group) is None:
+        raise UnknownRun("the run has no such group")
+    names = set(members_of(run, group)) if group in run.spec.replicated else {group}
+    statuses = [one.status for one in report.snapshot.groups if one.name in names]
+    drivers = [one for one in report.drivers if one.group in names]
+    shown = drivers[: -MOST_DRIVERS - 1 : -1]
+    hides_ids = any(names_input_set(one.failed_at) for one in shown) and not ids_shown()
+    return {
+        "group": group,
+        "whole": replicated_group(group),
+        "drivers": [
+            {"group": one.group, **driver_document(one, shown=errors_shown, ids_shown=not hides_ids)} for one in shown
+        ],
+        "drivers_in_all": len(drivers),
+        "spark_ui": SparkUi(history_url).address(statuses),
+    }
+
+
 def driver_document(driver: DriverRecord, *, shown: bool, ids_shown: bool) -> dict[str, Any]:
     """One incarnation, for the panel of its group; `shown`: with the text of its error. `ids_shown`: with
     the id of an Input Set at which it has failed."""
@@ -130,3 +212,9 @@ def driver_document(driver: DriverRecord, *, shown: bool, ids_shown: bool) -> di
         "failed_at": driver.failed_at if ids_shown or not names_input_set(driver.failed_at) else DATA_HIDDEN,
         "process": None if driver.pid is None else f"{driver.pid} on {driver.host}",
     }
+
+
+def printing(report: Report, group: str) -> GroupStatus | None:
+    """The group, if a driver of its own prints: a replicated group as a whole has none."""
+    view = None if group in report.run.spec.replicated else report.snapshot.group(group)
+    return None if view is None else view.status

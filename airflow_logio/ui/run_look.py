@@ -1,29 +1,28 @@
-"""What the page shows of one run at one moment, as JSON: the figures of `logio status`, bounded.
+"""One run at one moment, as the page shows it: the figures of `logio status` as JSON, bounded.
 
 Times are seconds since the epoch by the log database's clock, ``at`` by this machine's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from airflow_logio.commands import with_log
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger, replicated_group
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.values import Port
 from airflow_logio.run_report import as_json
-from airflow_logio.run_report.replica_report import Replicas, request_document
-from airflow_logio.run_report.report import WORKING, Report
+from airflow_logio.run_report.report import WORKING, Replicas, Report
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.status.condition import condition_of, standby_of
 from airflow_logio.status.run_summary import quarantined_json
-from airflow_logio.status.snapshot import ConnectionView, GroupView
+from airflow_logio.status.snapshot import ConnectionView, GroupView, Snapshot
 from airflow_logio.store.records.driver_records import Load
 from airflow_logio.store.records.run_records import RunSpec
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.ui.error_texts import error_text, names_input_set, without_ids
-from airflow_logio.ui.fullness import Fullness
-from airflow_logio.ui.lag_ages import LagAge, LagAges
+from airflow_logio.ui.access import error_text, names_input_set, without_ids
 from airflow_logio.ui.run_history import happenings, noted
 
 MOST_QUARANTINED = 50
@@ -102,7 +101,7 @@ def _whole(one: Replicas, view: GroupView | None, *, shown: bool, ids_shown: boo
         "slots": one.shape.slots,
         "slots_done": one.done,
         "requests": [
-            {**request_document(request), "note": noted(request, shown=shown)}
+            {**as_json.request_document(request), "note": noted(request, shown=shown)}
             for request in one.requests[:MOST_REQUESTS]
         ],
     }
@@ -180,3 +179,89 @@ def _quarantine(report: Report, *, shown: bool, ids_shown: bool) -> dict[str, An
         "next_step": with_log(retry, report.log),
         "shown": [{**one, "error": error_text(one["error"], shown=shown)} for one in oldest],
     }
+
+
+# --- how full a connection is, and how old its lag --------------------------------------------------------------------
+
+
+class Fullness:
+    """Of one snapshot: lags as shares of the run's bound (`BacklogBound`), at which their senders wait.
+
+    The bound is one of events and one of bytes. The log does not count the bytes that wait; events that wait are taken to be
+    as large as their port's are on average.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._bound = snapshot.run.spec.backlog
+        self._event_bytes = {
+            row.port: row.bytes / row.events for row in snapshot.ports if row.direction == "out" and row.events
+        }
+
+    def of(self, connections: Iterable[ConnectionView]) -> float | None:
+        """Of the fullest of these connections of the log: slots fill up on their own. None inside a group, where no bound
+        holds a sender up."""
+        shares = [self._share(one.lag.events, one.sender) for one in connections if not one.inside_group]
+        return max(shares, default=None)
+
+    def _share(self, events: int, sender: Port) -> float:
+        size = events * self._event_bytes.get(sender, 0.0)
+        return max(events / self._bound.events, size / self._bound.bytes)
+
+
+MOST_LOOKS = 64
+"""Looks that are remembered of a connection that lags: of old ones fewer, but always the first."""
+
+
+class LagAge(NamedTuple):
+    seconds: float
+    is_least: bool
+    """It is as long as the connection has been looked at: its oldest event may have waited before."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    first_at: float
+    sent: list[tuple[float, int]] = field(default_factory=list)
+    """When it was looked at, and how many events had been sent by then, while some of them wait."""
+
+
+class LagAges:
+    """Found from looks at one run: what had been sent by an earlier one, and is not acknowledged by now, is at least so old.
+
+    The log counts events, and does not say when each was sent. So an age is too short by the time between two looks that are
+    remembered, a small part of it, and what lagged at the first look counts from there. A sum over slots would show no age:
+    each of them acknowledges for itself. So connections are those of the log.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[Port, Port], _Seen] = {}
+
+    def oldest(self, connections: Iterable[ConnectionView], at: float) -> LagAge | None:
+        """Of all that lag, at a look at time `at`, in seconds since the epoch; None where nothing lags."""
+        ages = [age for one in connections if (age := self._age(one, at)) is not None]
+        return LagAge(max([age.seconds for age in ages]), any([age.is_least for age in ages])) if ages else None
+
+    def _age(self, one: ConnectionView, at: float) -> LagAge | None:
+        seen = self._seen.get((one.sender, one.receiver))
+        if seen is None:
+            seen = self._seen[one.sender, one.receiver] = _Seen(at)
+        acknowledged = one.acknowledged.events
+        if seen.sent and seen.sent[0][1] <= acknowledged:
+            seen.sent = [look for look in seen.sent if look[1] > acknowledged]
+        if one.sent.events <= acknowledged:
+            return None
+        if not seen.sent or one.sent.events > seen.sent[-1][1]:
+            seen.sent.append((at, one.sent.events))
+        if len(seen.sent) > MOST_LOOKS:
+            del seen.sent[_least_missed(seen.sent, at)]
+        since = seen.sent[0][0]
+        return LagAge(max(0.0, at - since), since == seen.first_at)
+
+
+def _least_missed(sent: list[tuple[float, int]], at: float) -> int:
+    """The place of the look, neither the first nor the last, without which ages are off by the smallest part."""
+    return min(range(1, len(sent) - 1), key=lambda place: _gap(sent, place) / (at - sent[place - 1][0] or 1.0))
+
+
+def _gap(sent: list[tuple[float, int]], place: int) -> float:
+    return sent[place + 1][0] - sent[place - 1][0]

@@ -1,4 +1,4 @@
-"""The page's web application: JSON of one log, for those who may see it. What changes a run is a POST (`action_routes`).
+"""The page's web application: JSON of one log, for those who may see it. What changes a run is a POST (`actions`).
 
 Every route asks who wants to know (`Access`), and runs of a DAG are only for readers of that DAG: 401, 403, and 404 for what
 is not there. A log that does not answer is 503.
@@ -6,30 +6,28 @@ is not there. A log that does not answer is 503.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, JSONResponse
 
-from airflow_logio.errors import LogioError
+from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
 from airflow_logio.launch.sent_output import sent_lines
 from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.run_report.report import Report
-from airflow_logio.ui.action_routes import ActionRoutes
-from airflow_logio.ui.group_panel import panel_document, printing
+from airflow_logio.ui.access import NO_NUL, Access
+from airflow_logio.ui.actions import ActionRoutes, Retrying, RunActions
 from airflow_logio.ui.lineage_routes import LineageRoutes
-from airflow_logio.ui.log_source import LogSource
-from airflow_logio.ui.looks import RunLook
-from airflow_logio.ui.page_access import Access
-from airflow_logio.ui.page_files import served
-from airflow_logio.ui.posted import NO_NUL
-from airflow_logio.ui.refusals import Refusals
-from airflow_logio.ui.run_actions import Retrying, RunActions
-from airflow_logio.ui.search_stream import Streams
-from airflow_logio.ui.shared_lists import ListAsked, list_document
+from airflow_logio.ui.looks import ListAsked, LogSource, RunLook, TooManyAsk, list_document
+from airflow_logio.ui.page_places import served
+from airflow_logio.ui.record_documents import RecordsOutOfReach
+from airflow_logio.ui.run_history import panel_document, printing
+from airflow_logio.ui.searches import Streams
 
 MOST_LINES = 200
 LONGEST_NAME = 250
@@ -45,6 +43,9 @@ SECURITY_HEADERS = {
 JSON = "application/json"
 NEVER_KEPT = "no-store"
 KEPT_FOR_EVER = "private, max-age=31536000, immutable"
+AGAIN_SECONDS = 60.0
+"""After so long the same reason is logged again: each viewer asks every two seconds."""
+log = logging.getLogger(__name__)
 
 
 def create_app(
@@ -116,7 +117,7 @@ def create_app(
         return _json({"change": may_change, "data": data, "retry": told, "puts_back": retrying.puts_back})
 
     ActionRoutes(changed or source, access, RunActions(retrying), readable).add_to(app)
-    LineageRoutes(source, access, payloads, readable, refusals, app.state.streams).add_to(app)
+    LineageRoutes(source, access, payloads, readable, refusals.said, app.state.streams).add_to(app)
 
     @app.get("/assets/{name}", dependencies=[] if is_of_one_person else [user])
     def asset(name: str) -> Response:
@@ -153,3 +154,47 @@ async def secured(request: Request, call_next: Callable[[Request], Awaitable[Res
 
 def _json(content: Any) -> Response:
     return Response(msgspec.json.encode(content), media_type=JSON)
+
+
+class Refusals:
+    """What the page answers when the log, or the payload store, refuses.
+
+    Reasons name the database's host, role and path. With `says_why` the answer has them, else only the server's log.
+    """
+
+    def __init__(self, *, says_why: bool) -> None:
+        self._says_why = says_why
+        self._logged: tuple[float, str] | None = None
+
+    async def answer(self, _request: Request, error: Exception) -> Response:
+        """For a `LogioError`, before anything else was answered."""
+        status, detail = self.said(error)
+        return JSONResponse({"detail": detail}, status)
+
+    def said(self, error: Exception) -> tuple[int, str]:
+        """404, 500 or 503 for a `LogioError`, and the sentence with it. The payload store has sentences of its own."""
+        if isinstance(error, UnknownRun):
+            return 404, "there is no such run, or no such group in it"
+        if isinstance(error, TooManyAsk):
+            return 503, str(error)
+        if isinstance(error, RecordsOutOfReach):
+            return error.status, self._out_of_reach(error)
+        status = 503 if isinstance(error, LogUnavailable) else 500
+        if self._says_why:
+            return status, f"the log cannot be read: {error}"
+        self._log(f"the log: {error}")
+        return status, "the log cannot be read; why is in the log of this server"
+
+    def _out_of_reach(self, error: RecordsOutOfReach) -> str:
+        if not error.reason:
+            return str(error)
+        if self._says_why:
+            return f"{error} ({error.reason})"
+        self._log(f"the payload store: {error.reason}")
+        return f"{error}. What is wrong is in the log of this server"
+
+    def _log(self, reason: str) -> None:
+        now = time.monotonic()
+        if self._logged is None or self._logged[1] != reason or now - self._logged[0] >= AGAIN_SECONDS:
+            self._logged = now, reason
+            log.error("The page of LOG.io cannot read %s", reason)

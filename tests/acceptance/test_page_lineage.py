@@ -20,7 +20,7 @@ from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.systems.payloads.roots import payload_root
 from airflow_logio.ui.alone import PageServer, alone_app
-from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.looks import LogSource
 from tests.support.chromium import browsed
 from tests.support.gates import Gate
 from tests.support.logs import start_driver

@@ -27,11 +27,18 @@ from airflow_logio.store.rules.header import encode_header
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.arrow import encode
 from airflow_logio.ui.alone import PageServer, alone_app
-from airflow_logio.ui.found_events import Sought, found_document
-from airflow_logio.ui.lineage_documents import event_node, ports_document, read_node, records_document, step_document
-from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.lineage_documents import (
+    Sought,
+    event_node,
+    found_document,
+    ports_document,
+    read_node,
+    records_document,
+    step_document,
+)
+from airflow_logio.ui.looks import LogSource
 from airflow_logio.ui.record_documents import behind_document
-from airflow_logio.ui.search_stream import Streams
+from airflow_logio.ui.searches import Streams
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure
 from tests.bench.growth import copy, small_run

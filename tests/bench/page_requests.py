@@ -112,7 +112,7 @@ async def _costs(main: Any, uid: str) -> dict[str, Any]:
     from airflow.api_fastapi import app as airflow_app
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
-    from airflow_logio.ui.airflow_places import PREFIX
+    from airflow_logio.ui.page_places import PREFIX
 
     token = airflow_app.get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="viewer", role="viewer"))
     took: dict[str, list[tuple[float, float]]] = {kind: [] for kind in REQUESTS}

@@ -25,7 +25,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
-from airflow_logio.ui.airflow_places import ROUTES
+from airflow_logio.ui.page_places import ROUTES
 from demo.airflow_components import COMPONENTS, AirflowComponents, component_of
 from demo.places import Places
 from demo.rest import AirflowRefused, AirflowUnavailable

@@ -10,7 +10,7 @@ from typing import Literal
 
 from playwright.sync_api import Locator, expect
 
-from airflow_logio.ui.airflow_places import ROUTES, page_of_run
+from airflow_logio.ui.page_places import ROUTES, page_of_run
 from tests.support.chromium import Browsed, browsed
 
 PICTURES = "LOGIO_PICTURES"

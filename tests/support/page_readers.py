@@ -10,8 +10,8 @@ from fastapi import HTTPException, Request
 
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunKey
-from airflow_logio.ui.page_access import Access
-from airflow_logio.ui.run_actions import Retrying
+from airflow_logio.ui.access import Access
+from airflow_logio.ui.actions import Retrying
 
 
 @dataclass(frozen=True)

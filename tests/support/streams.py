@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_logio.ui.told_search import ToldSearch
+from airflow_logio.ui.searches import WatchedSearch
 
 
 def events(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
@@ -23,13 +23,13 @@ def events(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
             assert not line, line
 
 
-def ends(patch: pytest.MonkeyPatch) -> list[ToldSearch]:
+def ends(patch: pytest.MonkeyPatch) -> list[WatchedSearch]:
     """The searches that have been told to end, from now on: a client has gone, or got its answer."""
-    stop, told = ToldSearch.stop, []
+    stop, told = WatchedSearch.stop, []
 
-    def noted(one: ToldSearch) -> None:
+    def noted(one: WatchedSearch) -> None:
         stop(one)
         told.append(one)
 
-    patch.setattr(ToldSearch, "stop", noted)
+    patch.setattr(WatchedSearch, "stop", noted)
     return told

@@ -10,7 +10,7 @@ from rich.text import Text
 from airflow_logio.cli import display
 from airflow_logio.cli.status import cells
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState
-from airflow_logio.run_report.replica_report import Replicas
+from airflow_logio.run_report.report import Replicas
 from airflow_logio.status.condition import condition_of
 from airflow_logio.store.records.driver_records import Load
 from airflow_logio.store.records.status_records import ScalingRequest

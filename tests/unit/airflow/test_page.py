@@ -37,10 +37,9 @@ from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
-from airflow_logio.ui.airflow_places import NAME, PREFIX, ROUTES, page_of_run
+from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.airflow_plugin import LogioPlugin
-from airflow_logio.ui.error_texts import HIDDEN
-from airflow_logio.ui.page_files import PLUGIN, address
+from airflow_logio.ui.page_places import NAME, PLUGIN, PREFIX, ROUTES, address, page_of_run
 from tests.support.app_routes import routes
 from tests.support.two_groups import TwoGroups
 

@@ -112,7 +112,7 @@ def test_the_command_makes_a_log_and_simulates_a_pipeline(installed: Installed) 
 def test_the_page_comes_built(installed: Installed) -> None:
     """Nothing of Node is needed: the wheel has the files, with the licences of what is in them."""
     program = (
-        "from airflow_logio.ui.page_files import FOLDER, served; print(*served(), (FOLDER / 'LICENSES.txt').is_file())"
+        "from airflow_logio.ui.page_places import FOLDER, served; print(*served(), (FOLDER / 'LICENSES.txt').is_file())"
     )
     plugin, alone, licences = installed.run("python", "-c", program).split()
     assert (plugin.startswith("plugin-"), alone.startswith("alone-"), licences) == (True, True, "True")

@@ -28,8 +28,7 @@ from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.testing.memory_log import MemoryLogStore
-from airflow_logio.ui.lineage_documents import event_node
-from airflow_logio.ui.why_not_document import MOST_SEARCHES, why_not_document
+from airflow_logio.ui.lineage_documents import MOST_SEARCHES, event_node, why_not_document
 from tests.support.logs import spec, start_driver
 from tests.support.stored_bodies import store_body
 

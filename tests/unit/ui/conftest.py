@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.looks import LogSource
 from airflow_logio.ui.web_app import create_app
 from tests.support.page_readers import Reader, Readers, Retries
 from tests.support.two_groups import TwoGroups

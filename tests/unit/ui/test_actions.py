@@ -13,10 +13,10 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Supervision
 from airflow_logio.supervision.stop_run import StopRun
-from airflow_logio.ui import run_actions
+from airflow_logio.ui import actions
+from airflow_logio.ui.access import LONGEST
 from airflow_logio.ui.alone import alone_app
-from airflow_logio.ui.log_source import LogSource
-from airflow_logio.ui.posted import LONGEST
+from airflow_logio.ui.looks import LogSource
 from tests.support.app_routes import routes
 from tests.support.page_readers import Readers, Retries
 from tests.support.replicated import GROUP, replicated_spec
@@ -30,8 +30,8 @@ BODIES: dict[str, dict[str, Any]] = {"scale": {"group": "totals", "replicas": 2}
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drivers of these tests do not obey by themselves."""
-    monkeypatch.setattr(run_actions, "STOP_SECONDS", 0.0)
-    monkeypatch.setattr(run_actions, "GIVE_UP_SECONDS", 0.0)
+    monkeypatch.setattr(actions, "STOP_SECONDS", 0.0)
+    monkeypatch.setattr(actions, "GIVE_UP_SECONDS", 0.0)
 
 
 def path(uid: str, action: str) -> str:

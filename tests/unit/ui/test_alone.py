@@ -15,7 +15,7 @@ from airflow_logio.errors import ConfigurationError, ProtocolViolation
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui.alone import LOOPBACK, serve
-from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.looks import LogSource
 from tests.support.page_readers import Retries
 from tests.support.page_server import page_of
 from tests.support.two_groups import TwoGroups

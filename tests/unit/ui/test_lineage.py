@@ -18,9 +18,9 @@ from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import OperatorShape, Run
 from airflow_logio.systems.arrow import encode
-from airflow_logio.ui import found_events, lineage_documents, lineage_routes, record_documents, why_not_document
-from airflow_logio.ui.error_texts import HIDDEN
-from airflow_logio.ui.fair_shares import fair_shares
+from airflow_logio.ui import lineage_documents, lineage_routes, record_documents
+from airflow_logio.ui.access import HIDDEN
+from airflow_logio.ui.lineage_documents import fair_shares
 from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
 from tests.support.statements import counted_statements
@@ -257,7 +257,7 @@ def test_events_are_found_by_number_input_set_and_time(
     assert find(client, sales, port="hourly.out", input_set="none").json()["events"] == []
     since = find(client, sales, at=0).json()
     assert [one["event"] for one in since["events"]] == list(range(1, 21)) and since["more"]
-    monkeypatch.setattr(found_events, "MOST_SINCE", EVENTS)
+    monkeypatch.setattr(lineage_documents, "MOST_SINCE", EVENTS)
     since = find(client, sales, at=0).json()
     assert (len(since["events"]), since["more"]) == (EVENTS, False)
     assert find(client, sales, at=9e9).json()["events"] == []
@@ -277,9 +277,9 @@ def test_of_slots_each_gets_its_part_of_the_answer(
 
     first, second = ([(f"work[{slot}].out", n) for n in range(1, 21)] for slot in range(2))
     assert numbers() == (first + second[:5], True)
-    monkeypatch.setattr(found_events, "MOST_FOUND", 8)
+    monkeypatch.setattr(lineage_documents, "MOST_FOUND", 8)
     assert numbers() == (first[:4] + second[:4], True)
-    monkeypatch.setattr(found_events, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(lineage_documents, "MOST_SECONDS", 0.0)
     assert numbers() == (first[:8], True)
     found = find(client, sales, port="work.out", event=4).json()
     assert (found["events"], found["ports_looked_at"], found["ports"]) == (of_two[:1], 1, 2)
@@ -300,7 +300,7 @@ def test_an_input_set_is_looked_for_on_one_port(
             )
     sales = Sales(store, driver.run)
     for most, more in ((3, False), (2, True)):
-        monkeypatch.setattr(found_events, "MOST_FOUND", most)
+        monkeypatch.setattr(lineage_documents, "MOST_FOUND", most)
         found = find(client, sales, port="work.out", input_set="one").json()
         assert [(one["port"], one["event"]) for one in found["events"]] == [("work.out", n) for n in range(1, most + 1)]
         assert found["more"] is more
@@ -319,7 +319,9 @@ def test_an_input_set_of_a_slot_is_found_behind_the_merger(log_store: LogStore) 
         )
         (inset,) = back["input_sets"]
         assert inset["operator"].startswith("w[")
-        found = found_events.found_document(flow.store, flow.run, "w.out", found_events.Sought(input_set=inset["id"]))
+        found = lineage_documents.found_document(
+            flow.store, flow.run, "w.out", lineage_documents.Sought(input_set=inset["id"])
+        )
         assert ("w.out", number) in [(one["port"], one["event"]) for one in found["events"]]
         assert not found["more"]
 
@@ -340,7 +342,7 @@ def test_a_search_by_values_looks_at_the_newest_first_and_is_continued(
         "damaged_first": "",
         "before": None,
     }
-    monkeypatch.setattr(found_events, "SEARCH", SearchLimits(found=4))
+    monkeypatch.setattr(lineage_documents, "SEARCH", SearchLimits(found=4))
     every = {"quantity": "1"}
     first = find(client, sales, where=every).json()
     assert [one["event"] for one in first["events"]] == [EVENTS - n for n in range(4)]
@@ -350,7 +352,7 @@ def test_a_search_by_values_looks_at_the_newest_first_and_is_continued(
     assert find(client, sales, where=every, most=0).status_code == 422
     second = find(client, sales, where=every, before=first["before"]).json()
     assert [one["event"] for one in second["events"]] == [EVENTS - 4 - n for n in range(4)]
-    monkeypatch.setattr(found_events, "SEARCH", SearchLimits(seconds=0))
+    monkeypatch.setattr(lineage_documents, "SEARCH", SearchLimits(seconds=0))
     slow = find(client, sales, where=seventh, before=[9]).json()
     assert (slow["events"], slow["searched"], slow["before"]) == ([], 1, [8])
     assert [one["event"] for one in find(client, sales, where=seventh, before=[8]).json()["events"]] == [7]
@@ -375,7 +377,7 @@ def test_searches_by_values_leave_room_for_looks(
         depth -= 1
         return search(*arguments)
 
-    monkeypatch.setattr(found_events, "search_newest", in_the_middle)
+    monkeypatch.setattr(lineage_documents, "search_newest", in_the_middle)
     for _ in range(2):
         assert find(client, sales, where=where).status_code == 200
     assert seen == [(2, 503, 200), (1, 200, 200)] * 2
@@ -385,7 +387,7 @@ def test_a_column_that_the_newest_events_lack_may_be_in_earlier_ones(
     client: TestClient, sales: Sales, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Types of ports change: only of a port that was searched as a whole it is sure that there is no such column."""
-    monkeypatch.setattr(found_events, "SEARCH", SearchLimits(seconds=0))
+    monkeypatch.setattr(lineage_documents, "SEARCH", SearchLimits(seconds=0))
     found = find(client, sales, where={"order": "1"}).json()
     assert "have no column 'order'; they have product_id, quantity" in found["lacking"] and found["before"] == [EVENTS]
     last = find(client, sales, where={"order": "1"}, before=[2])
@@ -586,7 +588,7 @@ def test_why_a_record_is_not_there_in_the_sentences_of_the_terminal(client: Test
 def test_a_search_for_what_is_missing_ends_and_says_where(
     client: TestClient, missing: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(why_not_document, "MOST_MET", 0)
+    monkeypatch.setattr(lineage_documents, "MOST_MET", 0)
     none = last(why_not(client, missing, where={"shop": "waiting"}))["searches"][1]
     assert (none["met"], none["met_in_all"]) == ([], 1)
     monkeypatch.setattr(lineage_routes, "LIMITS", SearchLimits(seconds=0))

@@ -18,13 +18,11 @@ from airflow_logio.status.snapshot import Amount, ConnectionView, Observer
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import BacklogBound
+from airflow_logio.ui import looks as looks_module
 from airflow_logio.ui import run_list
-from airflow_logio.ui import shared_lists as lists_module
-from airflow_logio.ui.fullness import Fullness
-from airflow_logio.ui.lag_ages import MOST_LOOKS, LagAge, LagAges
-from airflow_logio.ui.looks import FRESH_SECONDS, MOST_RUNS, Looks
+from airflow_logio.ui.looks import FRESH_SECONDS, MOST_RUNS, ListAsked, Looks, SharedLists
 from airflow_logio.ui.run_list import listed_runs
-from airflow_logio.ui.shared_lists import ListAsked, SharedLists
+from airflow_logio.ui.run_look import MOST_LOOKS, Fullness, LagAge, LagAges
 from tests.support.large_runs import large_run
 from tests.support.logs import spec
 from tests.support.statements import counted_statements
@@ -197,11 +195,11 @@ def test_readers_of_the_same_dags_share_a_list(store: LogStore, flow: TwoGroups)
     assert asked == []
     assert [one["uid"] for one in first.runs] == [flow.run.uid]
     assert lists.of(ListAsked(frozenset({"other"}))).runs == [] == lists.of(ListAsked(frozenset())).runs
-    clock[0] += lists_module.FRESH_SECONDS
+    clock[0] += looks_module.LIST_FRESH_SECONDS
     assert lists.of(ListAsked(frozenset({"dag", "other"}))) is not first
-    for number in range(2 * lists_module.MOST_LISTS):
+    for number in range(2 * looks_module.MOST_LISTS):
         lists.of(ListAsked(frozenset({f"dag-{number}"})))
-    assert len(lists._lists) == lists_module.MOST_LISTS
+    assert len(lists._lists) == looks_module.MOST_LISTS
 
 
 def test_what_is_unfinished_is_listed_however_many_runs_are_newer(

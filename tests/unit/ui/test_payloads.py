@@ -15,7 +15,7 @@ from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.payloads import Payloads, dataset
-from airflow_logio.ui.log_source import LogSource
+from airflow_logio.ui.looks import LogSource
 from airflow_logio.ui.web_app import create_app
 from tests.support.page_readers import Readers, Retries
 from tests.support.stored_bodies import store_body, store_dataset

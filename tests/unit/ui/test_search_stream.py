@@ -25,11 +25,10 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.systems.payloads.roots import payload_root
-from airflow_logio.ui import lineage_routes, log_source, told_search
+from airflow_logio.ui import lineage_routes, looks, searches
 from airflow_logio.ui.alone import PageServer
-from airflow_logio.ui.log_source import LogSource
-from airflow_logio.ui.search_stream import MOST_STREAMS, SearchStream, Streams
-from airflow_logio.ui.told_search import ToldSearch
+from airflow_logio.ui.looks import LogSource
+from airflow_logio.ui.searches import MOST_STREAMS, SearchStream, Streams, WatchedSearch
 from airflow_logio.ui.web_app import create_app
 from tests.support.gates import Gate
 from tests.support.page_readers import Readers, Retries
@@ -57,7 +56,7 @@ def gate(store: LogStore, run: Run, sqlite_url: str) -> Gate:
 @pytest.fixture
 def app(store: LogStore, readers: Readers, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     """With one place each for those who ask the log, and who search in steps: who takes it holds up all others."""
-    monkeypatch.setattr(log_source, "MOST_ASKING", 1)
+    monkeypatch.setattr(looks, "MOST_ASKING", 1)
     monkeypatch.setattr(lineage_routes, "MOST_SEARCHING", 1)
     source = LogSource(lambda: store, "logio_default")
     return create_app(source, readers, Retries().retrying(), payloads=lambda: gate)
@@ -202,7 +201,7 @@ async def disconnected() -> Message:
 
 
 def test_who_has_gone_before_the_first_byte_leaves_nothing_behind() -> None:
-    streams, told = Streams(), ToldSearch(lambda _answer, _seconds: {})
+    streams, told = Streams(), WatchedSearch(lambda _answer, _seconds: {})
 
     def search() -> WhyNot:
         eventually(told.is_stopped)
@@ -224,7 +223,7 @@ def test_who_has_gone_before_the_first_byte_leaves_nothing_behind() -> None:
 
 def test_who_goes_is_no_error_where_the_server_says_it_by_one() -> None:
     """As servers of ASGI 2.4 and later do."""
-    streams, told = Streams(), ToldSearch(lambda _answer, _seconds: {})
+    streams, told = Streams(), WatchedSearch(lambda _answer, _seconds: {})
 
     def search() -> WhyNot:
         eventually(told.is_stopped)
@@ -250,7 +249,7 @@ def test_who_reads_slowly_holds_no_place_once_the_search_has_ended() -> None:
         return await disconnected()
 
     def response() -> SearchStream:
-        told = ToldSearch(lambda _answer, _seconds: {})
+        told = WatchedSearch(lambda _answer, _seconds: {})
         return SearchStream(streams, told, lambda: WhyNot(AuthoredPorts({})), lambda error: (500, str(error)))
 
     async def ask() -> None:
@@ -267,7 +266,7 @@ def test_who_reads_slowly_holds_no_place_once_the_search_has_ended() -> None:
 
 
 def test_a_search_that_comes_when_the_server_shuts_down_does_not_begin() -> None:
-    streams, told = Streams(), ToldSearch(lambda _answer, _seconds: {})
+    streams, told = Streams(), WatchedSearch(lambda _answer, _seconds: {})
     streams.stop()
     late = SearchStream(streams, told, lambda: pytest.fail("it searches"), lambda error: (500, str(error)))
 
@@ -281,16 +280,16 @@ def test_a_search_that_comes_when_the_server_shuts_down_does_not_begin() -> None
 
 def test_an_answer_that_grows_fast_is_told_whole_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group has sixty-four slots, and the port after them takes half a minute."""
-    told = ToldSearch(lambda answer, _seconds: {"notes": list(answer.notes)})
+    told = WatchedSearch(lambda answer, _seconds: {"notes": list(answer.notes)})
     answer = WhyNot(AuthoredPorts({}))
-    monkeypatch.setattr(told_search, "EVERY_SECONDS", 3600.0)
+    monkeypatch.setattr(searches, "EVERY_SECONDS", 3600.0)
     for slot in range(64):
         answer.notes.append(f"slot {slot}")
         told.grows(lambda: answer)
-    assert told.answer is not None and len(told.answer["notes"]) == told_search.AT_ONCE
+    assert told.answer is not None and len(told.answer["notes"]) == searches.AT_ONCE
     so_far = SearchedSoFar(Port("source", "out"), None, 1, 2, 0)
     told.looks(so_far)
-    assert len(told.answer["notes"]) == told_search.AT_ONCE, "a moment has not passed"
-    monkeypatch.setattr(told_search, "EVERY_SECONDS", 0.0)
+    assert len(told.answer["notes"]) == searches.AT_ONCE, "a moment has not passed"
+    monkeypatch.setattr(searches, "EVERY_SECONDS", 0.0)
     told.looks(so_far)
     assert len(told.answer["notes"]) == 64

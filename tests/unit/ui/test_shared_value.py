@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_logio.ui.shared_value import MEANWHILE_SECONDS, SHARE, SharedValue
+from airflow_logio.ui.looks import MEANWHILE_SECONDS, SHARE, SharedValue
 
 
 def test_what_costs_more_holds_for_longer() -> None:

@@ -17,13 +17,12 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef, Load, SparkApplication, Standby
 from airflow_logio.systems.call_watch import CallWatch
-from airflow_logio.ui import log_source, run_list, shared_value
 from airflow_logio.ui import looks as looks_module
-from airflow_logio.ui import shared_lists as lists_module
+from airflow_logio.ui import run_list
+from airflow_logio.ui.access import DATA_HIDDEN, HIDDEN, LONGEST_TEXT, names_input_set, without_ids
 from airflow_logio.ui.alone import alone_app
-from airflow_logio.ui.error_texts import DATA_HIDDEN, HIDDEN, LONGEST_TEXT, names_input_set, without_ids
-from airflow_logio.ui.log_source import LogSource
-from airflow_logio.ui.page_files import ALONE, PLUGIN, address
+from airflow_logio.ui.looks import LogSource
+from airflow_logio.ui.page_places import ALONE, PLUGIN, address
 from airflow_logio.ui.run_look import MOST_QUARANTINED
 from airflow_logio.ui.web_app import SECURITY_HEADERS
 from tests.support.app_routes import routes
@@ -365,8 +364,8 @@ def test_an_empty_log_has_no_runs(client: TestClient) -> None:
 def never_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request is a look of its own."""
     monkeypatch.setattr(looks_module, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(lists_module, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(shared_value, "SHARE", float("inf"))
+    monkeypatch.setattr(looks_module, "LIST_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(looks_module, "SHARE", float("inf"))
 
 
 @pytest.mark.usefixtures("never_shared")
@@ -402,7 +401,7 @@ def test_a_log_that_is_away_is_said_and_asked_again_later(sqlite_url: str, monke
         assert answer.status_code == 503
         assert answer.json() == {"detail": "the log cannot be read: the database at postgresql://host does not answer"}
     assert len(asked) == 1, "a refusal holds for a moment, for everyone"
-    monkeypatch.setattr(log_source, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(looks_module, "REFUSED_SECONDS", 0.0)
     opening[0] = lambda: open_store(sqlite_url)
     assert client.get("/api/runs", headers=TOKEN).json() == NONE
     with source.asking() as log:
@@ -451,9 +450,9 @@ def test_a_log_that_hangs_takes_few_threads(
         assert ended.wait(30)
         return []
 
-    with monkeypatch.context() as patch, ThreadPoolExecutor(log_source.MOST_ASKING) as waiting:
+    with monkeypatch.context() as patch, ThreadPoolExecutor(looks_module.MOST_ASKING) as waiting:
         patch.setattr(type(flow.store), "list_runs", hang)
-        queries = [f"/api/runs?dag_id=dag&dag_run_id={number}" for number in range(log_source.MOST_ASKING)]
+        queries = [f"/api/runs?dag_id=dag&dag_run_id={number}" for number in range(looks_module.MOST_ASKING)]
         asked = [waiting.submit(client.get, query, headers=OWNER) for query in queries]
         for _ in asked:
             assert hanging.acquire(timeout=30)
@@ -461,7 +460,7 @@ def test_a_log_that_hangs_takes_few_threads(
         assert (answer.status_code, "requests wait for the log" in answer.text) == (503, True)
         assert look(client, flow) == watched, "what still holds waits for nothing"
         ended.set()
-        assert [one.result(30).status_code for one in asked] == [200] * log_source.MOST_ASKING
+        assert [one.result(30).status_code for one in asked] == [200] * looks_module.MOST_ASKING
     assert look(client, flow)["groups"]
 
 

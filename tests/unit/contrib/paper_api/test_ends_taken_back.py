@@ -19,7 +19,7 @@ from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.port import LogStore
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads.bodies import Bodies
-from airflow_logio.ui.found_events import held_document
+from airflow_logio.ui.lineage_documents import held_document
 from tests.support.logs import SOMEBODY
 from tests.unit.contrib.paper_api.support import Bench, Feed, received, values
 

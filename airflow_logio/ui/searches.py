@@ -1,12 +1,14 @@
-"""An answer that takes long, as server-sent events: how far the search is, the answer so far, then all of it or an error.
+"""Searches that take long, answered as server-sent events: the progress, the answer so far, then all of it or an error.
 
-A search has one thread, which ends soon after the connection does: Starlette cancels a response whose client has gone. All
-that a search takes is taken and given back in one call of the response: nothing is left of a response that no one awaits.
+A search has one thread, which ends soon after the connection does: Starlette cancels a response whose client has gone. One
+call of the response takes everything that a search needs, and gives it back: an abandoned response leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -18,18 +20,21 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from airflow_logio.errors import LogioError, LogUnavailable
-from airflow_logio.lineage.search_limits import SearchStopped
-from airflow_logio.lineage.why_not import WhyNot
-from airflow_logio.ui.log_source import TooManyAsk
-from airflow_logio.ui.told_search import EVERY_SECONDS, ToldSearch
+from airflow_logio.lineage.search_limits import SearchedSoFar, SearchStopped
+from airflow_logio.lineage.why_not import AnswerWatch, WhyNot
+from airflow_logio.ui.looks import TooManyAsk
 
 MOST_STREAMS = 2
-"""Long searches at a time: each has a thread, and one connection to the log beside those of `log_source.MOST_ASKING`. So
+"""Long searches at a time: each has a thread, and one connection to the log beside those of `looks.MOST_ASKING`. So
 neither looks at runs nor steps of searches by values wait for one."""
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Accel-Buffering": "no",  # nginx hands on what it gets at once
 }
+EVERY_SECONDS = 0.2
+"""So often a person is told: a picture that follows, and a request that costs the server little."""
+AT_ONCE = 50
+"""So many times an answer that grows is made at once, and then as often as it is told: a group may have a thousand slots."""
 log = logging.getLogger(__name__)
 
 
@@ -37,14 +42,14 @@ class Streams:
     """The searches of one server that are under way. For its event loop alone."""
 
     def __init__(self) -> None:
-        self._under_way: set[ToldSearch] = set()
+        self._under_way: set[WatchedSearch] = set()
         self._is_closed = False
 
     @property
     def under_way(self) -> int:
         return len(self._under_way)
 
-    def take_place(self, search: ToldSearch) -> None:
+    def take_place(self, search: WatchedSearch) -> None:
         """One of the few. Raises `TooManyAsk`, and `LogUnavailable` once the server is shutting down."""
         if self._is_closed:
             raise LogUnavailable("this server is shutting down")
@@ -54,7 +59,7 @@ class Streams:
             )
         self._under_way.add(search)
 
-    def give_back(self, search: ToldSearch) -> None:
+    def give_back(self, search: WatchedSearch) -> None:
         """Its place, if it has one."""
         self._under_way.discard(search)
 
@@ -74,7 +79,7 @@ class SearchStream(StreamingResponse):
     def __init__(
         self,
         streams: Streams,
-        told: ToldSearch,
+        told: WatchedSearch,
         search: Callable[[], WhyNot],
         refused: Callable[[LogioError], tuple[int, str]],
     ) -> None:
@@ -136,3 +141,57 @@ def _refusal(status: int, detail: str) -> bytes:
 
 def _event(name: str, data: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
+
+
+class WatchedSearch(AnswerWatch):
+    """One search as two threads see it. The search calls `looks`, `grows` and `is_stopped`; the thread that tells of its
+    progress, and may end it, calls the others.
+
+    `document` makes of an answer, and the seconds that it has taken, what is told of it.
+    """
+
+    def __init__(self, document: Callable[[WhyNot, float], dict[str, Any]]) -> None:
+        self._document = document
+        self._begun = time.monotonic()
+        self._stopped = threading.Event()
+        self._made = 0
+        self._made_at = 0.0
+        self._so_far: SearchedSoFar | None = None
+        self._grown: Callable[[], WhyNot] | None = None
+        """More is known than `answer` says."""
+        self.answer: dict[str, Any] | None = None
+        """Of the answer, what is known of it; a new one each time that more is known."""
+
+    def looks(self, so_far: SearchedSoFar) -> None:
+        self._so_far = so_far
+        self._make()
+
+    def grows(self, so_far: Callable[[], WhyNot]) -> None:
+        self._grown = so_far
+        self._make()
+
+    def _make(self) -> None:
+        """The answer as it is now, unless one was made a moment ago: then at one of the next calls."""
+        if self._grown is None or (self._made >= AT_ONCE and time.monotonic() - self._made_at < EVERY_SECONDS):
+            return
+        self.answer = self.told(self._grown())
+        self._grown = None
+        self._made += 1
+        self._made_at = time.monotonic()
+
+    def told(self, answer: WhyNot) -> dict[str, Any]:
+        return self._document(answer, time.monotonic() - self._begun)
+
+    def progress(self) -> dict[str, Any] | None:
+        """How far the search of a port has come; None before the first one."""
+        one = self._so_far
+        if one is None:
+            return None
+        return {"port": str(one.port), "slot": one.slot, "searched": one.searched, "sent": one.sent, "found": one.found}
+
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """End the search at its next event."""
+        self._stopped.set()
