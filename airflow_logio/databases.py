@@ -83,6 +83,26 @@ def sqlite_file(url: str) -> Path | None:
     return Path(parsed.database).absolute()
 
 
+def with_absolute_path(url: str) -> str:
+    """A URL whose relative SQLite path is seen from this folder; any other URL as it is."""
+    scheme, separator, path = url.partition(":///")
+    if not scheme.startswith("sqlite") or not separator or not path or path.startswith((":", "/")):
+        return url
+    return f"{scheme}:///{in_url(Path.cwd())}/{path}"
+
+
+def sqlite_url(path: Path) -> str:
+    """An SQLite file, as an absolute URL; its folder is made, readable by its owner only."""
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return f"sqlite:///{in_url(path)}"
+
+
+def in_url(path: Path) -> str:
+    """A path as part of a URL, where % and ? have a meaning."""
+    return str(path).replace("%", "%25").replace("?", "%3F")
+
+
 def shown(url: URL) -> str:
     """A URL for messages: no password, and no query part either, which may hold another one."""
     return url.set(query={}).render_as_string(hide_password=True)

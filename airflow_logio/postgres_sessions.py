@@ -9,17 +9,23 @@ transaction. What no transaction can have (LISTEN) is not used behind a pooler (
 from __future__ import annotations
 
 import io
+import logging
 import re
 import shlex
-from collections.abc import Mapping
-from contextlib import closing
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, ExecutionContext
 
+from airflow_logio.databases import cause_of
 from airflow_logio.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
 
 IDLE_IN_TRANSACTION_SECONDS = 5
 AUTOCOMMIT = "AUTOCOMMIT"
@@ -82,7 +88,7 @@ def idle_for(seconds: float, others: Mapping[str, str] = MappingProxyType({})) -
     are its other settings.
 
     For transactions that read: they lock no rows. Those that write are ended by the server after
-    `IDLE_IN_TRANSACTION_SECONDS`, so that a client that has stopped holds up no one.
+    `IDLE_IN_TRANSACTION_SECONDS`, so that a client that has stopped holds up no other.
     """
     return {SETTINGS: {**others, _IDLE: f"{seconds:g}s"}}
 
@@ -224,3 +230,34 @@ def _asked_for(url: URL) -> dict[str, str]:
             )
         found[name.lower()] = value
     return found
+
+
+# --- a transaction that stays open while its client works on something else -------------------------------------------
+
+PING_SECONDS = 10.0
+
+
+@contextmanager
+def kept_open(connection: Connection, every: float | None = None) -> Iterator[None]:
+    """Within the block, which does not use the connection, its transaction stays open for as long as this process runs.
+
+    The server would take the session for one that stands still. A process that is stopped sends nothing, so the server ends
+    its session as it ends any other.
+    """
+    ended, seconds = threading.Event(), PING_SECONDS if every is None else every
+
+    def ping() -> None:
+        while not ended.wait(seconds):
+            try:
+                connection.execute(sa.select(sa.literal(1)))
+            except sa.exc.SQLAlchemyError as error:  # who uses it next notices
+                log.warning("a session that was to stay open has ended: %s", cause_of(error))
+                return
+
+    pinging = threading.Thread(target=ping, name="logio-ping", daemon=True)
+    pinging.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        pinging.join()

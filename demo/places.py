@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_logio.databases import sqlite_file
+from airflow_logio.databases import in_url, sqlite_file, with_absolute_path
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.systems.sqlite_files import absolute, in_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +31,12 @@ class Places:
             raise ConfigurationError(f"the demonstration runs from a clone of the repository; there is no {dags}")
         folder = root / ".demo"
         folder.mkdir(mode=0o700, exist_ok=True)
-        log_url = absolute(environment.get("LOGIO_URL", "")) or f"sqlite:///{in_url(folder / 'logio.db')}"
+        log_url = with_absolute_path(environment.get("LOGIO_URL", "")) or f"sqlite:///{in_url(folder / 'logio.db')}"
         return cls(
             folder,
             dags,
             log_url,
-            absolute(environment.get("WAREHOUSE_URL", "")) or f"sqlite:///{in_url(folder / 'warehouse.db')}",
+            with_absolute_path(environment.get("WAREHOUSE_URL", "")) or f"sqlite:///{in_url(folder / 'warehouse.db')}",
             environment.get("LOGIO_PAYLOADS") or (None if sqlite_file(log_url) else str(folder / "payloads")),
         )
 

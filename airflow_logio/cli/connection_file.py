@@ -19,9 +19,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from airflow_logio.databases import sqlite_url, with_absolute_path
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.systems.payloads import payload_root
-from airflow_logio.systems.sqlite_files import absolute, sqlite_url
 
 LOG_CONNECTION = "logio_default"
 SHORT_NAMES = {LOG_CONNECTION: "LOGIO_URL", "warehouse": "WAREHOUSE_URL"}
@@ -129,7 +129,7 @@ class ConnectionUrls:
         names = (variable(conn_id), SHORT_NAMES.get(conn_id))
         found = next((self.environment[name] for name in names if name and self.environment.get(name)), None)
         url = found or self.file.urls.get(conn_id)
-        return absolute(url) if url else None
+        return with_absolute_path(url) if url else None
 
     def get(self, conn_id: str) -> str:
         """Raises `ConfigurationError`, which says where to give the URL."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.spark_options import SparkOptions
+from airflow_logio.databases import sqlite_url
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
@@ -26,7 +27,6 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunSpec
 from airflow_logio.store.rules.graph_changes import check_graph
 from airflow_logio.systems.inspection import check_sql_urls
-from airflow_logio.systems.sqlite_files import sqlite_url
 
 CLI_DAG_ID = "logio run"
 """Replaces the DAG id in the key of runs that no DAG started."""

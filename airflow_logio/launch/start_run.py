@@ -26,9 +26,9 @@ from airflow_logio.store.records.run_records import (
     ScopeShape,
     Supervision,
 )
+from airflow_logio.systems.databases.table_names import check_schema_of_sqlite
 from airflow_logio.systems.payloads.roots import HOW_TO_CONFIGURE, check_shared
-from airflow_logio.systems.rising_numbers import not_followed
-from airflow_logio.systems.table_names import check_schema_of_sqlite
+from airflow_logio.systems.rising_columns import not_followed
 from airflow_logio.systems.warehouse import CONDITIONAL, not_conditional
 
 SHORTEST_LEASE = 4 * BEAT_SECONDS

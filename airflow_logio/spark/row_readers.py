@@ -25,11 +25,21 @@ from airflow_logio.dataflow.functions.function_operators import keys_of, no_key
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed, SourceChanged
+from airflow_logio.postgres_sessions import kept_open
 from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, warehouse_of
 from airflow_logio.spark.dataset_jobs import frame_of, frame_of_table, written_by_driver
 from airflow_logio.spark.schemas import in_utc
-from airflow_logio.systems.connections import Connections
-from airflow_logio.systems.kept_open import kept_open
+from airflow_logio.systems.connections import Connections, DeclaredConnection
+from airflow_logio.systems.databases.table_names import table_name
+from airflow_logio.systems.databases.table_reads import (
+    KEYS,
+    KEYS_PER_QUERY,
+    Selection,
+    column_kind,
+    in_portions,
+    pieces,
+    selection,
+)
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.shared_snapshots import (
@@ -38,17 +48,6 @@ from airflow_logio.systems.shared_snapshots import (
     exported_snapshot,
     imported_snapshot,
     stored_as,
-)
-from airflow_logio.systems.source_queries import DeclaredConnection
-from airflow_logio.systems.table_names import table_name
-from airflow_logio.systems.table_reads import (
-    KEYS,
-    KEYS_PER_QUERY,
-    Selection,
-    column_kind,
-    in_portions,
-    pieces,
-    selection,
 )
 from airflow_logio.systems.warehouse import Warehouse
 

@@ -17,12 +17,12 @@ from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, LogioError
 from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, warehouse_of
+from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.payload_store import Payloads
 from airflow_logio.systems.staging_tables import StagingTables
 from airflow_logio.systems.stored_records import RecordsInFiles, StagedFiles
-from airflow_logio.systems.table_names import TableName
 from airflow_logio.systems.warehouse import TableTarget, Warehouse
 
 STAGED_BYTES = 8 * 2**20

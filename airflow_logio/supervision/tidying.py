@@ -13,9 +13,9 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.patience import Patience
+from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads import Payloads, clear_away
 from airflow_logio.systems.staging_tables import StagingTables
-from airflow_logio.systems.table_names import TableName
 from airflow_logio.systems.warehouse import Warehouse
 
 log = logging.getLogger(__name__)

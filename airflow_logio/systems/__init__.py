@@ -1,1 +1,1 @@
-"""External systems of a run: connections by name, reads, and write actions by their guarantee."""
+"""External systems of a run: connections by name, reads, write actions by their guarantee, and the payload store."""

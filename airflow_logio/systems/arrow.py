@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from struct import Struct
+from struct import error as StructError
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.systems import plain_streams
 
 COMPRESS_FROM_BYTES = 4096
 """Below this a compressed stream is not smaller; compression is paid for per column buffer."""
@@ -35,7 +41,7 @@ _READ_BY_MANY = pa.ipc.IpcReadOptions(use_threads=True)
 
 
 def bytes_held(table: pa.Table) -> int:
-    """What a table keeps in memory: its buffers as a whole, of which a slice may show little, and the table itself.
+    """What a table keeps in memory: itself, and its buffers as a whole, even where a slice shows little of them.
 
     What others have made and lent to Arrow counts only as far as the table shows it.
     """
@@ -43,8 +49,8 @@ def bytes_held(table: pa.Table) -> int:
 
 
 def bytes_shown(table: pa.Table) -> int:
-    """What the records of a table take: of a slice, its own share of the buffers; of buffers that it shows several times,
-    as much each time.
+    """What the records of a table take: a slice takes its own share of the buffers; buffers that it shows several times
+    count each time.
 
     Arrow finds that out buffer by buffer, and lets other threads run meanwhile, which take their time: several times for
     each small event. What a small table holds is near enough, if it shows each buffer once.
@@ -60,7 +66,7 @@ def encode(table: pa.Table) -> bytes:
     if table.schema.metadata is not None:
         table = table.replace_schema_metadata(None)
     size = bytes_shown(table)
-    if size < COMPRESS_FROM_BYTES and (small := plain_streams.written(table)) is not None:
+    if size < COMPRESS_FROM_BYTES and (small := _as_plain_stream(table)) is not None:
         return small
     large = _COMPRESSED_BY_MANY if size >= THREADS_FROM_BYTES else _COMPRESSED
     options = large if size >= COMPRESS_FROM_BYTES else _PLAIN
@@ -77,13 +83,11 @@ def decode(where: str, body: bytes, columns: Sequence[str] = ()) -> pa.Table:
     If some `columns` are named, only those of them that it has: of a large body, others are not decompressed. If it has
     none of them, the table has neither columns nor records.
     """
-    if not body.endswith(
-        plain_streams.END
-    ):  # Arrow takes a stream that breaks off between two messages for a shorter one
+    if not body.endswith(END):  # Arrow takes a stream that breaks off between two messages for a shorter one
         raise LogInconsistent(f"the body of {where} is not a whole Arrow stream: it breaks off ({len(body):,} bytes)")
     try:
         wanted = columns if len(body) >= COLUMNS_FROM_BYTES else ()
-        table = None if wanted else plain_streams.read(body, COMPRESS_FROM_BYTES)
+        table = None if wanted else _of_plain_stream(body, COMPRESS_FROM_BYTES)
         if table is None:
             table = _of_stream(body, wanted)
         if table is None:
@@ -117,3 +121,193 @@ def _of_columns(body: bytes, columns: Sequence[str], options: pa.ipc.IpcReadOpti
 def as_read(table: pa.Table) -> pa.Table:
     """The table as if it had been read from its body: no metadata of the schema, one chunk per column."""
     return table.replace_schema_metadata(None).combine_chunks()
+
+
+# --- plain streams: one small batch, without a writer or reader of streams --------------------------------------------
+
+# They are what Arrow writes, byte for byte: the schema as a message, the batch as another one, and the mark of the end. Every
+# other stream is left to Arrow.
+
+
+_CONTINUES = b"\xff\xff\xff\xff"
+"""What every message of a stream begins with; the length of its header follows, in four bytes."""
+END = _CONTINUES + bytes(4)
+"""What every whole stream ends with."""
+_PREFIX_BYTES = 8
+"""Bytes of a message before its header: the marker and a length."""
+_HEADER, _COMPRESSION = 2, 3
+"""Places of fields in the tables `Message` and `RecordBatch` of Arrow's format, from 0."""
+_EXTENSION_NAME = b"ARROW:extension:name"
+"""Key in the metadata of a field, by Arrow's format."""
+_U16, _I32, _U32 = Struct("<H"), Struct("<i"), Struct("<I")
+SCHEMAS_KEPT = 128
+"""Schemas that a process remembers, by the bytes that a stream begins with; a port sends the same ones again and again."""
+LARGEST_SCHEMA_KEPT = 1 << 16
+"""In bytes: what is remembered stays small."""
+
+
+def _as_plain_stream(table: pa.Table) -> bytes | None:
+    """The stream of `table`, which is small; None if it needs more messages than its schema and one batch.
+
+    A writer of streams costs more than twice as much as what it writes of a small table.
+    """
+    batches = table.to_batches()
+    if len(batches) != 1:
+        return None
+    begin: bytes = table.schema.serialize().to_pybytes()
+    if len(begin) > LARGEST_SCHEMA_KEPT or _plain_schema(begin) is None:
+        return None
+    batch: bytes = batches[0].serialize().to_pybytes()
+    return begin + batch + END
+
+
+def _of_plain_stream(body: bytes, most: int) -> pa.Table | None:
+    """The table of such a stream, if its batch has fewer than `most` bytes; None for every other stream. Damaged bytes give
+    None, or an error of Arrow's.
+
+    A reader of streams costs more than what it reads of a small body, most of it for the same schema each time.
+    """
+    begin = _PREFIX_BYTES + int.from_bytes(body[4:_PREFIX_BYTES], "little")
+    if begin > LARGEST_SCHEMA_KEPT or len(body) - begin >= most:
+        return None
+    if not (body.startswith(_CONTINUES) and body.startswith(_CONTINUES, begin)) or body.startswith(END, begin):
+        return None  # damaged, of a format without markers, or without a batch
+    if _is_compressed(body, begin + _PREFIX_BYTES) or (schema := _plain_schema(body[:begin])) is None:
+        return None  # what is compressed would be handed to other threads, which costs more than a stream
+    message = pa.ipc.read_message(pa.py_buffer(body).slice(begin))
+    length = _PREFIX_BYTES + message.metadata.size + message.body.size
+    if message.type != "record batch" or begin + length + len(END) != len(body):
+        return None
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate(full=True)  # as of every stream; a new table would make an object of each column first
+    return pa.Table.from_batches([batch])
+
+
+def _is_compressed(body: bytes, place: int) -> bool:
+    """True if the batch whose header is at `place` has compressed buffers, or if its header cannot be read. Arrow does not
+    tell. Nothing has checked these bytes yet: a wrong answer costs time only."""
+    try:
+        message = place + _U32.unpack_from(body, place)[0]
+        batch = message + _field(body, message, _HEADER)
+        return _field(body, batch + _U32.unpack_from(body, batch)[0], _COMPRESSION) > 0
+    except StructError:
+        return True
+
+
+def _field(body: bytes, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table is, counted from the table; 0 if the table does not have it."""
+    directory = table - _I32.unpack_from(body, table)[0]
+    slot = 4 + 2 * number  # behind the sizes of directory and table
+    return 0 if slot >= _U16.unpack_from(body, directory)[0] else int(_U16.unpack_from(body, directory + slot)[0])
+
+
+@lru_cache(maxsize=SCHEMAS_KEPT)
+def _plain_schema(begin: bytes) -> pa.Schema | None:
+    """The schema that a stream begins with; None if it is damaged, or if a batch may need more than itself.
+
+    Dictionaries are messages of their own. Left to Arrow's streams, too: everything nested, extension types, and schemas that
+    this Arrow would not write byte for byte the same, say in another order of bytes.
+    """
+    try:
+        # This changes another order of bytes to its own, so that the bytes below differ; `read_schema` would not.
+        schema = pa.ipc.open_stream(pa.py_buffer(begin + END)).schema
+        is_plain = all(map(_is_plain, schema))
+    except (pa.ArrowException, OSError, EOFError):
+        return None
+    return schema if is_plain and schema.serialize().equals(pa.py_buffer(begin)) else None
+
+
+def _is_plain(field: pa.Field) -> bool:
+    """An extension type that is not registered looks like its storage, and is told by the field's metadata."""
+    is_extension = isinstance(field.type, pa.BaseExtensionType) or _EXTENSION_NAME in (field.metadata or {})
+    is_one_array = field.type.num_fields == 0 and not pa.types.is_run_end_encoded(field.type)
+    return is_one_array and not is_extension and not pa.types.is_dictionary(field.type)
+
+
+# --- digests: equal for equal tables ----------------------------------------------------------------------------------
+
+DIGEST_BYTES = 16
+
+
+def digest_of(table: pa.Table) -> bytes:
+    """A digest of 16 bytes of names, types and values, in the order of columns and rows.
+
+    Bytes of Arrow are not enough: the same records may lie in other chunks, at other offsets, with other values under their
+    nulls, when they are computed again. Metadata of the schema does not count, nor does whether a column may have nulls:
+    only whether it has.
+    """
+    found = blake2b(digest_size=DIGEST_BYTES)
+    found.update(repr([(field.name, str(field.type)) for field in table.schema]).encode())
+    for column in table.columns:
+        _add_array(found, column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
+    return found.digest()
+
+
+def _add_array(found: Any, array: pa.Array) -> None:
+    """How many values there are, how many of them are null, and which; then the others."""
+    found.update(len(array).to_bytes(8, "little"))
+    found.update(
+        array.null_count.to_bytes(8, "little")
+    )  # else which are null could be taken for a value, and none for null
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        found.update(repr(array.to_pylist()).encode())  # Arrow computes next to nothing on them
+        return
+    if array.null_count:
+        found.update(np.packbits(array.is_valid().to_numpy(zero_copy_only=False)).tobytes())
+        array = array.drop_null()
+    if (inner := _arrays_inside(found, array)) is None:
+        _add_values(found, array)
+        return
+    for one in inner:
+        _add_array(found, one)
+
+
+def _arrays_inside(found: Any, array: pa.Array) -> list[pa.Array] | None:
+    """The arrays that one of nested values consists of; None for any other."""
+    if isinstance(array, pa.ExtensionArray):
+        return [array.storage]
+    if pa.types.is_dictionary(array.type):
+        return [array.dictionary_decode()]
+    if pa.types.is_struct(array.type):
+        return list(array.flatten())
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        found.update(pc.list_value_length(array).cast(pa.int64()).to_numpy().tobytes())
+        return [array.flatten()]
+    return None
+
+
+def _add_values(found: Any, array: pa.Array) -> None:
+    kind, start = array.type, array.offset
+    if pa.types.is_boolean(kind):
+        found.update(np.packbits(array.to_numpy(zero_copy_only=False)).tobytes())
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+        _add_text(found, array, np.dtype(np.int32))
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        _add_text(found, array, np.dtype(np.int64))
+    elif _has_width(kind):
+        width = kind.bit_width // 8
+        if len(array):
+            found.update(memoryview(array.buffers()[1])[start * width : (start + len(array)) * width])
+    else:  # maps, unions: seldom, and slow
+        found.update(repr(array.to_pylist()).encode())
+
+
+def _add_text(found: Any, array: pa.Array, offsets: np.dtype[Any]) -> None:
+    if not len(array):
+        return
+    _, places, text = array.buffers()
+    bounds = np.frombuffer(places, offsets)[array.offset : array.offset + len(array) + 1]
+    found.update(np.diff(bounds).astype(np.int64).tobytes())
+    if text is not None:
+        found.update(memoryview(text)[int(bounds[0]) : int(bounds[-1])])
+
+
+def _has_width(kind: pa.DataType) -> bool:
+    """Whether its values are so many bytes each, and nothing else."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_temporal(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )

@@ -47,7 +47,7 @@ class Call:
 
 
 class CallWatch:
-    """Of all threads of a driver. `limits`: operator as its author named it → limit of its calls. Thread-safe."""
+    """The calls of all threads of a driver. `limits`: operator as its author named it → limit of its calls. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

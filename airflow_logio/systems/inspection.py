@@ -19,8 +19,8 @@ from airflow_logio.dataflow.writers.action_writers import ClientWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.systems.connections import Connections
+from airflow_logio.systems.databases.table_reads import selection
 from airflow_logio.systems.rising_columns import rising_column
-from airflow_logio.systems.table_reads import selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class Finding:
 
 
 def check_sql_urls(pipeline: Pipeline, urls: Mapping[str, str]) -> None:
-    """Raise `ConfigurationError` if a connection that must be a SQL database has a URL of something else. Asks nobody."""
+    """Raise `ConfigurationError` if a connection that must be a SQL database has a URL of something else.
+
+    No system is asked.
+    """
     for name, operator in pipeline.operators.items():
         for connection in sorted(operator.sql_connections() & urls.keys()):
             try:

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from airflow_logio.databases import cause_of
 from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.postgres_sessions import SNAPSHOT, idle_for
-from airflow_logio.systems.table_names import TableName
+from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _FILE = sa.text("SELECT pg_relation_filenode(CAST(:oid AS oid))")
 
 @dataclass(frozen=True, slots=True)
 class StoredAs:
-    """How the server keeps a table, as long as nobody writes the whole of it anew (TRUNCATE, VACUUM FULL, CLUSTER)."""
+    """How the server keeps a table, as long as the whole of it is not written anew (TRUNCATE, VACUUM FULL, CLUSTER)."""
 
     oid: int
     file: int | None

@@ -19,12 +19,10 @@ from airflow_logio.errors import LogioError
 from airflow_logio.postgres_sessions import SETTINGS
 from airflow_logio.protocol.external_rules import shuts_out
 from airflow_logio.systems import warehouse_rows
-from airflow_logio.systems.conversions import row_of
-from airflow_logio.systems.refused_rows import first_refused
-from airflow_logio.systems.staged_rows import ATTEMPT, FILE, check_there
-from airflow_logio.systems.stored_records import StoredRecords, no_part, parts
-from airflow_logio.systems.table_inserts import Insertion, prepared
-from airflow_logio.systems.table_names import TableName, table_name
+from airflow_logio.systems.databases.conversions import row_of
+from airflow_logio.systems.databases.table_inserts import Insertion, first_refused, prepared
+from airflow_logio.systems.databases.table_names import TableName, table_name
+from airflow_logio.systems.stored_records import ATTEMPT, FILE, StoredRecords, check_there, no_part, parts
 from airflow_logio.systems.warehouse import REFUSALS, Warehouse
 
 log = logging.getLogger(__name__)
@@ -50,7 +48,7 @@ _MAY_NOTE = sa.text("""
     SELECT bool_and(has_table_privilege(CAST(to_regclass('logio_staging') AS oid), privilege))
     FROM unnest(ARRAY['SELECT', 'INSERT', 'DELETE']) AS privilege
 """)
-"""Null if nobody has ever staged anything here; false for a user who cannot have."""
+"""Null if nothing was ever staged here; false for a user who cannot have staged anything."""
 _END_SESSIONS = sa.text("""
     SELECT pg_terminate_backend(a.pid)
     FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
@@ -58,11 +56,11 @@ _END_SESSIONS = sa.text("""
         AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
         AND a.pid <> pg_backend_pid() AND a.usename = current_user AND a.backend_type = 'client backend'
 """)
-"""Of the same user only: nobody else is allowed to, and a vacuum gives way by itself."""
+"""Sessions of the same user only: others may not be ended, and a vacuum gives way by itself."""
 
 
 class StagingTables:
-    """Those of one warehouse, which is a PostgreSQL. Used by one thread at a time."""
+    """The staging tables of one warehouse, which is a PostgreSQL. Used by one thread at a time."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
@@ -116,7 +114,7 @@ class StagingTables:
         return attempt, records
 
     def drop(self, tables: Sequence[TableName]) -> Sequence[TableName]:
-        """Drop staging tables that nobody needs, and end the sessions that hold them.
+        """Drop staging tables that are not needed any more, and end the sessions that hold them.
 
         Returns those that cannot be dropped now: they stay noted.
         """

@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import EVENT, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.systems.table_names import TableName
+from airflow_logio.errors import ExternalUnavailable
+from airflow_logio.systems.databases.table_inserts import found_types
+from airflow_logio.systems.databases.table_names import TableName
 
 
 class StoredRecords(Protocol):
@@ -64,3 +68,66 @@ def no_part(writer: TableWriter, action: WriteAction, stored: StoredRecords) -> 
 def _part(writer: TableWriter, action: WriteAction, first: int, table: pa.Table) -> WriteAction:
     event = InputEvent(writer.inputs[0], int(action.description.get(EVENT, 0)), table)
     return replace(action, records=writer.records(event), first_row=first, dataset=None)
+
+
+# --- in a staging table: moved inside the transaction of the marker ---------------------------------------------------
+
+FILE, ATTEMPT = "logio_file", "logio_attempt"
+"""Columns that a staging table has beside those of the target."""
+_NAMED = f"({FILE}, {ATTEMPT}) IN (SELECT * FROM unnest(%s::integer[], %s::text[]))"
+
+
+def check_there(connection: Connection, table: TableName) -> None:
+    """Raises `ExternalUnavailable` if a staging table was dropped: by a successor, which refuses this driver, or by hand."""
+    asked = connection.execute(sa.text("SELECT to_regclass(:name)"), {"name": table.quoted(connection)})
+    if asked.scalar_one() is None:
+        raise ExternalUnavailable(f"the staging table {table} is gone; another one is loaded")
+
+
+def check_whole(
+    connection: Connection, target: TableName, columns: Sequence[str], staged: StagedFiles, counts: Sequence[int]
+) -> None:
+    """Raises `ExternalUnavailable` unless the staging table has what the job has said.
+
+    `counts` are the records of each file. Nothing is moved then, and the next attempt stages again.
+    """
+    table = staged.table
+    where = f"the staging table {table}"
+    check_there(connection, table)
+    query = f"SELECT {FILE}, count(*) FROM {table.quoted(connection)} WHERE {_NAMED} GROUP BY {FILE}"
+    found = {file: count for file, count in connection.exec_driver_sql(query, _pairs(staged))}
+    check_counts(table, found, counts)
+    here, there = found_types(connection, table) or {}, found_types(connection, target) or {}
+    if changed := [column for column in columns if here.get(column) != there.get(column)]:
+        raise ExternalUnavailable(
+            f"{target}, column {changed[0]!r} was {here.get(changed[0])} when {where} was made, and is "
+            f"{there.get(changed[0])} now; it is loaded again"
+        )
+
+
+def check_counts(table: TableName, found: Mapping[int, int], counts: Sequence[int]) -> None:
+    """`found` are the records of each file that are in the staging table. As `check_whole`."""
+    for file, count in enumerate(counts):
+        if found.get(file, 0) != count:
+            raise ExternalUnavailable(
+                f"the staging table {table} has {found.get(file, 0):,} records of file {file}, {count:,} were loaded (it is "
+                "empty after the server has crashed); it is loaded again"
+            )
+
+
+def move(
+    connection: Connection, target: TableName, columns: Sequence[str], staged: StagedFiles, file: int | None = None
+) -> None:
+    """Move the rows that the job has named; of one file only, if it is given."""
+    quote = connection.dialect.identifier_preparer.quote
+    names = ", ".join(quote(column) for column in columns)
+    connection.exec_driver_sql(
+        f"INSERT INTO {target.quoted(connection)} ({names}) SELECT {names} FROM {staged.table.quoted(connection)} "
+        f"WHERE {_NAMED}",
+        _pairs(staged, file),
+    )
+
+
+def _pairs(staged: StagedFiles, file: int | None = None) -> tuple[list[int], list[str]]:
+    files = sorted(staged.attempts) if file is None else [file]
+    return files, [staged.attempts[one] for one in files]

@@ -13,13 +13,14 @@ from sqlalchemy.engine import Connection
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.postgres_sessions import kept_open
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner
-from airflow_logio.systems import staged_rows, table_inserts, warehouse_rows
-from airflow_logio.systems.conversions import row_of
-from airflow_logio.systems.kept_open import kept_open
-from airflow_logio.systems.refused_rows import first_refused
+from airflow_logio.systems import stored_records, warehouse_rows
+from airflow_logio.systems.databases import table_inserts
+from airflow_logio.systems.databases.conversions import row_of
+from airflow_logio.systems.databases.table_inserts import first_refused
+from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.stored_records import RecordsInFiles, no_part, parts
-from airflow_logio.systems.table_names import TableName
 
 MANY_RECORDS = 10_000
 ALIVE_SECONDS = 1.0
@@ -114,8 +115,8 @@ class TableTransaction:
         records, staged = self._stored[action.number].records, self._stored[action.number].staged
         if staged is not None:
             columns = no_part(self._writer, action, records).records.column_names
-            staged_rows.check_whole(connection, self._name, columns, staged, records.counts())
-            staged_rows.move(connection, self._name, columns, staged)
+            stored_records.check_whole(connection, self._name, columns, staged, records.counts())
+            stored_records.move(connection, self._name, columns, staged)
             return
         into: table_inserts.Insertion | None = None
         for part in parts(self._writer, action, records):
@@ -137,7 +138,7 @@ class TableTransaction:
                     )
 
     def _refused_files(self, connection: Connection, action: WriteAction) -> Iterator[int | None]:
-        """The file of which a staged row is refused: others are moved. None for all files, if none is staged."""
+        """The file with a staged row that is refused: others are moved. None for all files, if none is staged."""
         records, staged = self._stored[action.number].records, self._stored[action.number].staged
         if staged is None:
             yield None
@@ -146,7 +147,7 @@ class TableTransaction:
         for file in sorted(staged.attempts):
             try:
                 with connection.begin_nested():
-                    staged_rows.move(connection, self._name, columns, staged, file)
+                    stored_records.move(connection, self._name, columns, staged, file)
             except sa.exc.DBAPIError:
                 yield file
 

@@ -35,10 +35,11 @@ from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, WriteRefused
 from airflow_logio.postgres_sessions import postgres_engine
 from airflow_logio.protocol.external_rules import Contender, Owner
-from airflow_logio.systems import table_inserts, table_reads, warehouse_rows
-from airflow_logio.systems.sql_types import know_exact_decimals
+from airflow_logio.systems import warehouse_rows
+from airflow_logio.systems.databases import table_inserts, table_reads
+from airflow_logio.systems.databases.sql_types import know_exact_decimals
+from airflow_logio.systems.databases.table_names import TableName, table_name
 from airflow_logio.systems.stored_records import RecordsInFiles
-from airflow_logio.systems.table_names import TableName, table_name
 from airflow_logio.systems.table_transaction import NOTHING_STORED, TableTransaction
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.writers.action_writers import Marker
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, check_advanced
-from airflow_logio.systems.table_names import TableName
+from airflow_logio.systems.databases.table_names import TableName
 
 marker_table = sa.Table(
     "logio_marker",

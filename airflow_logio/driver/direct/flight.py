@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from airflow_logio.store.port.unfenced_port import DirectAddress
-from airflow_logio.systems.contents import DIGEST_BYTES
+from airflow_logio.systems.arrow import DIGEST_BYTES
 
 ANSWER = pa.schema([pa.field("digest", pa.binary(DIGEST_BYTES)), pa.field("body", pa.large_binary())])
 """What comes for a ticket: a batch for each body that is there. A ticket is digests, one behind the other."""

@@ -23,8 +23,7 @@ from msgspec.structs import replace
 from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.logic import Emit, Logic, Output, Write
 from airflow_logio.protocol.values import Event
-from airflow_logio.systems.arrow import as_read, bytes_held
-from airflow_logio.systems.contents import digest_of
+from airflow_logio.systems.arrow import as_read, bytes_held, digest_of
 from airflow_logio.systems.payloads.bodies import table_of
 
 PLAIN = (str, bytes, bytearray, date, time, timedelta, UUID, type(None))

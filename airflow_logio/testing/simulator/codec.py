@@ -85,7 +85,7 @@ class ArrowCodec:
         return self._tables[body]
 
     def digest(self, payload: Any) -> bytes:
-        from airflow_logio.systems.contents import digest_of
+        from airflow_logio.systems.arrow import digest_of
 
         return digest_of(payload)
 

@@ -15,7 +15,7 @@ from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.sources import QuerySource
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.systems.call_watch import CallWatch
-from airflow_logio.systems.sql_types import arrow_type
+from airflow_logio.systems.databases.sql_types import arrow_type
 
 Answers = Callable[[DeclaredRead | QuerySource, pa.Array | None], pa.Table]
 """Stands in for an external system: returns the effect of a read, for these keys if it has a key, or the rows of a source."""

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_logio.databases import sqlite_url, with_absolute_path
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
@@ -27,7 +28,6 @@ from airflow_logio.errors import (
     PipelineDefinitionError,
     WriteRefused,
 )
-from airflow_logio.systems.sqlite_files import absolute, sqlite_url
 from airflow_logio.systems.warehouse import Warehouse
 from tests.conftest import SQL
 from tests.support.postgres import PostgresServer
@@ -361,7 +361,7 @@ def test_an_sqlite_file_in_any_folder(
     place.mkdir()
     url = sqlite_url(place / "wh.db")
     monkeypatch.chdir(place)
-    assert absolute("sqlite:///wh.db") == absolute(url) == url
+    assert with_absolute_path("sqlite:///wh.db") == with_absolute_path(url) == url
     warehouse = Warehouse("wh", url)
     assert written_and_read(warehouse, "bigint", pa.array([1])) == [1]
     assert (place / "wh.db").is_file()

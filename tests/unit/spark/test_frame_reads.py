@@ -27,8 +27,8 @@ from airflow_logio.spark.dataset_jobs import frame_of_table, materialized, writt
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.lineage.result import ReadNode
 from airflow_logio.supervision.tidying import remove
-from airflow_logio.systems import table_reads
 from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.systems.databases import table_reads
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, clear_away
 from airflow_logio.systems.payloads.manifests import is_manifest
 from tests.support.frame_groups import Group, orders_at

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_logio.systems.arrow import decode, encode
-from airflow_logio.systems.contents import digest_of
+from airflow_logio.systems.arrow import decode, digest_of, encode
 
 COLUMNS: dict[str, pa.Array] = {
     "integers": pa.array([1, None, 3, 4], pa.int32()),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.systems import plain_streams
+from airflow_logio.systems import arrow
 from airflow_logio.systems.arrow import decode, encode
 
 WHERE = "event 7 of a.out"
@@ -80,7 +80,7 @@ BY_ARROW = {
 @pytest.mark.parametrize("table", BY_HAND.values(), ids=BY_HAND)
 def test_a_small_body_is_made_and_read_without_a_stream(table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _by_arrow(table)
-    assert plain_streams._plain_schema(table.schema.serialize().to_pybytes()) == table.schema
+    assert arrow._plain_schema(table.schema.serialize().to_pybytes()) == table.schema
     with monkeypatch.context() as patch:
         patch.setattr(pa.ipc, "new_stream", _refuse)
         patch.setattr(pa.ipc, "open_stream", _refuse)
@@ -94,7 +94,7 @@ def test_a_small_body_is_made_and_read_without_a_stream(table: pa.Table, monkeyp
 @pytest.mark.parametrize("table", BY_ARROW.values(), ids=BY_ARROW)
 def test_every_other_table_has_a_stream(table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     body = encode(table)
-    plain_streams._plain_schema(body[: _schema_bytes(body)])  # itself opens a stream, once
+    arrow._plain_schema(body[: _schema_bytes(body)])  # itself opens a stream, once
     with monkeypatch.context() as patch, pytest.raises(_Opened):
         patch.setattr(pa.ipc, "open_stream", _refuse)
         decode(WHERE, body)
@@ -190,13 +190,11 @@ def test_lengths_that_do_not_fit_the_columns_are_refused() -> None:
 
 
 def test_few_schemas_are_remembered_and_no_large_one() -> None:
-    large = pa.table({"a" * plain_streams.LARGEST_SCHEMA_KEPT: [1]})
-    before = plain_streams._plain_schema.cache_info()
+    large = pa.table({"a" * arrow.LARGEST_SCHEMA_KEPT: [1]})
+    before = arrow._plain_schema.cache_info()
     assert decode(WHERE, encode(large)).equals(large)
-    assert plain_streams._plain_schema.cache_info().misses == before.misses
-    for number in range(plain_streams.SCHEMAS_KEPT + 10):
+    assert arrow._plain_schema.cache_info().misses == before.misses
+    for number in range(arrow.SCHEMAS_KEPT + 10):
         decode(WHERE, encode(pa.table({f"other{number}": [1]})))
-    after = plain_streams._plain_schema.cache_info()
-    assert (
-        after.currsize == plain_streams.SCHEMAS_KEPT and after.misses == before.misses + plain_streams.SCHEMAS_KEPT + 10
-    )
+    after = arrow._plain_schema.cache_info()
+    assert after.currsize == arrow.SCHEMAS_KEPT and after.misses == before.misses + arrow.SCHEMAS_KEPT + 10

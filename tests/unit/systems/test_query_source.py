@@ -23,7 +23,7 @@ from airflow_logio.errors import (
     SourceNotOrdered,
 )
 from airflow_logio.systems.connections import Connections, WriterIdentity
-from airflow_logio.systems.table_reads import ROWS_PER_PIECE
+from airflow_logio.systems.databases.table_reads import ROWS_PER_PIECE
 from tests.support.postgres import PostgresServer
 
 COLUMNS = {"id": "bigint", "name": "text", "price": "double", "at": "timestamp", "day": "date", "ok": "boolean"}

@@ -20,9 +20,10 @@ from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, WriteRefused
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.systems import table_inserts, table_transaction
+from airflow_logio.systems import table_transaction
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.systems.databases import table_inserts
 from airflow_logio.systems.execution import executor_of
 from tests.conftest import SQL
 from tests.support.warehouse import change, rows_of

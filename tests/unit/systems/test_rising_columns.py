@@ -188,7 +188,7 @@ REFUSED = (
     ("CREATE SEQUENCE s; CREATE TABLE t (id bigint NOT NULL DEFAULT nextval('s') % 10)", r"fills it by \(nextval\("),
     (
         "CREATE TABLE a (id bigserial); CREATE VIEW t AS SELECT * FROM a",
-        "is a view: nobody can tell here who writes to it",
+        "is a view: it is not known here which transactions write to it",
     ),
     ("CREATE TABLE t (id text)", "which is text: it must be a column of whole numbers"),
     ("CREATE TABLE t (number int)", "has no column 'id', by which it is read"),

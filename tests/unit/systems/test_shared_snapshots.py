@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio import postgres_sessions
 from airflow_logio.errors import ExternalUnavailable
-from airflow_logio.systems import kept_open as pings
+from airflow_logio.postgres_sessions import kept_open
 from airflow_logio.systems import shared_snapshots
-from airflow_logio.systems.kept_open import kept_open
+from airflow_logio.systems.databases.table_names import table_name
 from airflow_logio.systems.shared_snapshots import (
     StoredAs,
     check_stored_as,
@@ -20,7 +21,6 @@ from airflow_logio.systems.shared_snapshots import (
     imported_snapshot,
     stored_as,
 )
-from airflow_logio.systems.table_names import table_name
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.warehouse import change
 
@@ -66,7 +66,7 @@ def test_a_session_that_is_silent_is_ended_and_one_that_runs_is_kept(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_snapshots, "HELD_SECONDS", 2)
-    monkeypatch.setattr(pings, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(postgres_sessions, "PING_SECONDS", 0.2)
     with exported_snapshot(warehouse) as (connection, snapshot):
         with kept_open(connection):
             time.sleep(3)

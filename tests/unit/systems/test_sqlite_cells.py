@@ -13,7 +13,7 @@ import pytest
 
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.systems.source_queries import DeclaredConnection
+from airflow_logio.systems.connections import DeclaredConnection
 from airflow_logio.systems.warehouse import Warehouse
 
 NOON = datetime(2024, 2, 29, 12)  # noqa: DTZ001

@@ -17,11 +17,11 @@ from airflow_logio.dataflow.writers.action_writers import EVENT, Marker, WriteAc
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
 from airflow_logio.supervision.tidying import drop_staging_of, staging_of
+from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, dataset
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.staging_tables import StagingTables
 from airflow_logio.systems.stored_records import RecordsInFiles, StagedFiles
-from airflow_logio.systems.table_names import TableName
 from airflow_logio.systems.warehouse import Warehouse
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.datasets import dataset_of

@@ -13,11 +13,10 @@ from airflow_logio.errors import ExternalUnavailable, LogioError
 from airflow_logio.protocol.external_rules import MarkerRow, shuts_out
 from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.spark.table_staging import STAGED_BYTES
+from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads.dataset import Dataset
-from airflow_logio.systems.staged_rows import check_counts
 from airflow_logio.systems.staging_tables import StagingTables
-from airflow_logio.systems.stored_records import RecordsInFiles
-from airflow_logio.systems.table_names import TableName
+from airflow_logio.systems.stored_records import RecordsInFiles, check_counts
 from airflow_logio.systems.table_transaction import NOTHING_STORED
 from airflow_logio.testing.simulator.data.simulated_storage import Record, encoded
 from airflow_logio.testing.simulator.data.staging_database import StagingDatabase

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.protocol.external_rules import MarkerRow
 from airflow_logio.protocol.writes import WriterKey
+from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.stored_records import StagedFiles
-from airflow_logio.systems.table_names import TableName
 from airflow_logio.testing.simulator.data.simulated_storage import Record
 from airflow_logio.testing.simulator.external_systems import THIS_RUN, ExternalSystem, LockHolder
 from airflow_logio.testing.simulator.violation import Violation

@@ -27,8 +27,7 @@ from airflow_logio.errors import NotPermitted
 from airflow_logio.protocol.replay import MOST_HINTS
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.store.port.unfenced_port import DirectAddress
-from airflow_logio.systems.arrow import BYTES_OF_A_TABLE, as_read, encode
-from airflow_logio.systems.contents import digest_of
+from airflow_logio.systems.arrow import BYTES_OF_A_TABLE, as_read, digest_of, encode
 
 OUT = Port("doubled", "out")
 

@@ -20,7 +20,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.store.port.unfenced_port import LINGER_SECONDS, DirectAddress
 from airflow_logio.store.records.driver_records import GroupRef
-from airflow_logio.systems.contents import digest_of
+from airflow_logio.systems.arrow import digest_of
 from airflow_logio.testing.memory_log.store import MemoryAddressBook, MemoryLogStore
 from airflow_logio.testing.memory_log.tables import GroupKey
 from tests.support.bundle.replayed import pipeline as chain

@@ -1,28 +1,36 @@
-"""What a column of PostgreSQL keeps: an assignment rounds, cuts and pads without a word where the types allow it."""
+"""PostgreSQL: what its columns keep, which types they have, and the fast way into them.
+
+An assignment rounds, cuts and pads without a word where the types allow it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
-from airflow_logio.systems.conversions import Target, converted
-from airflow_logio.systems.sql_types import decimal_kind, kind_of_records
-from airflow_logio.systems.value_checks import (
+from airflow_logio.systems.databases.conversions import (
     BYTES_OF_A_NAME,
     MICROSECONDS,
     Check,
+    Target,
     at_most,
     bytes_at_most,
+    converted,
     exactly,
     multiples_of,
     nothing,
     second_digits,
     single_precision,
 )
+from airflow_logio.systems.databases.sql_types import decimal_kind, kind_of_records
+from airflow_logio.systems.databases.table_names import TableName
 
 _INTEGERS = ("bigint", "integer", "smallint")
 _FLOATS = ("real", "double precision")
@@ -53,6 +61,7 @@ class Found(NamedTuple):
 
 
 def parsed(found: str) -> Found:
+    """The parts of a type as PostgreSQL writes it."""
     parts = _FORM.fullmatch(found)
     if parts is None:  # a name in quotes, with brackets inside
         return Found(found, (), is_array=False)
@@ -191,3 +200,83 @@ def _check_array(found: str) -> Check:
             converted(flat, Target(kind, check_of(kind, element)))
 
     return check
+
+
+# --- columns that are there -------------------------------------------------------------------------------------------
+
+_COLUMNS = sa.text("""
+    SELECT a.attname, base.described
+    FROM pg_catalog.pg_attribute AS a
+    JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE inner_type(type, modifier, brackets, depth) AS (
+            SELECT a.atttypid, a.atttypmod, '', 0
+            UNION ALL
+            SELECT
+                CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.typelem END,
+                CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE i.modifier END,
+                CASE t.typtype WHEN 'd' THEN i.brackets ELSE '[]' END,
+                i.depth + 1
+            FROM inner_type AS i JOIN pg_catalog.pg_type AS t ON t.oid = i.type
+            WHERE t.typtype = 'd' OR (t.typcategory = 'A' AND t.typelem <> 0)
+        )
+        SELECT format_type(type, modifier)
+            || CASE WHEN type = 'money'::regtype THEN '(' || scale('0'::money::numeric) || ')' ELSE '' END
+            || brackets AS described
+        FROM inner_type ORDER BY depth DESC LIMIT 1
+    ) AS base
+    WHERE n.nspname = :schema AND c.relname = :table AND a.attnum > 0 AND NOT a.attisdropped
+""")
+"""Behind domains, and behind domains in arrays. Money has as many digits as the locale of the database gives it."""
+
+
+def found_types(connection: Connection, name: TableName) -> dict[str, str] | None:
+    """Column → type, such as ``numeric(9,2)`` or ``character(3)[]``; None if there is no such table."""
+    found = connection.execute(_COLUMNS, {"schema": name.schema, "table": name.table})
+    return {column: kind for column, kind in found} or None
+
+
+# --- inserts ----------------------------------------------------------------------------------------------------------
+
+_NAMES = {
+    "bigint": "bigint",
+    "int": "integer",
+    "double": "double precision",
+    "text": "text",
+    "boolean": "boolean",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+    "date": "date",
+    "json": "json",
+    "uuid": "uuid",
+    "binary": "bytea",
+    DECIMAL: "numeric",
+}
+"""Type of a column → as PostgreSQL names it."""
+
+
+def array_type(kind: ColumnType, found: str) -> str:
+    """The type as which values are sent. A double that PostgreSQL itself makes a NUMERIC keeps 15 digits only."""
+    if kind.name == "double" and found == "numeric":
+        return "numeric[]"
+    return f"{_NAMES[kind.name]}[]"
+
+
+def insert(connection: Connection, name: TableName, types: Mapping[str, str], rows: pa.Table) -> None:
+    """One INSERT of parallel arrays of `types`: one statement, parsed by the server, no round trip per page of rows."""
+    quote = connection.dialect.identifier_preparer.quote
+    names = ", ".join(quote(column) for column in rows.schema.names)
+    casts = ", ".join(f"%s::{types[column]}" for column in rows.schema.names)
+    values = tuple(_literal(rows.column(column), types[column]) for column in rows.schema.names)
+    connection.exec_driver_sql(f"INSERT INTO {name.quoted(connection)} ({names}) SELECT * FROM unnest({casts})", values)
+
+
+def _literal(column: pa.ChunkedArray, kind: str) -> Any:
+    """An array literal for types whose text form needs no quoting; a list, quoted by the driver, for text and bytes."""
+    if pa.types.is_binary(column.type) or kind in ("text[]", "json[]"):
+        return column.to_pylist()
+    text = pc.cast(column, pa.string())
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        text = pc.binary_join_element_wise('"', text, '"' if kind != "timestamptz[]" else '+00"', "")
+    return "{" + ",".join(pc.fill_null(text, "NULL").to_pylist()) + "}"

@@ -15,8 +15,8 @@ from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.systems import sql_types, sqlite_cells
-from airflow_logio.systems.table_names import reflected
+from airflow_logio.systems.databases import sql_types, sqlite
+from airflow_logio.systems.databases.table_names import reflected
 
 KEYS_PER_QUERY = 5_000
 KEYS = "keys"
@@ -213,7 +213,7 @@ def _read_as(column: sa.Column[Any], kind: ColumnType, *, is_sqlite: bool) -> sa
 
 def _array(kind: ColumnType, values: Sequence[Any], *, as_cells: bool) -> pa.Array:
     if as_cells:
-        values = [sqlite_cells.value_of(kind, value) for value in values]
+        values = [sqlite.value_of(kind, value) for value in values]
     elif kind.name == "double":  # NUMERIC without a precision comes as Decimal
         values = [None if value is None else float(value) for value in values]
     return pa.array(values, sql_types.arrow_type(kind))

@@ -44,20 +44,6 @@ _SQL: dict[str, TypeEngine[Any]] = {
     "uuid": sa.Uuid(as_uuid=False).with_variant(sa.Text(), "sqlite"),
     "binary": sa.LargeBinary(),
 }
-_POSTGRES = {
-    "bigint": "bigint",
-    "int": "integer",
-    "double": "double precision",
-    "text": "text",
-    "boolean": "boolean",
-    "timestamp": "timestamp",
-    "timestamptz": "timestamptz",
-    "date": "date",
-    "json": "json",
-    "uuid": "uuid",
-    "binary": "bytea",
-    DECIMAL: "numeric",
-}
 
 
 class ExactDecimal(UserDefinedType[Decimal]):
@@ -102,11 +88,6 @@ def sql_type(kind: ColumnType) -> TypeEngine[Any]:
 def read_type(kind: ColumnType) -> TypeEngine[Any]:
     """As which type values are taken from the database: JSON as the text that it is."""
     return sa.Text() if kind.name == "json" else sql_type(kind)
-
-
-def postgres_array(kind: ColumnType) -> str:
-    """The type of PostgreSQL for an array of such values."""
-    return f"{_POSTGRES[kind.name]}[]"
 
 
 def decimal_kind(precision: int, scale: int) -> ColumnType:

@@ -1,0 +1,222 @@
+"""SQLite: what its columns keep, which types they have, how records go in and cells come out.
+
+SQLite converts by the affinity of a column, which it derives from letters of its type.
+
+Affinities that keep every value of a declared type (https://sqlite.org/datatype3.html, section 3.1):
+
+=========================================  =====================================================================
+bigint                                     INTEGER, NUMERIC, BLOB
+int                                        INTEGER, NUMERIC, REAL, BLOB
+double                                     REAL, INTEGER, NUMERIC, BLOB (a negative zero loses its sign)
+boolean                                    INTEGER, NUMERIC, REAL, BLOB
+text, json                                 TEXT, BLOB; NUMERIC all but texts that look like a number
+timestamp, timestamptz, date, uuid         all: they are texts that look like no number
+binary                                     all: bytes are never converted
+decimal                                    TEXT, BLOB; up to 15 digits NUMERIC, REAL, and without a fraction INTEGER
+=========================================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy.engine import Connection
+
+from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
+from airflow_logio.systems.databases.conversions import Check, no_nan, no_number, nothing
+from airflow_logio.systems.databases.sql_types import kind_of_records
+from airflow_logio.systems.databases.table_names import TableName
+
+DIGITS_OF_A_DOUBLE = 15
+
+_TEXTS_BY_VALUE = re.compile(r"(DATE|DATETIME|TIMESTAMP|TIME|BOOL|BOOLEAN|JSON|JSONB)\b", re.IGNORECASE)
+"""Types of affinity NUMERIC that authors use for texts: these are refused one by one. (For NUMERIC itself: all of them.)"""
+_LOSING = {
+    "bigint": ("REAL", "TEXT"),
+    "int": ("TEXT",),
+    "double": ("TEXT",),
+    "boolean": ("TEXT",),
+    "text": ("INTEGER", "REAL", "NUMERIC"),
+    "json": ("INTEGER", "REAL", "NUMERIC"),
+}
+
+
+def affinity(found: str) -> str:
+    """The affinity of a column of type `found`, by the rules of SQLite, in their order."""
+    name = found.upper()
+    if "INT" in name:
+        return "INTEGER"
+    if any(part in name for part in ("CHAR", "CLOB", "TEXT")):
+        return "TEXT"
+    if not name or "BLOB" in name:
+        return "BLOB"
+    return "REAL" if any(part in name for part in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
+
+
+def loses(kind: ColumnType, found: str) -> bool:
+    """Whether the type of the column tells that it does not hold every value of `kind`."""
+    has = affinity(found)
+    if kind.name == DECIMAL:
+        is_number = has not in ("TEXT", "BLOB")
+        return is_number and (kind.precision > DIGITS_OF_A_DOUBLE or (has == "INTEGER" and kind.scale > 0))
+    by_value = kind.name in ("text", "json") and has == "NUMERIC" and _TEXTS_BY_VALUE.match(found)
+    return has in _LOSING.get(kind.name, ()) and not by_value
+
+
+def check_of(kind: ColumnType | None, found: str | None) -> Check:
+    """What else is asked of each value; `kind` is None in a column of a type that this package does not know."""
+    if kind is None:
+        return _check_unknown(found or "")
+    if kind.name == "double":
+        return no_nan
+    if found is not None and kind.name in ("text", "json") and affinity(found) == "NUMERIC":
+        return no_number(found)
+    return nothing
+
+
+def _check_unknown(found: str) -> Check:
+    def check(values: pa.ChunkedArray) -> None:
+        kind = kind_of_records(values.type)
+        if kind is None:
+            return
+        if kind.name == DECIMAL or loses(kind, found):
+            raise ValueError(f"a column of type {found or 'no type'} does not hold every {kind}")
+        check_of(kind, found)(values)
+
+    return check
+
+
+# --- columns that are there -------------------------------------------------------------------------------------------
+
+
+def found_types(connection: Connection, name: TableName) -> dict[str, str] | None:
+    """Column, in lower case → type, such as ``VARCHAR(10)``; None if there is no such table."""
+    rows = connection.exec_driver_sql(f"PRAGMA table_xinfo({name.quoted(connection)})").all()
+    return {row.name.lower(): row.type for row in rows} or None
+
+
+# --- inserts ----------------------------------------------------------------------------------------------------------
+
+
+def insert(connection: Connection, name: TableName, rows: pa.Table) -> None:
+    """`executemany` without a type processor per value; timestamps as text, the way SQLAlchemy reads them back."""
+    quote = connection.dialect.identifier_preparer.quote
+    names = ", ".join(quote(column) for column in rows.schema.names)
+    marks = ", ".join("?" for _ in rows.schema.names)
+    columns = [_cells(column) for column in rows.columns]
+    connection.exec_driver_sql(
+        f"INSERT INTO {name.quoted(connection)} ({names}) VALUES ({marks})", list(zip(*columns, strict=True))
+    )
+
+
+def _cells(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        column = pc.strftime(column, format="%Y-%m-%d %H:%M:%S")
+    elif pa.types.is_date(column.type):
+        column = pc.strftime(column, format="%Y-%m-%d")
+    elif pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    elif pa.types.is_time(column.type):
+        column = column.cast(pa.time64("us")).cast(pa.string())
+    elif pa.types.is_decimal(column.type):
+        return [None if value is None else format(value, "f") for value in column.to_pylist()]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+# --- cells as values of a column's type -------------------------------------------------------------------------------
+
+# Any cell may hold anything: what is no such value is refused. Nothing is rounded or cut: Arrow takes 1.5 for 1 in a column
+# of integers, and SQLAlchemy any number but 0 for true.
+
+_CUT = re.compile(r"[.,][0-9]{7}")
+"""Python reads six digits of a second, and drops others."""
+
+
+def value_of(kind: ColumnType, cell: Any) -> Any:
+    """Raises ValueError for a cell that is no value of the column's type."""
+    read: Callable[[Any], Any] = _READERS.get(kind.name, _text)
+    return None if cell is None else read(cell)
+
+
+def _integer(cell: Any) -> int:
+    if isinstance(cell, int) or (isinstance(cell, float) and cell.is_integer()):
+        return int(cell)
+    raise _is_no("whole number", cell)
+
+
+def _double(cell: Any) -> float:
+    if isinstance(cell, int | float) and float(cell) == cell:
+        return float(cell)
+    raise _is_no("double", cell)
+
+
+def _decimal(cell: Any) -> Decimal:
+    """Numbers that others have stored as doubles are read as they are written."""
+    if isinstance(cell, int | float | str):
+        try:
+            return Decimal(str(cell))
+        except InvalidOperation:
+            pass
+    raise _is_no("decimal", cell)
+
+
+def _boolean(cell: Any) -> bool:
+    if isinstance(cell, int | float) and cell in (0, 1):
+        return bool(cell)
+    raise _is_no("boolean (0 or 1)", cell)
+
+
+def _time(cell: Any) -> datetime:
+    if isinstance(cell, str) and not _CUT.search(cell):
+        try:
+            read = datetime.fromisoformat(cell)
+        except ValueError:
+            pass
+        else:
+            return read if read.tzinfo is None else read.astimezone(UTC)
+    raise _is_no("time, such as 2024-02-29 12:00:00", cell)
+
+
+def _date(cell: Any) -> date:
+    if isinstance(cell, str):
+        try:
+            return date.fromisoformat(cell)
+        except ValueError:
+            pass
+    raise _is_no("date, such as 2024-02-29", cell)
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, str):
+        return cell
+    raise _is_no("text", cell)
+
+
+def _bytes(cell: Any) -> bytes:
+    if isinstance(cell, bytes):
+        return cell
+    raise _is_no("bytes", cell)
+
+
+def _is_no(what: str, cell: Any) -> ValueError:
+    return ValueError(f"a cell of type {type(cell).__name__} that is no {what}")
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "bigint": _integer,
+    "int": _integer,
+    "double": _double,
+    "decimal": _decimal,
+    "boolean": _boolean,
+    "timestamp": _time,
+    "timestamptz": _time,
+    "date": _date,
+    "binary": _bytes,
+}

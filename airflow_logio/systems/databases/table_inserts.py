@@ -1,0 +1,245 @@
+"""Arrow records into SQL tables: no column that is there may change a value, and each database has its fast way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
+from airflow_logio.dataflow.writers.action_writers import WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.errors import WriteRefused
+from airflow_logio.systems.databases import postgres, sql_types, sqlite
+from airflow_logio.systems.databases.conversions import Target, as_declared
+from airflow_logio.systems.databases.table_names import TableName, reflected
+
+ROWS_PER_STATEMENT = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """How records of some columns are inserted into a table. Plain INSERTs: a duplicate key fails loudly."""
+
+    table: str
+    targets: Mapping[str, Target]
+    into: Callable[[Connection, pa.Table], None]
+
+    def converted(self, actions: Sequence[WriteAction]) -> pa.Table:
+        """All records of the actions. Raises `WriteRefused`, naming what does not fit."""
+        return as_declared(self.table, self.targets, actions)
+
+    def insert(self, connection: Connection, records: pa.Table) -> None:
+        """Insert converted records, in statements of bounded size."""
+        for start in range(0, records.num_rows, ROWS_PER_STATEMENT):
+            self.into(connection, records.slice(start, ROWS_PER_STATEMENT))
+
+
+def check_target(connection: Connection, writer: TableWriter, name: TableName) -> None:
+    """Raises `WriteRefused` if the table is there and a column does not hold what is declared."""
+    declared = writer.column_types()
+    if declared is not None and (found := found_types(connection, name)) is not None:
+        check_columns(writer.table, declared, found, connection.dialect.name)
+
+
+def target_table(connection: Connection, writer: TableWriter, name: TableName) -> sa.Table:
+    """The table, as declared, made if it is missing; or as the database has it.
+
+    Raises `WriteRefused` if it is missing and not declared.
+    """
+    metadata = sa.MetaData()
+    declared = writer.column_types()
+    if declared is not None:
+        columns = [
+            sa.Column(column, sql_types.sql_type(kind), primary_key=column in writer.primary_key, autoincrement=False)
+            for column, kind in declared.items()
+        ]
+        table = sa.Table(name.table, metadata, *columns, schema=name.schema)
+        metadata.create_all(connection, checkfirst=True)
+        return table
+    try:
+        return reflected(connection, name.table, name.schema)
+    except sa.exc.NoSuchTableError:
+        raise WriteRefused(f"table {writer.table!r} does not exist, and its writer declares no columns") from None
+
+
+def prepared(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> Insertion:
+    """How the records of the actions are inserted, by their columns; there is one at least. Raises `WriteRefused`."""
+    dialect, declared = connection.dialect.name, writer.column_types()
+    # Asked for each time: the table may be another one than when the writer began, or of another writer's making.
+    found = found_types(connection, name) or {}
+    kinds: Mapping[str, ColumnType | None] = declared or kinds_of_columns(
+        writer.table, target_table(connection, writer, name), found, actions, dialect
+    )
+    if declared or dialect == "sqlite":
+        check_columns(writer.table, kinds, found, dialect)
+    return Insertion(writer.table, targets(kinds, found, dialect), _way(connection, writer, name, kinds, found))
+
+
+def _way(
+    connection: Connection,
+    writer: TableWriter,
+    name: TableName,
+    kinds: Mapping[str, ColumnType | None],
+    found: Mapping[str, str],
+) -> Callable[[Connection, pa.Table], None]:
+    """The fastest one for columns of these types."""
+    if connection.dialect.name == "sqlite":
+        return lambda on, rows: sqlite.insert(on, name, rows)
+    if None in kinds.values():
+        table = target_table(connection, writer, name)
+        return lambda on, rows: _insert_values(on, table, kinds, rows)
+    types = {column: postgres.array_type(kind, found[column]) for column, kind in kinds.items() if kind is not None}
+    return lambda on, rows: postgres.insert(on, name, types, rows)
+
+
+def rehearse(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> None:
+    """Every kind of statement that a run would execute at the table, first of no row, then with the actions' records."""
+    table = target_table(connection, writer, name)
+    if writer.on_new_run == "replace":
+        connection.execute(sa.delete(table).where(sa.false()))
+    nothing = sa.select(*(sa.cast(sa.null(), column.type) for column in table.columns)).where(sa.false())
+    connection.execute(sa.insert(table).from_select(list(table.columns), nothing))
+    if filled := [action for action in actions if action.records.num_rows]:
+        made = prepared(connection, writer, name, filled)
+        made.insert(connection, made.converted(filled))
+
+
+def _insert_values(
+    connection: Connection, table: sa.Table, kinds: Mapping[str, ColumnType | None], rows: pa.Table
+) -> None:
+    """Values as the driver passes them on, to columns of a type that only it knows."""
+    columns: list[Any] = []
+    for place, (name, kind) in enumerate(kinds.items()):
+        columns.append(sa.column(name, table.columns[name].type if kind is None else sql_types.read_type(kind)))
+        if kind is not None and kind.name == "timestamptz":
+            rows = rows.set_column(place, name, rows.column(name).cast(pa.timestamp("us", "UTC")))
+    target = sa.table(table.name, *columns, schema=table.schema)
+    connection.execute(sa.insert(target), rows.to_pylist())
+
+
+# --- which row is refused: found by trying again, in halves and under savepoints (ADR-54) -----------------------------
+
+
+def first_refused(connection: Connection, records: pa.Table, into: Insertion) -> int | None:
+    """The place of the first row that the database refuses; None if nothing before the commit refuses one.
+
+    What is accepted stays, so that a row is found that is refused for one before it.
+    """
+    first, last = 0, records.num_rows
+    size = last
+    while first < last:
+        end = min(first + size, last)
+        try:
+            with connection.begin_nested():
+                into.insert(connection, records.slice(first, end - first))
+        except sa.exc.DBAPIError:
+            if end - first == 1:
+                return first
+            last = end
+            size = (end - first + 1) // 2
+        else:
+            first = end
+            size = max(1, (last - first + 1) // 2)
+    return None
+
+
+# --- columns of a table that is there ---------------------------------------------------------------------------------
+
+
+def found_types(connection: Connection, name: TableName) -> Mapping[str, str] | None:
+    """Column → type as the database writes it, such as ``numeric(9,2)`` or ``VARCHAR(10)``; None if there is no such table.
+
+    SQLAlchemy tells neither how many digits a domain has, nor by which letters SQLite derives the affinity of a column. In
+    SQLite, the names are in lower case: it does not distinguish them.
+    """
+    of = sqlite if connection.dialect.name == "sqlite" else postgres
+    found: Mapping[str, str] | None = of.found_types(connection, name)
+    return found
+
+
+def check_columns(table: str, kinds: Mapping[str, ColumnType | None], found: Mapping[str, str], dialect: str) -> None:
+    """Raises `WriteRefused` for a column that is missing, or that does not hold every value of its type in `kinds`.
+
+    `found` are the types in the database. A column whose type in `kinds` is None is not judged here.
+    """
+    loses = sqlite.loses if dialect == "sqlite" else postgres.loses
+    for name, kind in kinds.items():
+        has = found.get(_compared(name, dialect))
+        if has is None:
+            raise WriteRefused(f"table {table!r} has no column {name!r}; it has {list(found)}")
+        if kind is not None and loses(kind, has):
+            raise WriteRefused(
+                f"table {table!r}, column {name!r} is declared {kind}, and the database has it as {has}, which "
+                "does not hold every such value; change one of them"
+            )
+
+
+def targets(kinds: Mapping[str, ColumnType | None], found: Mapping[str, str], dialect: str) -> dict[str, Target]:
+    """The columns with what is asked of each value: a column may hold some values of a type, and change others."""
+    check_of = sqlite.check_of if dialect == "sqlite" else postgres.check_of
+    return {name: Target(kind, check_of(kind, found.get(_compared(name, dialect)))) for name, kind in kinds.items()}
+
+
+def _compared(name: str, dialect: str) -> str:
+    return name.lower() if dialect == "sqlite" else name
+
+
+_SORTS = {
+    **dict.fromkeys(("bigint", "int", "double", DECIMAL, "boolean"), "number"),
+    **dict.fromkeys(("timestamp", "timestamptz", "date"), "time"),
+    **dict.fromkeys(("text", "json", "uuid"), "text"),
+    "binary": "bytes",
+}
+_CONVERTED = {("text", "number"), ("text", "time"), ("text", "bytes"), ("bytes", "text")}
+"""Which sort of records is converted to which sort of column, and refused by value if it is none."""
+
+
+def kinds_of_columns(
+    table: str, described: sa.Table, found: Mapping[str, str], actions: Sequence[WriteAction], dialect: str
+) -> dict[str, ColumnType | None]:
+    """Column → its type in the database; None for one that only the database's driver knows.
+
+    Raises `WriteRefused` for a column that is not there, and for records of another sort: the author has not declared that
+    a number is to be a text, or a time a number.
+    """
+    names = actions[0].records.column_names
+    check_columns(table, dict.fromkeys(names), found, dialect)
+    if dialect == "sqlite":
+        types = {column.name.lower(): column.type for column in described.columns}
+        kinds = {name: sql_types.described(types[name.lower()]) for name in names}
+    else:
+        kinds = {name: _kind_in_postgres(found[name], name, actions) for name in names}
+    for name, kind in kinds.items():
+        for action in actions:
+            if kind is not None and name in action.records.schema.names:
+                _check_sort(table, name, kind, action)
+    return kinds
+
+
+def _kind_in_postgres(found: str, column: str, actions: Sequence[WriteAction]) -> ColumnType | None:
+    """A NUMERIC without a precision holds every decimal and every double: it is taken for what the records have."""
+    if found == "numeric":
+        schemas = [action.records.schema for action in actions]
+        kinds = {sql_types.kind_of_records(one.field(column).type) for one in schemas if column in one.names}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        if kind is not None and kind.name == DECIMAL:
+            return kind
+    return postgres.kind_of(found)
+
+
+def _check_sort(table: str, name: str, kind: ColumnType, action: WriteAction) -> None:
+    records = action.records.schema.field(name).type
+    given = sql_types.kind_of_records(records)
+    if given is None:
+        return
+    sorts = _SORTS[given.name], _SORTS[kind.name]
+    if sorts[0] != sorts[1] and sorts not in _CONVERTED:
+        raise WriteRefused(
+            f"records for table {table!r}, column {name!r} ({kind}), write action {action.number}: they have {records} "
+            "there; cast it before the writer, or declare the columns"
+        )
