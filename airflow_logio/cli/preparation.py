@@ -116,7 +116,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     settings = wanted.spark.settings()  # refused now, not when the first group is launched
     environment_of(pipeline, settings)
     for group in pipeline.applications:
-        spark_submit.check_group(settings, pipeline, group)
+        spark_submit.group_properties(settings, pipeline, group)
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})

@@ -18,7 +18,7 @@ from airflow_logio.crash import standby_environment
 from airflow_logio.launch import driver_folders, driver_process, processes
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import code_for
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import DriverConfig, launch_of_standby
 from airflow_logio.launch.driver_folders import READY, make_standby_folder, standby_folders
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.launcher import application_name
@@ -127,9 +127,10 @@ class StandbyKeeper:
         self._folder = make_standby_folder(self._group_folder, claim.incarnation + 1)
         given = config.standby.settings
         settings = replace(given, env_vars=standby_environment(given.env_vars))
+        launch = launch_of_standby(config, settings, code)
         name = application_name(replace(claim, incarnation=claim.incarnation + 1))
         try:
-            pid = driver_process.start_standby(self._folder, config, settings, config.standby.conf, code, name)
+            pid = driver_process.start_standby(self._folder, claim, launch, name)
         except Exception:  # the next attempt has another folder
             self._clear_up()
             driver_folders.discard(self._folder)

@@ -1,4 +1,4 @@
-"""What a driver is given, and what it answers: a configuration that it removes after reading it, and an exit code.
+"""What a launch is resolved to, what its driver is given of it in a file, and the exit codes that the driver answers with.
 
 The file has mode 0600, so that no secret is on a command line. Exit codes are for people: supervisors believe only the log.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch import driver_folders
+from airflow_logio.launch import driver_folders, spark_settings
+from airflow_logio.launch.bundle import PipelineRef
+from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.shared_server import ServerRecipe
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectTarget
@@ -26,6 +29,31 @@ REPLACED = 3
 """Another incarnation has taken its place."""
 PARKED = 4
 """A person has to fix something first."""
+
+
+OF_PYTHON = frozenset(("spark.submit.pyFiles", "spark.pyspark.python", "spark.pyspark.driver.python"))
+"""Properties of Spark that say which Python a driver is, and what it imports."""
+
+
+class DriverKind(StrEnum):
+    """What process a driver is."""
+
+    SPARK_SUBMIT = "spark-submit"
+    """An application of Spark, which lives and dies with its JVM."""
+    CLIENT = "client"
+    """Python alone, a client of a Spark Connect server (ADR-116)."""
+    PYTHON = "python"
+    """Python alone, of a group that needs no Spark (ADR-119)."""
+
+
+def driver_kind(settings: SparkSettings, conf: Mapping[str, str], *, needs_spark: bool) -> DriverKind:
+    """What a driver is of these settings, and of these properties of its group."""
+    if spark_settings.is_client(settings):
+        return DriverKind.CLIENT
+    is_fetched = any("://" in file for file in (settings.py_files or "").split(","))
+    if needs_spark or is_fetched or OF_PYTHON & conf.keys():  # what only spark-submit understands
+        return DriverKind.SPARK_SUBMIT
+    return DriverKind.PYTHON
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +96,68 @@ class DriverConfig:
     def write(self, path: Path) -> None:
         """Create the file, readable by its owner only; it must not exist."""
         driver_folders.create_private(path, msgspec.json.encode(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch of a group, resolved and checked before its claim: what follows asks for no setting again."""
+
+    settings: SparkSettings
+    conf: Mapping[str, str]
+    """The effective Spark properties of the group."""
+    kind: DriverKind
+    code: CodeBundle
+    code_number: int
+    """The claim has another one if a person took other code meanwhile: then the launch is resolved again."""
+    ref: PipelineRef
+    log_url: str = field(repr=False)
+    connections: Mapping[str, str] = field(repr=False)
+    """The pipeline's connection name → URL."""
+    payloads: str | None = field(repr=False)
+    """Root of the payload store, which may hold credentials."""
+    needs_spark: bool
+    has_frames: bool
+    has_standby: bool
+    environment: Mapping[str, str] = field(repr=False)
+    """Variables that the pipeline names; they may be secrets."""
+
+    def config(self, claim: Claim) -> DriverConfig:
+        """What the driver of this claim is given."""
+        return DriverConfig(
+            self.log_url,
+            claim,
+            self.ref.module,
+            self.ref.attr,
+            str(self.ref.bundle_root),
+            self.connections,
+            self.payloads,
+            self.needs_spark,
+            self.has_frames,
+            self.environment,
+            StandbyRecipe(self.settings, self.conf) if self.has_standby else None,
+            has_jvm=self.kind is DriverKind.SPARK_SUBMIT,
+        )
+
+
+def launch_of_standby(config: DriverConfig, settings: SparkSettings, code: CodeBundle) -> Launch:
+    """That of the process that stands by for the driver with this configuration: as that driver was launched itself."""
+    assert config.standby is not None
+    conf = config.standby.conf
+    return Launch(
+        settings=settings,
+        conf=conf,
+        kind=driver_kind(settings, conf, needs_spark=config.needs_spark),
+        code=code,
+        code_number=config.claim.code,
+        ref=PipelineRef(config.module, config.attr, Path(config.bundle_root)),
+        log_url=config.log_url,
+        connections=config.connections,
+        payloads=config.payloads,
+        needs_spark=config.needs_spark,
+        has_frames=config.has_frames,
+        has_standby=True,
+        environment=config.environment,
+    )
 
 
 def take(path: Path) -> DriverConfig:

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,14 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_folders, processes, shared_server, spark_settings, spark_submit
 from airflow_logio.launch.bundle import needs_spark
-from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import DriverConfig, DriverKind, Launch
 from airflow_logio.launch.driver_folders import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.processes import APPLICATION, boot_id, this_host
 from airflow_logio.launch.shared_server import ServerRecipe
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectTarget
-from airflow_logio.store.records.driver_records import DriverIdentity
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity
 
 log = logging.getLogger(__name__)
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -42,8 +41,6 @@ SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 DRIVER_PYTHON = "PYSPARK_DRIVER_PYTHON"
 OF_EACH = (spark_submit.JAVA_OPTIONS, SUBMIT_ARGUMENTS)
 """Variables that name a driver's own folder. Nothing reads them before a JVM is started."""
-OF_PYTHON = frozenset(("spark.submit.pyFiles", "spark.pyspark.python", "spark.pyspark.driver.python"))
-"""Properties of Spark that say which Python a driver is, and what it imports."""
 MODULES = "py_files"
 """Folder of modules that came as single files."""
 STANDBY = "--standby"
@@ -59,13 +56,7 @@ _children: list[subprocess.Popen[bytes]] = []
 
 
 def start_driver(
-    folder: Path,
-    config: DriverConfig,
-    settings: SparkSettings,
-    conf: Mapping[str, str],
-    code: CodeBundle,
-    name: str,
-    forks: ForkServer | None = None,
+    folder: Path, claim: Claim, launch: Launch, name: str, forks: ForkServer | None = None
 ) -> DriverIdentity | None:
     """Start a driver in an empty `folder`, which gets code, configuration and log; returns who it is, or the spark-submit
     that becomes its JVM, or None if it has ended already. `forks` starts it, if it can.
@@ -73,44 +64,41 @@ def start_driver(
     Raises `ConfigurationError`, and OSError if the files cannot be written.
     """
     reap()
-    config, bundle = _with_code(folder, config, code)
+    launch, bundle = _with_code(folder, launch)
     with _started(folder):
-        settings = with_keytab(settings, folder / KEYTAB_NAME)
-        environment = _environment(folder, config, settings, conf, bundle, name)
-        command = _command(folder, config, settings, conf, bundle, name)
+        process = _process(folder, claim, launch, bundle, name)
+        process.write_config()
         if forks is not None:
-            forked = forks.start(command, environment, folder, LOG_NAME, own=OF_EACH)
+            forked = forks.start(process.command, process.environment, folder, LOG_NAME, own=OF_EACH)
             if forked is not None:
                 return forked
-            if not (folder / CONFIG_NAME).exists():  # a driver took it, and was ended
-                _command(folder, config, settings, conf, bundle, name)
+            if not process.config_path.exists():  # a driver took it, and was ended
+                process.write_config()
         with (folder / LOG_NAME).open("ab") as output:  # at its end, wherever that is after a rotation
-            process = subprocess.Popen(
-                command,
+            started = subprocess.Popen(
+                process.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=process.environment,
                 cwd=folder,
                 start_new_session=True,
             )
-    _children.append(process)
-    return processes.identity_of(process.pid)
+    _children.append(started)
+    return processes.identity_of(started.pid)
 
 
-def start_standby(
-    folder: Path, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle, name: str
-) -> int:
+def start_standby(folder: Path, claim: Claim, launch: Launch, name: str) -> int:
     """As `start_driver`, for a process that waits, and is no child of this one; returns its pid."""
-    config, bundle = _with_code(folder, config, code)
+    launch, bundle = _with_code(folder, launch)
     with _started(folder):
-        settings = with_keytab(settings, folder / KEYTAB_NAME)
-        command = _command(folder, config, settings, conf, bundle, name)
+        process = _process(folder, claim, launch, bundle, name)
+        process.write_config()
         shell = subprocess.run(
-            ["/bin/sh", "-c", _LEFT_BEHIND, "sh", *command, STANDBY],
+            ["/bin/sh", "-c", _LEFT_BEHIND, "sh", *process.command, STANDBY],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env=_environment(folder, config, settings, conf, bundle, name),
+            env=process.environment,
             cwd=folder,
             start_new_session=True,
             check=True,
@@ -271,77 +259,57 @@ class ForkServer:
         self.close()
 
 
-def _command(
-    folder: Path,
-    config: DriverConfig,
-    settings: SparkSettings,
-    conf: Mapping[str, str],
-    bundle: Path | None,
-    name: str,
-) -> list[str]:
-    """How a driver is started, whose configuration is written now."""
-    if spark_settings.is_client(settings):
-        recipe = server_recipe(folder.parents[1], settings, key=config.log_url) if settings.connect else None
-        config = replace(config, connect=_target(config, settings, conf, bundle), server=recipe)
-        return _python(settings, _written(config, folder))
-    if _is_python_alone(config, settings, conf):
-        return _python(settings, _written(config, folder))
-    config = replace(config, has_jvm=True)
-    return spark_submit.command(settings, conf, name, bundle, APPLICATION, _written(config, folder))
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """How the process of a driver is started. Nothing secret is in the command."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    config_path: Path
+    config: DriverConfig
+
+    def write_config(self) -> None:
+        self.config.write(self.config_path)
 
 
-def _python(settings: SparkSettings, config: Path) -> list[str]:
-    """Nothing secret is in it."""
-    return [spark_submit.environment(settings)[DRIVER_PYTHON], str(APPLICATION), "--config", str(config)]
-
-
-def _is_python_alone(config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str]) -> bool:
-    """The group needs no Spark, and its driver nothing that only spark-submit understands."""
-    is_fetched = any("://" in file for file in (settings.py_files or "").split(","))
-    return not (config.needs_spark or is_fetched or OF_PYTHON & conf.keys())
-
-
-def _environment(
-    folder: Path, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], bundle: Path | None, name: str
-) -> dict[str, str]:
-    """Of a driver. What spark-submit does for its own is done here for one of Python alone: it imports `py_files`, and a
-    session that a function makes for itself has the settings of the launch."""
-    found = spark_submit.environment(settings, folder / driver_folders.SCRATCH)
-    is_client = spark_settings.is_client(settings)
-    if not is_client and not _is_python_alone(config, settings, conf):
-        return found
+def _process(folder: Path, claim: Claim, launch: Launch, bundle: Path | None, name: str) -> _Process:
+    """What spark-submit does for its own driver is done here for one of Python alone: it imports `py_files`, and a session
+    that a function makes for itself has the settings of the launch."""
+    settings, config, path = launch.settings, launch.config(claim), folder / CONFIG_NAME
+    settings = with_keytab(settings, folder / KEYTAB_NAME)
+    environment = spark_submit.environment(settings, folder / driver_folders.SCRATCH)
+    if launch.kind is DriverKind.SPARK_SUBMIT:
+        command = spark_submit.command(settings, launch.conf, name, bundle, APPLICATION, path)
+        return _Process(command, environment, path, config)
     if settings.py_files:
         modules = spark_submit.importable(folder / MODULES, settings.py_files)
-        found["PYTHONPATH"] = os.pathsep.join([*modules, *filter(None, [found.get("PYTHONPATH")])])
-    if not is_client:
-        found[SUBMIT_ARGUMENTS] = spark_submit.shell_arguments(settings, conf, name, bundle)
-    return found
+        environment["PYTHONPATH"] = os.pathsep.join([*modules, *filter(None, [environment.get("PYTHONPATH")])])
+    if launch.kind is DriverKind.CLIENT:
+        recipe = server_recipe(folder.parents[1], settings, key=launch.log_url) if settings.connect else None
+        config = replace(config, connect=_target(launch, bundle), server=recipe)
+    else:
+        environment[SUBMIT_ARGUMENTS] = spark_submit.shell_arguments(settings, launch.conf, name, bundle)
+    command = [environment[DRIVER_PYTHON], str(APPLICATION), "--config", str(path)]
+    return _Process(command, environment, path, config)
 
 
-def _target(
-    config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], bundle: Path | None
-) -> ConnectTarget:
+def _target(launch: Launch, bundle: Path | None) -> ConnectTarget:
+    settings = launch.settings
     files = (*spark_submit.files_of(settings.py_files), *([str(bundle)] if bundle else []))
     ours = tuple(sorted({*spark_settings.BATCH_CONF, *spark_settings.FRAMES_CONF} - settings.conf.keys()))
-    user = f"logio-{config.module.rpartition('.')[2]}-{config.attr}"
-    return ConnectTarget(None if settings.connect else settings.master, user, conf, ours, files, settings.token)
+    user = f"logio-{launch.ref.module.rpartition('.')[2]}-{launch.ref.attr}"
+    return ConnectTarget(None if settings.connect else settings.master, user, launch.conf, ours, files, settings.token)
 
 
-def _with_code(folder: Path, config: DriverConfig, code: CodeBundle) -> tuple[DriverConfig, Path | None]:
-    """The configuration of a driver that imports the code from its own folder, and the zip file for executors."""
+def _with_code(folder: Path, launch: Launch) -> tuple[Launch, Path | None]:
+    """The launch of a driver that imports the code from its own folder, and the zip file for executors."""
     (folder / driver_folders.SCRATCH).mkdir()
-    if not code.is_shipped:
-        return config, None
-    code.write(folder / "code")
+    if not launch.code.is_shipped:
+        return launch, None
+    launch.code.write(folder / "code")
     bundle = folder / "bundle.zip"
-    bundle.write_bytes(code.archive())
-    return replace(config, bundle_root=str(folder / "code")), bundle
-
-
-def _written(config: DriverConfig, folder: Path) -> Path:
-    path = folder / CONFIG_NAME
-    config.write(path)
-    return path
+    bundle.write_bytes(launch.code.archive())
+    return replace(launch, ref=replace(launch.ref, bundle_root=folder / "code")), bundle
 
 
 @contextmanager

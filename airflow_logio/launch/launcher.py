@@ -19,8 +19,8 @@ from airflow_logio.dataflow.pipeline.definition import variable_values
 from airflow_logio.errors import Fenced, LogioError, ProtocolViolation, UnknownRun
 from airflow_logio.launch import driver_folders, driver_process, processes, spark_submit
 from airflow_logio.launch.bundle import PipelineRef, has_frames, needs_spark
-from airflow_logio.launch.code_bundle import CodeBundle, code_for, own_pipeline
-from airflow_logio.launch.driver_config import DriverConfig, StandbyRecipe
+from airflow_logio.launch.code_bundle import code_for, own_pipeline
+from airflow_logio.launch.driver_config import Launch, driver_kind
 from airflow_logio.launch.driver_log import LOG_NAME, add_rest
 from airflow_logio.launch.driver_process import ForkServer
 from airflow_logio.launch.redaction import Redaction
@@ -47,11 +47,9 @@ class Launcher(ABC):
     """Port: how a claimed driver becomes a process somewhere."""
 
     @abstractmethod
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
-        """Start spark-submit and return; must not wait for the driver. The driver imports `code`, or, if that is not
-        shipped, from `config.bundle_root`. Raises `ConfigurationError`."""
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
+        """Start the driver's process and return; must not wait for the driver. It imports `launch.code`, or, if that is not
+        shipped, from the bundle root of `launch.ref`. Raises `ConfigurationError`."""
 
     def check(self, settings: SparkSettings) -> None:
         """Refuse what cannot work before anything is claimed or started. Raises `ConfigurationError`."""
@@ -73,16 +71,13 @@ class LocalProcessLauncher(Launcher):
     forks: ForkServer | None = None
     """Starts drivers of Python alone faster; its owner ends it."""
 
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
         folder = self.work_dir / claim.run_uid / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True, mode=0o700)
         driver_folders.discard_secrets(folder.parent)
         driver_folders.discard_earlier(folder.parent, claim.incarnation)
         log.info("group %s, incarnation %d: starting, output in %s", claim.group, claim.incarnation, folder / LOG_NAME)
-        name = application_name(claim)
-        started = driver_process.start_driver(folder, config, settings, conf, code, name, self.forks)
+        started = driver_process.start_driver(folder, claim, launch, application_name(claim), self.forks)
         return Launched(started, str(folder / LOG_NAME))
 
     def tidy_up(self, store: LogStore) -> int:
@@ -144,8 +139,6 @@ def launch_group(
     `BudgetSpent` (parked), `ProtocolViolation` (also: that request is settled, or it is its own task's to launch it),
     `ConfigurationError`.
     """
-    context.launcher.check(context.settings)
-    spark_submit.check_group(context.settings, context.pipeline, group)
     status = context.store.group(context.run.run_id, group)
     by_person = by_user and request_id is None  # chooses the place, too
     if status.own_place and not (group in context.own or by_person):
@@ -154,75 +147,79 @@ def launch_group(
             f"task of DAG run {context.run.spec.key.dag_run_id} has ended, clear it"
         )
     try:
-        return _launch(context, status, expected, reason, by_user=by_user, request_id=request_id)
+        if status.incarnation != expected:
+            # Before anything is ended: what runs now is the driver of another launcher.
+            raise Fenced(
+                f"group {group!r} was claimed by another process: incarnation {status.incarnation}, expected {expected}"
+            )
+        check_claim(group, status.state, by_user=by_user)
+        launch = resolve(context, group, status.code)
+        claim = _claim(context, status, reason, by_user=by_user, request_id=request_id)
+        _start(context, claim, launch)
     finally:
         _keep_last_output(context, status)
+    return claim
 
 
-def _launch(
-    context: LaunchContext, status: GroupStatus, expected: int, reason: str, *, by_user: bool, request_id: int | None
-) -> Claim:
-    group = status.group
-    if status.incarnation != expected:
-        # Before anything is ended: what runs now is the driver of another launcher.
-        raise Fenced(
-            f"group {group!r} was claimed by another process: incarnation {status.incarnation}, expected {expected}"
-        )
-    check_claim(group, status.state, by_user=by_user)
-    own = _own(context, status.code)
+def resolve(context: LaunchContext, group: str, number: int) -> Launch:
+    """Everything that a launch of a group with the code of this number needs, checked. Claims and starts nothing.
+
+    Raises `ConfigurationError`.
+    """
+    settings = context.settings
+    context.launcher.check(settings)
+    code, pipeline = code_for(context.store, context.run, context.ref, number), context.pipeline
+    if number != context.code:
+        pipeline = own_pipeline(context.store, context.run, context.ref, number, pipeline)
+    spark, frames = needs_spark(pipeline, group), has_frames(pipeline, group)
+    conf = spark_submit.group_properties(settings, pipeline, group, frames=frames)
+    return Launch(
+        settings=settings,
+        conf=conf,
+        kind=driver_kind(settings, conf, needs_spark=spark),
+        code=code,
+        code_number=number,
+        ref=context.ref,
+        log_url=context.log_url,
+        connections=dict(context.connections),
+        payloads=payload_root(context.log_url, context.payloads),
+        needs_spark=spark,
+        has_frames=frames,
+        has_standby=bool(pipeline.group_of(group).standby),
+        environment=environment_of(pipeline, settings),
+    )
+
+
+def _claim(context: LaunchContext, status: GroupStatus, reason: str, *, by_user: bool, request_id: int | None) -> Claim:
+    """Claim the next incarnation of a group, and end what is left of the last one: in the order that the store needs."""
     if context.store.ends_old_driver_first:
         _end_old_driver(context, status)
     claim = context.store.claim(
-        context.run.run_id, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+        context.run.run_id,
+        status.group,
+        expected=status.incarnation,
+        reason=reason,
+        by_user=by_user,
+        request_id=request_id,
     )
     if not context.store.ends_old_driver_first:
         _end_old_driver(context, status)
+    return claim
+
+
+def _start(context: LaunchContext, claim: Claim, launch: Launch) -> None:
     try:
-        if claim.code != status.code:  # a person has just taken other code
-            own = _own(context, claim.code)
-        frames = has_frames(own.pipeline, group)
-        defined = own.pipeline.group_of(group)
-        conf = context.settings.effective_conf(defined.spark, frames=frames)
-        config = DriverConfig(
-            context.log_url,
-            claim,
-            context.ref.module,
-            context.ref.attr,
-            str(context.ref.bundle_root),
-            dict(context.connections),
-            payload_root(context.log_url, context.payloads),
-            needs_spark(own.pipeline, group),
-            frames,
-            own.environment,
-            StandbyRecipe(context.settings, conf) if defined.standby else None,
-        )
-        log.info("group %s, incarnation %d: code %d, digest %s", group, claim.incarnation, claim.code, own.code.digest)
-        launched = context.launcher.launch(claim, config, context.settings, conf, own.code)
+        if claim.code != launch.code_number:  # a person has just taken other code
+            launch = resolve(context, claim.group, claim.code)
+        digest = launch.code.digest
+        log.info("group %s, incarnation %d: code %d, digest %s", claim.group, claim.incarnation, claim.code, digest)
+        launched = context.launcher.launch(claim, launch)
     except Exception as error:
         context.store.declare_dead(_ref(claim), f"launch failed: {error}")
         raise
     context.store.submitted(claim, log_path=launched.log_path, launcher=launched.identity)
     if not claim.recovery:
         _tidy_up(context)
-    return claim
-
-
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """What a driver is launched with that depends on the code of its group."""
-
-    code: CodeBundle
-    pipeline: Pipeline
-    environment: Mapping[str, str]
-
-
-def _own(context: LaunchContext, number: int) -> _Own:
-    """Raises `ConfigurationError`."""
-    code = code_for(context.store, context.run, context.ref, number)
-    pipeline = context.pipeline
-    if number != context.code:
-        pipeline = own_pipeline(context.store, context.run, context.ref, number, pipeline)
-    return _Own(code, pipeline, environment_of(pipeline, context.settings))
 
 
 def _tidy_up(context: LaunchContext) -> None:

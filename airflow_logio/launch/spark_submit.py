@@ -140,12 +140,13 @@ def check(settings: SparkSettings) -> None:
     check_java()
 
 
-def check_group(settings: SparkSettings, pipeline: Pipeline, group: str) -> None:
-    """Refuse properties of a group that its driver cannot have. Raises `ConfigurationError`."""
-    if not is_client(settings):  # an application of its own has any
-        return
+def group_properties(
+    settings: SparkSettings, pipeline: Pipeline, group: str, *, frames: bool = False
+) -> dict[str, str]:
+    """The effective Spark properties of a group; `frames` as in `SparkSettings.effective_conf`. Raises `ConfigurationError`
+    for those that its driver cannot have."""
     try:
-        settings.effective_conf(pipeline.group_of(group).spark)
+        return settings.effective_conf(pipeline.group_of(group).spark, frames=frames)
     except ConfigurationError as error:
         raise ConfigurationError(f"group {group!r} of pipeline {pipeline.name!r}: {error}") from None
 

@@ -11,7 +11,6 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +21,7 @@ from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.launch import bundle, driver_folders, processes
 from airflow_logio.launch.bundle import PipelineRef
-from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import DriverConfig, Launch
 from airflow_logio.launch.driver_folders import READY
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher
@@ -61,17 +59,16 @@ class ThisProcess(Launcher):
     def check(self, settings: SparkSettings) -> None:
         """It was checked before this process was started."""
 
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
         if claim.code != self._own.claim.code:
-            return self._instead.launch(claim, config, settings, conf, code)
+            return self._instead.launch(claim, launch)
         if not is_child_of(self._spark_submit):
             raise ConfigurationError("the JVM of the standby has ended, too")
         for folder in self._folder.parent.iterdir():
             if folder != self._folder:
                 driver_folders.discard_secrets(folder)
         driver_folders.discard_earlier(self._folder.parent, claim.incarnation)
+        config = launch.config(claim)
         self.taken = replace(config, bundle_root=self._own.bundle_root, connect=self._own.connect)
         return Launched(self._spark_submit, str(self._folder / LOG_NAME))
 

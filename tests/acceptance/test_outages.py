@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched
-from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.store.records.run_records import BacklogBound
@@ -61,14 +58,10 @@ def test_the_log_and_the_warehouse_are_away_for_a_while(
 class LateLauncher(PlainLauncher):
     """Drivers that take their time: submitted, and started when the test says so."""
 
-    submitted: list[tuple[Claim, DriverConfig, SparkSettings, Mapping[str, str], CodeBundle]] = field(
-        default_factory=list
-    )
+    submitted: list[tuple[Claim, Launch]] = field(default_factory=list)
 
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
-        self.submitted.append((claim, config, settings, conf, code))
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
+        self.submitted.append((claim, launch))
         return Launched(None, None)
 
     def start_all(self) -> None:

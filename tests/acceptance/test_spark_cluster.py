@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_logio.crash import CrashPoint
-from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched, LocalProcessLauncher
-from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store.records.driver_records import Claim
 from tests.support.grocery import assert_exact
@@ -28,12 +26,10 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(600
 class HourlyOnTheCluster(PlainLauncher):
     """The one group with Spark jobs; the others need no JVM."""
 
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
         if claim.group == "hourly":
-            return LocalProcessLauncher(self.work_dir).launch(claim, config, settings, conf, code)
-        return super().launch(claim, config, settings, conf, code)
+            return LocalProcessLauncher(self.work_dir).launch(claim, launch)
+        return super().launch(claim, launch)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import duckdb
@@ -13,10 +12,8 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import bundle
-from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched
-from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.table_staging import STAGED_BYTES
 from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.systems.payloads import Payloads, sweep_run
@@ -49,12 +46,10 @@ BEHIND_A_JOB = (
 class Launcher(PlainLauncher):
     """spark-submit, but for drivers that need no Spark: they die before a job, or find all of it applied."""
 
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
         if claim.group == "front" or self.armed.get((claim.group, claim.incarnation)) in BEHIND_A_JOB:
-            return ArmedSparkLauncher(self.work_dir, self.armed).launch(claim, config, settings, conf, code)
-        return super().launch(claim, config, settings, conf, code)
+            return ArmedSparkLauncher(self.work_dir, self.armed).launch(claim, launch)
+        return super().launch(claim, launch)
 
 
 def write_orders(folder: Path) -> Path:

@@ -14,8 +14,7 @@ import psutil
 
 from airflow_logio.crash import VARIABLE, CrashPoint
 from airflow_logio.launch import bundle, driver_folders, processes, spark_submit
-from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.launch.spark_settings import SparkSettings
@@ -61,13 +60,12 @@ class PlainLauncher(Launcher):
     drivers: dict[tuple[str, int], ForkedProcess] = field(default_factory=dict)
     """(group, incarnation) → its process."""
 
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
         folder = self.work_dir / claim.group / str(claim.incarnation)
         folder.mkdir(parents=True)
-        if code.is_shipped:
-            code.write(folder / "code")
+        config = launch.config(claim)
+        if launch.code.is_shipped:
+            launch.code.write(folder / "code")
             config = replace(config, bundle_root=str(folder / "code"))
         config.write(folder / "driver.json")
         log = folder / "driver.log"
@@ -98,16 +96,12 @@ class ArmedSparkLauncher(Launcher):
     armed: Armed = field(default_factory=dict)
     variable: str = VARIABLE
 
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
-        variables = dict(settings.env_vars) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
+        variables = dict(launch.settings.env_vars) | {"PYTHONPATH": str(Path(__file__).parents[2])}
         if point := self.armed.get((claim.group, claim.incarnation)):
             variables[self.variable] = point
-        armed = replace(settings, env_vars=variables)
-        if config.standby is not None:
-            config = replace(config, standby=replace(config.standby, settings=armed))
-        return LocalProcessLauncher(self.work_dir).launch(claim, config, armed, conf, code)
+        armed = replace(launch, settings=replace(launch.settings, env_vars=variables))
+        return LocalProcessLauncher(self.work_dir).launch(claim, armed)
 
 
 class Running:

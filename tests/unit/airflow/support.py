@@ -19,9 +19,8 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_logio.launch import processes
 from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched, Launcher
-from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef
@@ -65,34 +64,27 @@ def run_started(log: LogStore, pipeline: str, tmp_path: Path) -> Run:
 class FakeLauncher(Launcher):
     """Each driver is a process that does nothing; the test speaks to the log for it."""
 
-    launched: list[tuple[Claim, DriverConfig, SparkSettings, dict[str, str]]] = field(default_factory=list)
+    launched: list[tuple[Claim, Launch]] = field(default_factory=list)
+    """What was asked for, but for what the test has launched by itself."""
+    claims: list[Claim] = field(default_factory=list)
     codes: list[CodeBundle | None] = field(default_factory=list)
     log_text: str = "first line\nlast words"
     folder: Path | None = None
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def launch(
-        self,
-        claim: Claim,
-        config: DriverConfig,
-        settings: SparkSettings,
-        conf: Mapping[str, str],
-        code: CodeBundle | None = None,
-    ) -> Launched:
+    def launch(self, claim: Claim, launch: Launch | None = None) -> Launched:
         child = subprocess.Popen(["sleep", "300"])
         self.children.append(child)
-        self.codes.append(code)
+        self.codes.append(None if launch is None else launch.code)
         log_path = None
         if self.folder is not None:
             path = self.folder / f"driver-{claim.incarnation}.log"
             path.write_text(self.log_text)
             log_path = str(path)
-        self.launched.append((claim, config, settings, dict(conf)))  # last: other threads wait for it
+        if launch is not None:
+            self.launched.append((claim, launch))
+        self.claims.append(claim)  # last: other threads wait for it
         return Launched(processes.identity_of(child.pid), log_path)
-
-    @property
-    def claims(self) -> list[Claim]:
-        return [claim for claim, *_ in self.launched]
 
     def identity(self, number: int = -1) -> DriverIdentity:
         found = processes.identity_of(self.children[number].pid)

@@ -178,7 +178,8 @@ def test_it_launches_and_leaves_the_watching_to_the_trigger(
 ) -> None:
     task = operator(driver_memory="1g", conf={"spark.a": "b"})
     watch = deferred(lambda: task.execute(context()))
-    [(claim, config, settings, conf)] = launcher.launched
+    [(claim, launch)] = launcher.launched
+    config, settings, conf = launch.config(claim), launch.settings, launch.conf
     assert (claim.run_uid, claim.group, claim.incarnation) == (run.uid, "totals", 1)
     assert (config.log_url, config.module, config.attr) == (sqlite_url, "pipelines.sales", "sales")
     assert Path(config.bundle_root).name == "dags"
@@ -279,7 +280,7 @@ def test_without_deferral_the_worker_watches(
             launcher.kill()
         elif state is GroupState.DEAD:  # its supervisor recovers it
             again = log.claim(claim.run_id, "totals", expected=1, reason="a supervisor")
-            launcher.launch(again, *launcher.launched[0][1:])
+            launcher.launch(again)
             finish(log, register(log, launcher))
 
     monkeypatch.setattr(segment, "time", SimpleNamespace(sleep=let_the_driver_work))

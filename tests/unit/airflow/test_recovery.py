@@ -173,7 +173,9 @@ def test_it_is_launched_as_its_own_task_launched_it(
         task_id="recover", finding=failed, on_recovery_callback=lambda context: told.append(context["recovery"])
     )
     recovery = task.execute(context())
-    (_, first, settings, conf), (claim, second, again, conf_again) = launcher.launched
+    (before, was), (claim, launch) = launcher.launched
+    first, settings, conf = was.config(before), was.settings, was.conf
+    second, again, conf_again = launch.config(claim), launch.settings, launch.conf
     assert (settings, conf) == (again, conf_again)
     assert (conf["spark.driver.memory"], settings.env_vars) == ("700m", {"A": "1"})
     assert (first.connections, first.module, first.log_url) == (second.connections, second.module, second.log_url)
@@ -241,7 +243,7 @@ def test_what_cannot_be_launched_here_is_not_parked_if_somebody_else_has_launche
 
     def while_another_recovers(*_: object, **__: object) -> None:
         claim = log.claim(run.run_id, "totals", expected=1, reason="another supervisor")
-        launcher.launch(claim, *launcher.launched[0][1:])
+        launcher.launch(claim)
         register(log, launcher)
         raise ConfigurationError("this worker has no such connection")
 
@@ -253,7 +255,7 @@ def test_what_cannot_be_launched_here_is_not_parked_if_somebody_else_has_launche
 
 def test_a_group_that_nobody_said_how_to_launch(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
     claim = log.claim(run.run_id, "totals", expected=0, reason="test")
-    launcher.launch(claim, *(None, None, {}))  # type: ignore[arg-type]
+    launcher.launch(claim)
     ref = log.register(claim, launcher.identity())
     log.declare_dead(ref, "test")
     failed = {

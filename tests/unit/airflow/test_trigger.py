@@ -74,7 +74,7 @@ def running(log: LogStore, run: Run, launcher: FakeLauncher) -> GroupRef:
 
 def start(log: LogStore, run: Run, launcher: FakeLauncher, expected: int = 0) -> GroupRef:
     claim = log.claim(run.run_id, GROUP, expected=expected, reason="test")
-    launcher.launch(claim, *(None, None, {}))  # type: ignore[arg-type]
+    launcher.launch(claim)
     return log.register(claim, launcher.identity())
 
 

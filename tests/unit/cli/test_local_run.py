@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,8 @@ import pytest
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.launch import bundle, processes, spark_submit
-from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher
-from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary
@@ -43,9 +41,7 @@ class Sleepers(Launcher):
     """The latest of each group."""
     all: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
         if claim.group == self.refused:
             raise ConfigurationError("spark-submit could not be started: no such file")
         process = subprocess.Popen(["sleep", "600"], start_new_session=True)

@@ -41,6 +41,7 @@ def test_one_that_cannot_be_started_leaves_no_folder(tmp_path: Path, monkeypatch
         raise FileNotFoundError("no module orders.py")
 
     monkeypatch.setattr(standby_keeper, "code_for", lambda *_: None)
+    monkeypatch.setattr(standby_keeper, "launch_of_standby", lambda *_: None)
     monkeypatch.setattr(driver_process, "start_standby", fails)
     for _ in range(3):
         with pytest.raises(FileNotFoundError):

@@ -16,7 +16,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import bundle, driver_process
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, Loaded, code_for, collect, load_kept, newest, take_new
-from airflow_logio.launch.driver_config import DriverConfig
+from airflow_logio.launch.driver_config import DriverConfig, Launch
 from airflow_logio.launch.driver_folders import FORGOTTEN_SECONDS, KEPT_INCARNATIONS, KEYTAB_NAME, processes_under
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, LocalProcessLauncher, launch_group
@@ -63,12 +63,10 @@ class CodeReceiver(Launcher):
     configs: list[DriverConfig] = field(default_factory=list)
     confs: list[Mapping[str, str]] = field(default_factory=list)
 
-    def launch(
-        self, claim: Claim, config: DriverConfig, settings: SparkSettings, conf: Mapping[str, str], code: CodeBundle
-    ) -> Launched:
-        self.codes.append(code)
-        self.configs.append(config)
-        self.confs.append(conf)
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
+        self.codes.append(launch.code)
+        self.configs.append(launch.config(claim))
+        self.confs.append(launch.conf)
         return Launched(None, None)
 
 

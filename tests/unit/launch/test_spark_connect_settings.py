@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ import typer
 from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_process, spark_settings, spark_submit
-from airflow_logio.launch.driver_config import DriverConfig, take
+from airflow_logio.launch.driver_config import DriverConfig, DriverKind, driver_kind
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.determinism import FRAMES_SAFETY
 from airflow_logio.store.records.driver_records import Claim
+from tests.support.launches import launch_of
 
 ELSEWHERE = SparkSettings(master="sc://spark.example.com:15002", token="secret")
 SHARED = SparkSettings(connect=True)
@@ -152,11 +154,14 @@ def test_a_shared_server_gets_what_spark_reads_and_no_variable_of_a_driver() -> 
     assert "secret" not in repr(recipes[0])
 
 
-def environment(folder: Path, settings: SparkSettings, *, needs_spark: bool) -> dict[str, str]:
-    """Of a driver that is started in this folder."""
-    config = replace(CONFIG, bundle_root=str(folder), needs_spark=needs_spark)
-    conf = settings.effective_conf({})
-    return driver_process._environment(folder, config, settings, conf, folder / "bundle.zip", "a name")
+def started(folder: Path, settings: SparkSettings, *, needs_spark: bool, code: bool = True) -> driver_process._Process:
+    """How a driver is started in this folder."""
+    launch = launch_of(replace(CONFIG, needs_spark=needs_spark), settings, settings.effective_conf({}))
+    return driver_process._process(folder, CONFIG.claim, launch, folder / "bundle.zip" if code else None, "a name")
+
+
+def environment(folder: Path, settings: SparkSettings, *, needs_spark: bool) -> Mapping[str, str]:
+    return started(folder, settings, needs_spark=needs_spark).environment
 
 
 @pytest.mark.parametrize("needs_spark", [True, False])
@@ -203,12 +208,12 @@ def test_who_has_spark_submit_or_a_server_needs_nothing_of_that(tmp_path: Path) 
 )
 def test_what_only_spark_submit_understands_keeps_spark_submit(given: dict[str, Any], is_alone: bool) -> None:
     settings = SparkSettings(**given)
-    assert driver_process._is_python_alone(CONFIG, settings, settings.effective_conf({})) is is_alone
+    assert (driver_kind(settings, settings.effective_conf({}), needs_spark=False) is DriverKind.PYTHON) is is_alone
 
 
 def test_a_driver_of_python_alone_is_the_python_that_was_asked_for(tmp_path: Path) -> None:
     settings = SparkSettings(env_vars={"PYSPARK_DRIVER_PYTHON": "/opt/python"})
-    command = driver_process._command(tmp_path, CONFIG, settings, {}, None, "a name")
-    assert command[0] == "/opt/python" and not take(Path(command[-1])).has_jvm
-    command = driver_process._command(tmp_path, replace(CONFIG, needs_spark=True), settings, {}, None, "a name")
-    assert command[0].endswith("spark-submit") and take(Path(command[-1])).has_jvm
+    process = started(tmp_path, settings, needs_spark=False, code=False)
+    assert process.command[0] == "/opt/python" and not process.config.has_jvm
+    process = started(tmp_path, settings, needs_spark=True, code=False)
+    assert process.command[0].endswith("spark-submit") and process.config.has_jvm

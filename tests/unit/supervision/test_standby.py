@@ -16,7 +16,6 @@ from msgspec import structs
 from airflow_logio import crash
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_folders, processes
-from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverConfig
 from airflow_logio.launch.driver_folders import KEYTAB_NAME, LocalDriver
 from airflow_logio.launch.launcher import Launched, Launcher
@@ -33,6 +32,7 @@ from airflow_logio.supervision.end_drivers import DriverEnder, VoidDriverEnder
 from airflow_logio.supervision.group_watch import GroupWatcher
 from airflow_logio.supervision.halt import force
 from airflow_logio.supervision.standby import ThisProcess, is_child_of, own_spark_submit, why_not_needed
+from tests.support.launches import launch_of
 from tests.support.logs import Driver, spec, start_driver
 
 LEASE = Lease(10, 60)
@@ -137,7 +137,7 @@ def test_it_becomes_the_driver_unless_that_is_to_have_other_code(driver: Driver,
     for code in (1, 0):
         claim = replace(driver.claim, incarnation=2, code=code)
         config = replace(own, claim=claim, bundle_root="of the log")
-        launched = launcher.launch(claim, config, SparkSettings(), {}, CodeBundle({}))
+        launched = launcher.launch(claim, launch_of(config))
         if code:
             assert elsewhere.launched == [claim] and launcher.taken is None
     assert elsewhere.launched == [replace(driver.claim, incarnation=2, code=1)]
@@ -159,7 +159,7 @@ def test_one_whose_jvm_has_ended_takes_no_place(driver: Driver, tmp_path: Path) 
     assert spark_submit is not None
     launcher = ThisProcess(own, tmp_path / "2-standby", spark_submit, Elsewhere())
     with pytest.raises(ConfigurationError, match="JVM of the standby has ended"):
-        launcher.launch(driver.claim, own, SparkSettings(), {}, CodeBundle({}))
+        launcher.launch(driver.claim, launch_of(own))
     assert launcher.taken is None
     with pytest.raises(ConfigurationError, match="started by spark-submit"):
         own_spark_submit()

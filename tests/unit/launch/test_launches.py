@@ -1,0 +1,108 @@
+"""A launch is resolved once: what is wrong with it is said before anything is claimed or ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch.bundle import load, parse_ref
+from airflow_logio.launch.driver_config import DriverKind, Launch
+from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, launch_group, resolve
+from airflow_logio.launch.processes import own_identity
+from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.testing.memory_log import MemoryLogStore
+from tests.support.logs import spec
+
+PIPELINE = """
+from airflow_logio.dataflow import ParquetSource, Pipeline, TableWriter, stateless
+
+@stateless
+def same(table):
+    return table
+
+shop = Pipeline("shop", connections=["wh"], environment=["SHOP_TOKEN"])
+read = shop.source("read", ParquetSource("/none.parquet", records_per_event=1))
+made = shop.operator("made", same, read)
+save = shop.writer("save", TableWriter("wh", "sums", {"a": "text"}, on_new_run="replace"), made)
+shop.group("g", read, made, save, spark={"spark.executor.memory": "1g"})
+"""
+
+
+@dataclass
+class Recording(Launcher):
+    """Starts nothing."""
+
+    launches: list[Launch] = field(default_factory=list)
+    refused: str | None = None
+
+    def check(self, settings: SparkSettings) -> None:
+        if self.refused is not None:
+            raise ConfigurationError(self.refused)
+
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
+        self.launches.append(launch)
+        return Launched(own_identity(), None)
+
+
+@pytest.fixture
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaunchContext:
+    monkeypatch.setenv("SHOP_TOKEN", "a secret")
+    file = tmp_path / "shop_of_launches.py"
+    file.write_text(PIPELINE)
+    ref, store = parse_ref(f"{file}:shop"), MemoryLogStore()
+    pipeline = load(ref)
+    return LaunchContext(store, "sqlite://", store.start_run(spec("g")), pipeline, ref, {}, Recording())
+
+
+def no_token(context: LaunchContext) -> LaunchContext:
+    del os.environ["SHOP_TOKEN"]
+    return context
+
+
+def no_such_java(context: LaunchContext) -> LaunchContext:
+    return replace(context, launcher=Recording(refused="Java is needed"))
+
+
+def a_server(context: LaunchContext) -> LaunchContext:
+    return replace(context, settings=SparkSettings(master="sc://host:15002"))
+
+
+def no_code(context: LaunchContext) -> LaunchContext:
+    (context.ref.bundle_root / "shop_of_launches.py").unlink()
+    return context
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "said"),
+    [
+        (no_token, "SHOP_TOKEN"),
+        (no_such_java, "Java is needed"),
+        (a_server, r"group 'g' of pipeline 'shop': spark\.executor\.memory"),
+        (no_code, "module 'shop_of_launches' is no file in"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_claimed(
+    context: LaunchContext, spoiled: Callable[[LaunchContext], LaunchContext], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        launch_group(spoiled(context), "g", expected=0, reason="test")
+    status = context.store.group(context.run.run_id, "g")
+    assert (status.state, status.incarnation) == (GroupState.NEW, 0)
+
+
+def test_a_driver_is_started_with_what_was_resolved(context: LaunchContext) -> None:
+    launch = resolve(context, "g", 0)
+    claim = launch_group(context, "g", expected=0, reason="test")
+    assert isinstance(context.launcher, Recording)
+    assert context.launcher.launches == [launch]
+    assert (launch.kind, launch.environment) == (DriverKind.PYTHON, {"SHOP_TOKEN": "a secret"})
+    assert "a secret" not in repr(launch)
+    config = launch.config(claim)
+    assert (config.claim, config.module, config.environment) == (claim, "shop_of_launches", launch.environment)
