@@ -20,7 +20,6 @@ from airflow_logio.driver.back_pressure import BackPressure
 from airflow_logio.driver.channel import Channel, lanes_of
 from airflow_logio.driver.committer import Committer, not_kept
 from airflow_logio.driver.epoch_settings import EpochSettings
-from airflow_logio.driver.first_failure import may_be_tried_again
 from airflow_logio.driver.garbage import Collection, sweeps_of
 from airflow_logio.driver.generation import Generation
 from airflow_logio.driver.heartbeat import Doing, LoadMeter
@@ -498,3 +497,8 @@ def _no_answer(what: str, point: FailurePoint | None, seconds: float, why: str) 
         "for records no longer than seconds at a time, and give calls that may hang a limit (Pipeline.limit)",
         point,
     )
+
+
+def may_be_tried_again(error: OperatorFailed, incarnation: int) -> bool:
+    """Whether the process that met it may try once more: a recovery spends budget, and its driver would meet it, too."""
+    return incarnation == 1 and error.is_first and error.at is not None

@@ -181,7 +181,7 @@ class Scaling:
         return True
 
     def leave(self, driver: SimulatedDriver) -> bool:
-        """A replica without slots takes itself out of use when all slots are done (`driver/idle_epoch.py`)."""
+        """A replica without slots takes itself out of use when all slots are done (`driver/epochs.py`)."""
         group = driver.plan.replica_of
         if not all(slot.done for slot in self._store.slots(self._run_id, group)):
             return False

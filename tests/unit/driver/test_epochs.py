@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_logio.driver.epoch_settings import EpochSettings
-from airflow_logio.driver.idle_epoch import IdleEpoch
+from airflow_logio.driver.epochs import IdleEpoch
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import EpochVoid, LogUnavailable, ReplicaBusy
 from airflow_logio.protocol import effects as fx
