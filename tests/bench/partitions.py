@@ -21,7 +21,7 @@ import psycopg2
 import sqlalchemy as sa
 
 from airflow_logio.protocol.values import Status
-from airflow_logio.store.sql import generations, maintenance, migrate, schema
+from airflow_logio.store.sql import migrate, run_log, schema, upkeep_log
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.supervision.tidying import BATCH_ROWS
 from tests.bench.cpu import cpu_seconds
@@ -70,7 +70,7 @@ class _Log:
     def create(self) -> None:
         with writing(self.store.engine) as connection:
             named = f"run {next(self._numbers)}"
-            run = generations.start(connection, spec(dag_run=named), alone=False, code=None)
+            run = run_log.start(connection, spec(dag_run=named), alone=False, code=None)
             for statement in _new_partitions(run.run_id) if self.partitioned else ():
                 connection.execute(sa.text(statement))
         self.runs.append(run.run_id)
@@ -99,7 +99,7 @@ class _Log:
                 pass
             return
         self.drop_rows(run_id)
-        others = [one for one in (schema.group, schema.fence, *maintenance.ROWS) if one.name not in TABLES]
+        others = [one for one in (schema.group, schema.fence, *upkeep_log.ROWS) if one.name not in TABLES]
         with self.store.engine.begin() as connection:
             for table in (*others, schema.run):
                 connection.execute(sa.delete(table).where(table.c.run_id == run_id))

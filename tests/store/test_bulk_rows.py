@@ -12,7 +12,7 @@ from sqlalchemy.engine import Engine
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.postgres_sessions import SETTINGS
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.bulk_rows import insert_rows
+from airflow_logio.store.sql.bulk import insert_rows
 from airflow_logio.store.sql.engines import log_engine, reading, writing
 
 VALUES: dict[type[Any], list[Any]] = {

@@ -14,7 +14,7 @@ from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, CodeChange, KeptCode
 from airflow_logio.store.records.run_records import OperatorShape, Run, ScopeShape
-from airflow_logio.store.sql import groups
+from airflow_logio.store.sql import group_log
 from tests.support.logs import OUT, SOMEBODY, contents, open_sql_store, sent, spec, start_driver
 from tests.support.racing import race
 from tests.support.replicated import GROUP, A, B, replicated_run
@@ -193,7 +193,7 @@ def test_a_claim_that_is_under_way_comes_first(postgres_url: str, monkeypatch: p
         assert not committed.wait(0.5), "nobody takes code meanwhile"
         return wish_after_claim(desired)
 
-    monkeypatch.setattr(groups, "wish_after_claim", slowly)
+    monkeypatch.setattr(group_log, "wish_after_claim", slowly)
 
     def taken() -> int:
         assert read.wait(10)

@@ -28,8 +28,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef, Load
 from airflow_logio.store.records.run_records import Supervision
 from airflow_logio.store.sql import migrate
-from airflow_logio.store.sql.beat_file import make_anew
-from airflow_logio.store.sql.lock_holder import lock_holder
+from airflow_logio.store.sql.beat_file import lock_holder, make_anew
 from airflow_logio.supervision.findings import FailureFinder
 from airflow_logio.supervision.group_watch import GroupWatcher
 from tests.conftest import QUICK

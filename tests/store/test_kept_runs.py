@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from airflow_logio.store import open_store
-from airflow_logio.store.sql import kept_runs
+from airflow_logio.store.sql import runs as run_rows
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import spec
 
 
 def test_a_reader_of_many_runs_keeps_few(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_runs, "MOST_RUNS", 3)
+    monkeypatch.setattr(run_rows, "MOST_RUNS", 3)
     store = open_store(sqlite_url)
     assert isinstance(store, SqlLogStore)
     runs = [store.start_run(spec("g", dag_run=f"run-{number}")) for number in range(6)]

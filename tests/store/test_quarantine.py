@@ -25,7 +25,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import BacklogBound, OperatorShape, Run
-from airflow_logio.store.sql import quarantine
+from airflow_logio.store.sql import upkeep_log
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logics import EachEvent, end, fed, operator, serialized
@@ -329,7 +329,7 @@ def test_a_run_is_not_finished_while_a_retry_reopens_its_groups(postgres_url: st
     answers: list[bool] = []
     finishing = threading.Thread(target=lambda: answers.append(other.finish_run(pipeline.run.run_id)))
     with writing(store.engine) as connection:
-        assert quarantine.retry(connection, pipeline.run, None).to_launch == ("first", "second")
+        assert upkeep_log.retry(connection, pipeline.run, None).to_launch == ("first", "second")
         finishing.start()
         eventually(lambda: _waits_for_a_lock(store, "logio finisher"), what="the other one waits")
     finishing.join()

@@ -22,7 +22,7 @@ from airflow_logio.errors import EpochVoid, Fenced, LogUnavailable, ProtocolViol
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.sql import engines, slot_moves
+from airflow_logio.store.sql import engines, scaling_log
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.test_pauses import OpenNamed
@@ -59,7 +59,7 @@ from tests.support.waiting import eventually
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as any transaction of a living driver takes, in a test."""
     monkeypatch.setattr(engines, "LOCK_TIMEOUT_SECONDS", 0.05)
-    monkeypatch.setattr(slot_moves, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(scaling_log, "BUSY_SECONDS", 0.05)
     monkeypatch.setattr(databases, "BUSY_TIMEOUT_SECONDS", 0.02)
 
 
@@ -301,7 +301,7 @@ def test_a_move_that_takes_too_long_is_in_the_way_of_the_next(postgres_url: str)
         launch(store, run, name)
     before = contents(store)
     with store.engine.begin() as stands_still:
-        slot_moves._lock_rescaling(stands_still, run.run_id, GROUP)
+        scaling_log._lock_rescaling(stands_still, run.run_id, GROUP)
         with pytest.raises(ReplicaBusy, match="another process has been moving slots of group 'work'"):
             store.rescale(run.run_id, GROUP, {0: C})
         assert contents(store) == before

@@ -16,7 +16,7 @@ from airflow_logio.store.records.run_records import RunKey, Supervision
 from airflow_logio.store.records.status_records import SupervisorNote, SupervisorRecord
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import writing
-from airflow_logio.store.sql.failure_channel import FailureListener
+from airflow_logio.store.sql.hearings import FailureListener
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import open_sql_store, replace_driver, spec, start_driver
 from tests.support.postgres import PostgresServer

@@ -18,7 +18,7 @@ from airflow_logio.store.records.driver_records import Claim, DriverIdentity, Gr
 from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
 from airflow_logio.store.records.status_records import UnderWay
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.backends import driver_application, identity
+from airflow_logio.store.sql.backends import driver_application, log_identity
 from airflow_logio.store.sql.engines import reading
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
@@ -86,7 +86,7 @@ def finish(log: LogStore, ref: GroupRef) -> None:
 def driver_name(store: SqlLogStore, run_id: int, group: str) -> str:
     """What the sessions of the group's first driver are called, if its launcher names them."""
     with reading(store.engine) as connection:
-        return driver_application(identity(connection), run_id, group, 1)
+        return driver_application(log_identity(connection), run_id, group, 1)
 
 
 def replace_driver(driver: Driver) -> Driver:

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 MAX_APPLICATION_NAME = 63
 
 
-def identity(connection: Connection) -> str:
+def log_identity(connection: Connection) -> str:
     """What tells a log apart from others in the same database, which may have runs of the same number."""
     if connection.dialect.name != "postgresql":
         return ""
@@ -25,7 +25,7 @@ def identity(connection: Connection) -> str:
 def driver_application(log_id: str, run_id: int, group: str, incarnation: int) -> str:
     """The application name of a driver's sessions, by which a stopped driver's backends are found and ended.
 
-    `log_id` is the log's `identity`.
+    `log_id` is what `log_identity` says.
     """
     name = f"logio driver {log_id}/{run_id}/{incarnation} {group}"
     if len(name) <= MAX_APPLICATION_NAME:
@@ -33,13 +33,13 @@ def driver_application(log_id: str, run_id: int, group: str, incarnation: int) -
     return name[: MAX_APPLICATION_NAME - 9] + "~" + hashlib.blake2s(group.encode(), digest_size=4).hexdigest()
 
 
-def end(connection: Connection, run_id: int, group: str, incarnation: int) -> int:
+def end_sessions(connection: Connection, run_id: int, group: str, incarnation: int) -> int:
     """End a driver's sessions and return how many there were (needs the same role or pg_signal_backend)."""
     query = sa.text(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = :name "
         "AND datname = current_database()"
     )
-    name = driver_application(identity(connection), run_id, group, incarnation)
+    name = driver_application(log_identity(connection), run_id, group, incarnation)
     ended = connection.execute(query, {"name": name}).scalar_one()
     log.warning("ended %d database session(s) of group %s, incarnation %d", ended, group, incarnation)
     return int(ended)

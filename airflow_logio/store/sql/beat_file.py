@@ -1,7 +1,11 @@
 """The file of heartbeats of an SQLite log, which is made anew when it is damaged or gone.
 
-It holds nothing that is not soon said again: every driver and every supervisor writes its row once per second or so. So a
-damaged file must not stop anybody from looking after the runs of a log that is sound.
+It holds nothing that is not soon said again: every driver and every supervisor writes its row about once per second. So a
+damaged file must not keep supervisors from the runs of a log that is sound.
+
+SQLite only says that a file is locked, not by which process (`lock_holder`). Its locks are POSIX record locks, and the kernel
+knows who holds them. A process of its own asks: a process that closes a file gives up all its own locks on it, SQLite's
+included.
 """
 
 from __future__ import annotations
@@ -10,18 +14,20 @@ import fcntl
 import logging
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine, ExceptionContext
 
 from airflow_logio.databases import is_busy, sqlite_engine
 from airflow_logio.errors import HeartbeatsHeld, LogUnavailable
-from airflow_logio.store.sql.lock_holder import described, lock_holder
 from airflow_logio.store.sql.schema import beat_metadata
 
 log = logging.getLogger(__name__)
@@ -158,3 +164,41 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+_ASK_SECONDS = 10
+
+
+_ASK = """
+import fcntl, struct, sys
+LOCKS = 120, 3  # in the -shm file: the locks to write, to checkpoint and to recover (sqlite.org/walformat.html)
+# struct flock: type, whence, start, length, pid; on macOS start, length, pid, type, whence
+LAYOUT, PID, KIND = ("qqihh", 2, 3) if sys.platform == "darwin" else ("hhqqi0q", 4, 0)
+# Would a shared lock be refused? Readers hold shared ones, so only a writer stands in its way.
+asked = (*LOCKS, 0, fcntl.F_RDLCK, 0) if KIND else (fcntl.F_RDLCK, 0, *LOCKS, 0)
+with open(sys.argv[1], "rb") as file:
+    answer = struct.unpack(LAYOUT, fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(LAYOUT, *asked)))
+print(0 if answer[KIND] == fcntl.F_UNLCK else answer[PID])
+"""
+
+
+def lock_holder(database: Path) -> int | None:
+    """The pid of the process that writes to `database`, checkpoints or recovers it; None if there is none, or none that this
+    machine can name."""
+    command = [sys.executable, "-I", "-S", "-c", _ASK, f"{database}-shm"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    pid = int(answer)
+    return pid if pid > 0 else None
+
+
+def described(pid: int) -> str:
+    """A process in words: its pid, what it runs, and whether it is stopped."""
+    try:
+        process = psutil.Process(pid)
+        stopped = " (it is stopped)" if process.status() == psutil.STATUS_STOPPED else ""
+        return f"process {pid}, {' '.join(process.cmdline())[:120]!r}{stopped}"
+    except psutil.Error:
+        return f"process {pid}"

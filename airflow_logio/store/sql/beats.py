@@ -1,21 +1,27 @@
-"""Heartbeats as rows, in the database of heartbeats: on SQLite a file of their own, so that they wait for no writer."""
+"""Heartbeats as rows, on SQLite in a file of their own so that they wait for no writer; and whether they can be written."""
 
 from __future__ import annotations
 
 import os
+import time
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.errors import Fenced
+from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import GroupRef, Load
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.engines import inserting, now
+from airflow_logio.store.sql.beat_file import held
+from airflow_logio.store.sql.engines import inserting, now, writing
 from airflow_logio.store.sql.runs import known
+
+CHECK_SECONDS = 1.0
+"""For so long heartbeats that were found to be written count as written: shorter than any lease."""
 
 
 def wish(connection: Connection, ref: GroupRef) -> GroupState:
@@ -26,7 +32,9 @@ def wish(connection: Connection, ref: GroupRef) -> GroupState:
     return known(GroupState, row.desired, f"the desired state of group {ref.group!r}")
 
 
-def write(connection: Connection, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None) -> None:
+def write_beat(
+    connection: Connection, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None
+) -> None:
     """Write one row per incarnation, and one with the load that it reports."""
     keys = {"run_id": ref.run_id, "group_name": ref.group, "incarnation": ref.incarnation}
     values = {"beat": beat, "ready": ready, "rss_bytes": rss_bytes}
@@ -53,9 +61,35 @@ def _row_of(table: sa.Table, dialect: str, clock: str = "") -> Any:
     return insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=new)
 
 
-def check(connection: Connection) -> None:
+def check_writable(connection: Connection) -> None:
     """Write a row of no run and delete it: the pages that heartbeats are in have to be written."""
     of_no_run = {"run_id": 0, "group_name": "", "incarnation": os.getpid()}
     values = {"beat": 0, "at": now(connection.dialect.name), "ready": False, "rss_bytes": 0}
     connection.execute(sa.insert(schema.heartbeat).values(**of_no_run, **values))
     connection.execute(sa.delete(schema.heartbeat).where(*(schema.heartbeat.c[k] == v for k, v in of_no_run.items())))
+
+
+class BeatCheck:
+    """`is_alone`: heartbeats are in a file of their own."""
+
+    def __init__(self, engine: Engine, *, is_alone: bool) -> None:
+        self._engine = engine
+        self._is_alone = is_alone
+        self._asked_at = float("-inf")
+        self._refused: LogUnavailable | None = None
+
+    def check(self) -> None:
+        """Raises `LogUnavailable`."""
+        if time.monotonic() - self._asked_at >= CHECK_SECONDS:
+            self._refused = self._refusal()
+            self._asked_at = time.monotonic()
+        if self._refused is not None:
+            raise self._refused.with_traceback(None)  # it is raised again and again
+
+    def _refusal(self) -> LogUnavailable | None:
+        try:
+            with writing(self._engine, durable=False) as connection:
+                check_writable(connection)
+        except LogUnavailable as error:
+            return (held(Path(str(self._engine.url.database)), error) or error) if self._is_alone else error
+        return None

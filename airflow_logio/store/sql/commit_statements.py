@@ -1,21 +1,23 @@
 """The statements of every commit, each built once: to build one takes longer than the server takes to execute it.
 
-They change rows that are there: events are assigned to Input Sets, Input Sets concluded, states stored, counters raised.
-Parameters begin with ``b_``, so that none of them is taken for a column. Rows are added by `bulk_rows`.
+They change rows that are there: events are assigned to Input Sets, Input Sets concluded, states stored, counters raised so
+that figures need not read events.
+Parameters begin with ``b_``, so that none of them is taken for a column. Rows are added by `bulk`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from airflow_logio.protocol.values import Status
+from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import inserting, now
 
@@ -152,6 +154,23 @@ def count(dialect: str) -> sa.Insert:
     return insert.on_conflict_do_update(  # type: ignore[no-any-return]
         index_elements=["run_id", "op", "port", "direction"], set_={**added, "last_at": insert.excluded.last_at}
     )
+
+
+_PARAMETERS = ("b_op", "b_port", "b_direction", "b_events", "b_records", "b_bytes")
+
+
+def add_to_counters(connection: Connection, run_id: int, counts: Mapping[tuple[Port, str], Sequence[int]]) -> None:
+    """Add events, records and bytes, or subtract them, by (port, direction), in the transaction that changes the
+    numbers."""
+    changed = {key: total for key, total in counts.items() if any(total)}
+    if not changed:
+        return
+    rows = [(*port, direction, *total) for (port, direction), total in changed.items()]
+    statement, run = count(connection.dialect.name), {"b_run": run_id}
+    if connection.dialect.name == "postgresql":
+        connection.execute(statement, run | dict(zip(_PARAMETERS, map(list, zip(*rows, strict=True)), strict=True)))
+    else:
+        connection.execute(statement, [run | dict(zip(_PARAMETERS, row, strict=True)) for row in rows])
 
 
 def _array(name: str, kind: type[sa.types.TypeEngine[Any]]) -> sa.BindParameter[Any]:

@@ -26,8 +26,7 @@ from airflow_logio.store.rules.delivery_bounds import is_all, share
 from airflow_logio.store.rules.header import decode_header
 from airflow_logio.store.rules.wanted_sets import fitting
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.bulk_reads import rows_of
-from airflow_logio.store.sql.value_lists import among
+from airflow_logio.store.sql.bulk import among, rows_of
 
 _NAMES = ("op", "port", "after", "last")
 """The parameters of each port: its two names, its cursor and, for the events themselves, the id of the last one."""

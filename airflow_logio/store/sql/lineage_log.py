@@ -19,7 +19,7 @@ from airflow_logio.store.rules.channels import read_channel
 from airflow_logio.store.rules.header import Header, read_header
 from airflow_logio.store.rules.payload_references import size_of_payload
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.bulk_reads import rows_of
+from airflow_logio.store.sql.bulk import rows_of
 
 KEYS_PER_STATEMENT = 5_000
 PORTS_PER_STATEMENT = 50

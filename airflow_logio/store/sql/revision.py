@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.databases import parse_url
 from airflow_logio.errors import ConfigurationError, LogUnavailable, SchemaMismatch
 from airflow_logio.postgres_sessions import check_encoding, check_settings, check_transactions
-from airflow_logio.store.sql.backends import identity
+from airflow_logio.store.sql.backends import log_identity
 from airflow_logio.store.sql.engines import describe, log_engine, reading
 from airflow_logio.store.sql.schema import REVISION, VERSION_TABLE
 
@@ -27,7 +27,7 @@ def current(connection: Connection) -> str | None:
 
 
 def check(url: str) -> str:
-    """Raise `SchemaMismatch` unless the database is at this code's revision; returns the log's `backends.identity`.
+    """Raise `SchemaMismatch` unless the database is at this code's revision; returns the log's `backends.log_identity`.
 
     Raises `ConfigurationError` if the database does not keep what a transaction asks for.
     """
@@ -40,7 +40,7 @@ def check(url: str) -> str:
     try:
         with first_look(engine) as connection:
             found = current(connection)
-            log_id = identity(connection) if found == REVISION else ""
+            log_id = log_identity(connection) if found == REVISION else ""
     finally:
         engine.dispose()
     refuse_newer(describe(engine), found)

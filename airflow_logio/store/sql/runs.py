@@ -1,8 +1,11 @@
-"""Runs and their groups as rows: lookup, end, status, counters. How they begin is in `generations`."""
+"""Runs as rows, and what every part of the adapter is made of: its engines, and the runs that it has read."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
@@ -10,19 +13,24 @@ from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.errors import LogInconsistent, ProtocolViolation, UnknownRun
-from airflow_logio.protocol.states import CONCLUDED, RunState
-from airflow_logio.protocol.values import Port, storable
+from airflow_logio.errors import LogInconsistent, UnknownRun
+from airflow_logio.protocol.states import RunState
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run, RunSpec
 from airflow_logio.store.records.status_records import PortProgress, UnderWay
-from airflow_logio.store.rules.endings import superseded
-from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.engines import now
-from airflow_logio.store.sql.value_lists import among
+from airflow_logio.store.sql import backends, schema
+from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, writing
+
+log = logging.getLogger(__name__)
+
+MOST_RUNS = 256
+"""Runs that are kept: a process that reads a log for weeks meets many."""
 
 S = TypeVar("S", bound=StrEnum)
+T = TypeVar("T")
 
 _ROWS_AT_ONCE = 500
 _port = lru_cache(maxsize=20_000)(Port)
@@ -54,55 +62,12 @@ def to_run(row: sa.Row[Any]) -> Run:
     )
 
 
-def find(connection: Connection, uid: str) -> Run:
-    """A run by its uid, a unique beginning of it, or its DAG run id (the newest of that name)."""
-    table = schema.run
-    matching = sa.or_(table.c.uid.startswith(uid, autoescape=True), table.c.dag_run_id == uid)
-    rows = connection.execute(sa.select(table).where(matching).order_by(table.c.run_id.desc())).all()
-    exact = [row for row in rows if row.uid == uid] or [row for row in rows if row.dag_run_id == uid]
-    if not exact and len(rows) > 1:
-        raise UnknownRun(f"{uid!r} is the beginning of {len(rows)} runs: {', '.join(row.uid for row in rows[:5])}")
-    if not rows:
-        raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
-    return to_run((exact or rows)[0])
-
-
-def newest(
-    connection: Connection, dag_ids: Collection[str] | None, limit: int, named: str | None, **given: str | None
-) -> Sequence[Run]:
-    """Runs of these DAGs, or of all (None), the newest first; `given` are values of columns, None for any; `named` is a part
-    of the name of the pipeline, the DAG or the DAG run."""
-    table = schema.run
-    query = sa.select(table).order_by(table.c.run_id.desc()).limit(limit)
-    query = query.where(*(table.c[name] == value for name, value in given.items() if value is not None))
-    if dag_ids is not None:
-        query = query.where(among(connection, table.c.dag_id, list(dag_ids)))
-    if named is not None:
-        names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id)
-        part = storable(named) or ""
-        query = query.where(sa.or_(*(name.icontains(part, autoescape=True) for name in names)))
-    return [to_run(row) for row in connection.execute(query)]
-
-
-def finish(connection: Connection, run_id: int) -> bool:
-    groups, runs = schema.group, schema.run
-    # Locked by a statement of its own: the next one sees the state in which the run can no longer be reopened.
-    row = connection.execute(sa.select(runs).where(runs.c.run_id == run_id).with_for_update()).one_or_none()
-    if row is None or row.state == RunState.REMOVING.value:
-        return False
-    if row.state == RunState.SUPERSEDED.value:
-        raise ProtocolViolation(superseded(to_run(row)))
-    concluded = [state.value for state in CONCLUDED]
-    unfinished = sa.exists().where(groups.c.run_id == run_id, groups.c.state.not_in(concluded))
-    open_slots = sa.exists().where(schema.slot.c.run_id == run_id, ~schema.slot.c.done)
-    aside = sa.exists().where(schema.quarantine.c.run_id == run_id)
-    state = sa.case((aside, RunState.QUARANTINED.value), else_=RunState.FINISHED.value)
-    done = connection.execute(
-        sa.update(runs)
-        .where(runs.c.run_id == run_id, ~unfinished, ~open_slots)
-        .values(state=state, ended_at=sa.func.coalesce(runs.c.ended_at, now(connection.dialect.name)))
-    )
-    return done.rowcount == 1
+def stored_run(connection: Connection, run_id: int) -> Run:
+    """The run of that number, as it is now. Raises `UnknownRun`."""
+    row = connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
+    if row is None:
+        raise UnknownRun(f"no run {run_id} is in the log")
+    return to_run(row)
 
 
 def counters(connection: Connection, run_ids: Collection[int]) -> dict[int, tuple[Sequence[PortProgress], UnderWay]]:
@@ -125,3 +90,72 @@ def counters(connection: Connection, run_ids: Collection[int]) -> dict[int, tupl
             found = under_way[run_id]
             (found.open if direction == schema.OPEN else found.pending)[port] = events
     return {run_id: (ports[run_id], under_way[run_id]) for run_id in run_ids}
+
+
+class KeptRuns:
+    """Run id → run, for those that were used last: a description never changes, and is read once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[int, Run] = OrderedDict()
+
+    def get(self, run_id: int) -> Run | None:
+        return self.of([run_id]).get(run_id)
+
+    def of(self, run_ids: Iterable[int]) -> dict[int, Run]:
+        """Those of them that are kept."""
+        found = {}
+        with self._lock:
+            for run_id in run_ids:
+                if run_id in self._runs:
+                    found[run_id] = self._runs[run_id]
+                    self._runs.move_to_end(run_id)
+        return found
+
+    def keep(self, *runs: Run) -> None:
+        """At least these stay until others are kept, however many they are."""
+        with self._lock:
+            for run in runs:
+                self._runs[run.run_id] = run
+                self._runs.move_to_end(run.run_id)
+            while len(self._runs) > max(MOST_RUNS, len(runs)):
+                self._runs.popitem(last=False)
+
+    def drop(self, run_id: int) -> None:
+        with self._lock:
+            self._runs.pop(run_id, None)
+
+
+class SqlPart:
+    """What the parts of `SqlLogStore` share. On PostgreSQL, `engine` and `beats` are the same."""
+
+    engine: Engine
+    """The log."""
+    beats: Engine
+    """Where heartbeats go, and everything else that is not fenced."""
+    _runs: KeptRuns
+
+    def _run(self, connection: Connection, run_id: int) -> Run:
+        """The run as it began. Raises `UnknownRun`."""
+        run = self._runs.get(run_id)
+        if run is None:
+            run = stored_run(connection, run_id)
+            self._runs.keep(run)
+        return run
+
+    def _past_stopped_driver(self, ref: GroupRef, attempt: Callable[[], T]) -> T:
+        """A driver that holds the fence row's lock for longer than a transaction takes was stopped inside one."""
+        try:
+            return attempt()
+        except LockTimeout:
+            self.end_backends(ref.run_id, ref.group, ref.incarnation)
+        except TransactionConflict as error:
+            log.info("retrying: %s", error)
+        return attempt()
+
+    def end_backends(self, run_id: int, group: str, incarnation: int) -> int:
+        """End the database sessions of a driver (none on SQLite) and return how many there were."""
+        if self.engine.dialect.name != "postgresql":
+            return 0
+        with writing(self.engine) as connection:
+            return backends.end_sessions(connection, run_id, group, incarnation)

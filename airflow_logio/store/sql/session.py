@@ -28,11 +28,10 @@ from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.apply import EffectWriter
-from airflow_logio.store.sql.bulk_reads import rows_of
+from airflow_logio.store.sql.bulk import rows_of
 from airflow_logio.store.sql.commit_statements import pass_fence
 from airflow_logio.store.sql.delivery import body_of, event_of, is_one_statement, used_in, waiting_events
-from airflow_logio.store.sql.engines import now, reading, writing
-from airflow_logio.store.sql.statements import Statements
+from airflow_logio.store.sql.engines import Statements, now, reading, writing
 from airflow_logio.store.sql.wake import Waker
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from airflow_logio.store.records.run_records import Run, RunSpec
 from airflow_logio.store.rules.scaling_rules import has_left, slots_sight
 from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.value_lists import among
+from airflow_logio.store.sql.bulk import among
 
 slot = schema.slot
 

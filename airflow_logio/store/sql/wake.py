@@ -25,8 +25,7 @@ from sqlalchemy.engine import Engine
 from airflow_logio.postgres_sessions import AUTOCOMMIT, is_pooled
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.engines import NOT_DURABLE
-from airflow_logio.store.sql.statements import Statements
+from airflow_logio.store.sql.engines import NOT_DURABLE, Statements
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Groups in memory: claimed, launched, registered, ended, and as an observer sees them (a database: `store/sql/groups.py`).
+"""Groups in memory: claimed, launched, registered, ended, and as observers see them (in SQL: `store/sql/group_log.py`).
 
 All functions run in an open transaction."""
 

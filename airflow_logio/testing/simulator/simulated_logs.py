@@ -24,7 +24,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import log_engine, translated
-from airflow_logio.store.sql.kept_runs import KeptRuns
+from airflow_logio.store.sql.runs import KeptRuns
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from airflow_logio.testing.memory_log.tables import Tables

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.store.sql.failure_channel import CHANNEL, ring
-from airflow_logio.store.sql.hearings import THREAD
+from airflow_logio.store.sql.hearings import CHANNEL, THREAD, announce_failure
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from tests.support.airflow_connections import connection
@@ -75,7 +74,7 @@ def test_one_connection_for_all_stores_of_a_process(store: SqlLogStore, postgres
     assert threads() == 1
     listening(store)
     counts = [one.count for one in rings]
-    ring(store.engine)
+    announce_failure(store.engine)
     for one, count in zip(rings, counts, strict=True):
         eventually(one.more_than(count), what="it is rung")
     for hearing, own in zip(hearings, stores, strict=True):
@@ -94,7 +93,7 @@ def test_the_first_may_leave_and_the_last_ends_it(store: SqlLogStore, postgres_u
     leaving.close()
     first_store.dispose()
     count, heard = second.count, first.count
-    ring(store.engine)
+    announce_failure(store.engine)
     eventually(second.more_than(count), what="the other one hears")
     assert first.count == heard
     assert sessions(store) == [pid]
@@ -133,7 +132,7 @@ def test_one_that_cannot_be_rung_harms_no_other(store: SqlLogStore) -> None:
     for _ in range(2):
         count = rings.count
         listening(store)
-        ring(store.engine)
+        announce_failure(store.engine)
         eventually(rings.more_than(count), what="it is rung")
     for one in hearings:
         assert one is not None
@@ -152,7 +151,7 @@ def test_a_connection_that_is_lost_is_made_again(store: SqlLogStore) -> None:
     following = eventually(lambda: [one for one in sessions(store) if one != pid], what="it listens again")
     eventually(rings.more_than(count), what="whoever waits looks: something may have been missed")
     count = rings.count
-    ring(store.engine)
+    announce_failure(store.engine)
     eventually(rings.more_than(count), what="it is rung again")
     assert sessions(store) == following
     hearing.close()

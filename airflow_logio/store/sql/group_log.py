@@ -1,14 +1,16 @@
-"""Moves of a group between its states, each one compare-and-set on the incarnation (design D8)."""
+"""Groups and their drivers: moves between states, each a compare-and-set on the incarnation (design D8)."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, ProtocolViolation
+from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, LogInconsistent, ProtocolViolation, UnknownRun
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import (
     STOPPED,
@@ -20,13 +22,124 @@ from airflow_logio.protocol.states import (
     wish_after_claim,
 )
 from airflow_logio.protocol.values import storable
-from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, Refused
+from airflow_logio.store.port.group_port import GroupLog
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, LaunchRecipe, Load, Refused
 from airflow_logio.store.records.run_records import Run, has_sources
+from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.rules.endings import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.store.sql import scaling_requests, schema
-from airflow_logio.store.sql.engines import now
-from airflow_logio.store.sql.runs import known
+from airflow_logio.store.sql.beats import BeatCheck, wish, write_beat
+from airflow_logio.store.sql.engines import now, reading, writing
+from airflow_logio.store.sql.group_statuses import statuses
+from airflow_logio.store.sql.hearings import announce_failure
+from airflow_logio.store.sql.runs import SqlPart, known
+
+
+class SqlGroupLog(SqlPart, GroupLog):
+    """Groups and their drivers."""
+
+    _beat_check: BeatCheck
+
+    def groups(self, run_id: int) -> Sequence[GroupStatus]:
+        with reading(self.engine) as connection:
+            return statuses(connection, self.beats, [run_id])[run_id]
+
+    def group(self, run_id: int, group: str) -> GroupStatus:
+        with reading(self.engine) as connection:
+            found = statuses(connection, self.beats, [run_id], group)[run_id]
+        if not found:
+            with reading(self.engine) as connection:
+                run = self._run(connection, run_id)
+            raise UnknownRun(f"run {run.spec.key} has no group {group!r}; it has {', '.join(run.spec.groups)}")
+        return found[0]
+
+    def claim(
+        self,
+        run_id: int,
+        group: str,
+        *,
+        expected: int,
+        reason: str,
+        by_user: bool = False,
+        request_id: int | None = None,
+    ) -> Claim:
+        def attempt() -> Claim | Refused:
+            return self._claim(run_id, group, expected, reason, by_user=by_user, request_id=request_id)
+
+        made = self._past_stopped_driver(GroupRef(run_id, group, expected), attempt)
+        if isinstance(made, Refused):
+            raise made.error
+        return made
+
+    def _claim(
+        self, run_id: int, group: str, expected: int, reason: str, *, by_user: bool, request_id: int | None
+    ) -> Claim | Refused:
+        with writing(self.engine) as connection:
+            run = self._run(connection, run_id)
+            return claim(
+                connection, run, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
+            )
+
+    def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
+        with writing(self.engine) as connection:
+            return submitted(connection, claim, log_path, launcher)
+
+    def register(self, claim: Claim, identity: DriverIdentity) -> GroupRef:
+        with writing(self.engine) as connection:
+            if not register(connection, claim, identity):
+                raise Fenced(
+                    f"incarnation {claim.incarnation} of group {claim.group!r} cannot be registered: it was replaced, "
+                    "ended, or another process holds it; this driver exits before its first read"
+                )
+        return GroupRef(claim.run_id, claim.group, claim.incarnation, claim.code)
+
+    def heartbeat(
+        self, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int, load: Load | None = None
+    ) -> GroupState:
+        with reading(self.engine) as connection:
+            desired = wish(connection, ref)
+        # A slow disk must not look like the death of every driver.
+        with writing(self.beats, durable=False) as connection:
+            write_beat(connection, ref, beat, ready=ready, rss_bytes=rss_bytes, load=load)
+        return desired
+
+    def check_heartbeats(self) -> None:
+        self._beat_check.check()
+
+    def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
+        declared = self._end(ref, GroupState.DEAD, cause, failed_at)
+        if declared:
+            announce_failure(self.engine)
+        return declared
+
+    def park(self, ref: GroupRef, error: str) -> bool:
+        return self._end(ref, GroupState.PARKED, error)
+
+    def halted(self, ref: GroupRef) -> bool:
+        return self._end(ref, GroupState.HALTED, None)
+
+    def _end(self, ref: GroupRef, target: GroupState, error: str | None, failed_at: FailurePoint | None = None) -> bool:
+        def attempt() -> bool:
+            with writing(self.engine) as connection:
+                moved = move(connection, ref, target, error=error)
+                if moved:
+                    end_driver(connection, ref, error, failed_at)
+                return moved
+
+        return self._past_stopped_driver(ref, attempt)
+
+    def request(self, run_id: int, group: str, desired: GroupState, *, incarnation: int | None = None) -> bool:
+        with writing(self.engine) as connection:
+            return request(connection, self._run(connection, run_id), group, desired, incarnation)
+
+    def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None:
+        with writing(self.engine) as connection:
+            note_launch(connection, run_id, group, recipe)
+
+    def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
+        with reading(self.engine) as connection:
+            return launch_recipe(connection, run_id, group)
 
 
 def _of(table: sa.Table, run_id: int, group: str) -> list[sa.ColumnElement[bool]]:
@@ -297,3 +410,26 @@ def identity_columns(identity: DriverIdentity, connection: Connection) -> dict[s
     if connection.dialect.name == "postgresql":
         columns["backend_pid"] = connection.execute(sa.select(sa.func.pg_backend_pid())).scalar_one()
     return columns
+
+
+def note_launch(connection: Connection, run_id: int, group: str, recipe: LaunchRecipe) -> None:
+    table = schema.group
+    connection.execute(
+        sa.update(table)
+        .where(table.c.run_id == run_id, table.c.group_name == group)
+        .values(launch=msgspec.json.encode(recipe).decode())
+    )
+
+
+def launch_recipe(connection: Connection, run_id: int, group: str) -> LaunchRecipe | None:
+    """Raises `LogInconsistent` for a recipe that cannot be read."""
+    table = schema.group
+    text = connection.execute(
+        sa.select(table.c.launch).where(table.c.run_id == run_id, table.c.group_name == group)
+    ).scalar_one_or_none()
+    try:
+        return None if text is None else msgspec.json.decode(text, type=LaunchRecipe)
+    except msgspec.MsgspecError as error:
+        raise LogInconsistent(
+            f"the launch recipe of group {group!r} of run {run_id} cannot be read: {error}"
+        ) from error

@@ -1,14 +1,15 @@
-"""`OutputLog` over SQL: rows beside the heartbeats, on SQLite in their file, so that they wait for no writer of the log."""
+"""Output and addresses of drivers: rows beside the heartbeats, on SQLite in their file, so they wait for no writer."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS, OutputLog, OutputPart
+from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS, AddressBook, DirectAddress, OutputLog, OutputPart
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import inserting, now, reading, writing
@@ -60,3 +61,29 @@ class SqlOutputLog(OutputLog):
 
 def _part(row: sa.Row[Any]) -> OutputPart:
     return OutputPart(row.group_name, row.incarnation, row.number, row.position, row.mark, row.at, row.text)
+
+
+_NAMES = tuple(field.name for field in fields(DirectAddress))
+
+
+class SqlAddressBook(AddressBook):
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def put(self, ref: GroupRef, address: DirectAddress) -> None:
+        table = schema.address
+        keys = {"run_id": ref.run_id, "group_name": ref.group}
+        values = {name: getattr(address, name) for name in _NAMES}
+        with writing(self._engine, durable=False) as connection:
+            insert = inserting(connection.dialect.name, table).values(**keys, **values)
+            is_later = table.c.incarnation <= address.incarnation
+            connection.execute(insert.on_conflict_do_update(index_elements=list(keys), set_=values, where=is_later))
+
+    def of_group(self, run_id: int, group: str) -> DirectAddress | None:
+        table = schema.address
+        query = sa.select(*(table.c[name] for name in _NAMES)).where(
+            table.c.run_id == run_id, table.c.group_name == group
+        )
+        with reading(self._engine) as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else DirectAddress(*row)

@@ -1,4 +1,4 @@
-"""Moving slots between replicas in one transaction (Section 7.2): behind the fences of all affected replicas.
+"""Replicas: slots move in one transaction, behind the fences of all affected replicas (Section 7.2); requests to scale.
 
 A step of a replica and a move of its slots both change the replica's fence row, so whichever comes first holds up the
 other. A step that comes later finds a raised epoch and is refused. A move that comes later finds the step in the log.
@@ -6,24 +6,90 @@ other. A step that comes later finds a raised epoch and is refused. A move that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.errors import ReplicaBusy, UnknownRun
-from airflow_logio.protocol.replicas import Placement
-from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
+from airflow_logio.protocol.states import GroupState, RunState, ScalingState
+from airflow_logio.store.port.scaling_port import ScalingLog
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.scaling_rules import Rescaling, check_going_on, check_states, plan
-from airflow_logio.store.sql import groups, scaling_requests, schema, slots
-from airflow_logio.store.sql.engines import LockTimeout, translated
-from airflow_logio.store.sql.runs import known
+from airflow_logio.store.records.status_records import ScalingRequest
+from airflow_logio.store.rules.scaling_rules import Rescaling, check_going_on, check_states, plan, shape_of
+from airflow_logio.store.sql import scaling_requests, schema, slots, wake
+from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, reading, translated, writing
+from airflow_logio.store.sql.group_log import end_driver, move
+from airflow_logio.store.sql.runs import SqlPart, known
+
+log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 1.0
 """How long to wait for a commit of a replica; replicas that are locked already are held up meanwhile."""
+
+
+class SqlScalingLog(SqlPart, ScalingLog):
+    """Slots of replicated groups, and requests to scale."""
+
+    def slots(self, run_id: int, group: str) -> Sequence[Slot]:
+        with reading(self.engine) as connection:
+            shape_of(self._run(connection, run_id), group)
+            return slots.of_group(connection, run_id, group)
+
+    def slots_of_run(self, run_id: int) -> Mapping[str, Sequence[Slot]]:
+        with reading(self.engine) as connection:
+            return slots.of_run(connection, run_id)
+
+    def rescale(
+        self,
+        run_id: int,
+        group: str,
+        placement: Placement,
+        *,
+        retire: Collection[str] = (),
+        request_id: int | None = None,
+    ) -> int:
+        def attempt() -> Rescaling:
+            with writing(self.engine) as connection:
+                run = self._run(connection, run_id)
+                return rescale(connection, run, group, placement, retire, request_id)
+
+        try:
+            done = attempt()
+        except LockTimeout:
+            raise
+        except TransactionConflict as error:
+            log.info("retrying: %s", error)
+            done = attempt()
+        wake.announce(self.engine, run_id, sorted(done.concerned))
+        return done.count
+
+    def slots_sight(self, groups: Collection[tuple[int, str]]) -> Mapping[tuple[int, str], SlotsSight]:
+        with reading(self.engine) as connection:
+            found: dict[int, Run] = {}
+            for run_id in {run_id for run_id, _ in groups}:
+                with suppress(UnknownRun):
+                    found[run_id] = self._run(connection, run_id)
+            return slots.sight(connection, found, groups)
+
+    def request_scaling(
+        self, run_id: int, group: str, replicas: int, *, by: str, reason: str = "", key: str | None = None
+    ) -> ScalingRequest:
+        with writing(self.engine) as connection:
+            run = self._run(connection, run_id)
+            return scaling_requests.request(connection, run, group, replicas, by=by, reason=reason, key=key)
+
+    def scalings(self, run_id: int, group: str | None = None) -> Sequence[ScalingRequest]:
+        with reading(self.engine) as connection:
+            return scaling_requests.requests(connection, run_id, group)
+
+    def settle_scaling(self, request_id: int, state: ScalingState, note: str = "") -> bool:
+        with writing(self.engine) as connection:
+            return scaling_requests.settle(connection, request_id, state, note)
 
 
 def rescale(
@@ -47,8 +113,8 @@ def rescale(
     for name, incarnation in locked.items():
         if name in retiring:
             ref = GroupRef(run.run_id, name, incarnation)
-            groups.move(connection, ref, GroupState.RETIRED)
-            groups.end_driver(connection, ref, None)
+            move(connection, ref, GroupState.RETIRED)
+            end_driver(connection, ref, None)
     _raise_epochs(connection, run.run_id, rescaling.voided - retiring)
     return rescaling
 

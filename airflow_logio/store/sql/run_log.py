@@ -1,0 +1,323 @@
+"""Runs: how they begin, are found, end, and give way to a fresh one of the same key; and the code of their drivers."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.errors import ProtocolViolation, UnknownRun
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
+from airflow_logio.protocol.values import storable
+from airflow_logio.store.port.run_port import CodeLog, RunLog
+from airflow_logio.store.records.driver_records import CodeChange, KeptCode
+from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
+from airflow_logio.store.rules.code_rules import LONGEST, digest_of, members, number_for
+from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding, superseded
+from airflow_logio.store.rules.graph_changes import check_graph
+from airflow_logio.store.rules.stored_spec import encode_spec
+from airflow_logio.store.sql import schema, slots
+from airflow_logio.store.sql.bulk import among
+from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, now, reading, writing
+from airflow_logio.store.sql.group_statuses import statuses
+from airflow_logio.store.sql.runs import SqlPart, known, to_run
+
+log = logging.getLogger(__name__)
+
+
+class SqlRunLog(SqlPart, RunLog):
+    """Runs: each method is one transaction."""
+
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
+        with writing(self.engine) as connection:
+            return start(connection, spec, alone=alone, code=code)
+
+    def supersede(self, run_id: int) -> bool:
+        try:
+            return self._supersede(run_id)
+        except LockTimeout:  # a driver that was declared dead was stopped inside a transaction
+            with reading(self.engine) as connection:
+                found = statuses(connection, self.beats, [run_id])[run_id]
+            for status in found:
+                if status.state is GroupState.DEAD:
+                    self.end_backends(run_id, status.group, status.incarnation)
+        except TransactionConflict as error:
+            log.info("retrying: %s", error)
+        return self._supersede(run_id)
+
+    def _supersede(self, run_id: int) -> bool:
+        with writing(self.engine) as connection:
+            return supersede(connection, self._run(connection, run_id))
+
+    def find_run(self, uid: str) -> Run:
+        with reading(self.engine) as connection:
+            return find(connection, uid)
+
+    def list_runs(
+        self,
+        *,
+        pipeline: str | None = None,
+        dag_ids: Collection[str] | None = None,
+        dag_run_id: str | None = None,
+        state: RunState | None = None,
+        named: str | None = None,
+        limit: int = 50,
+    ) -> Sequence[Run]:
+        if dag_ids is not None and not dag_ids:
+            return []
+        given = {"pipeline": pipeline, "dag_run_id": dag_run_id, "state": state}
+        with reading(self.engine) as connection:
+            return newest(connection, dag_ids, limit, named, **given)
+
+    def finish_run(self, run_id: int) -> bool:
+        with writing(self.engine) as connection:
+            return finish(connection, run_id)
+
+
+class SqlCodeLog(SqlPart, CodeLog):
+    """The code that drivers of a run get."""
+
+    def code(self, run_id: int, number: int) -> KeptCode:
+        with reading(self.engine) as connection:
+            return kept_code(connection, self._run(connection, run_id), number)
+
+    def take_code(
+        self, run_id: int, group: str, digest: str, fingerprint: str, *, archive: bytes | None = None, by: str
+    ) -> int:
+        with writing(self.engine) as connection:
+            run = self._run(connection, run_id)
+            return take(connection, run, group, digest, fingerprint, by, archive)
+
+    def code_changes(self, run_id: int) -> Sequence[CodeChange]:
+        with reading(self.engine) as connection:
+            return changes_of_code(connection, run_id)
+
+
+def take(
+    connection: Connection, run: Run, group: str, digest: str, fingerprint: str, by: str, archive: bytes | None
+) -> int:
+    """Locks the groups, by which a claim comes before or sees the new number, then the run, by which numbers are unique."""
+    table, runs, names = schema.group, schema.run, members(run, group)
+    ours = (table.c.run_id == run.run_id, table.c.group_name.in_(names))
+    locked = sa.select(table.c.code).where(*ours).order_by(table.c.group_name).with_for_update()
+    codes = connection.execute(locked).scalars().all()
+    state = connection.execute(
+        sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
+    ).scalar_one_or_none()
+    if state is None or not codes:
+        raise UnknownRun(f"run {run.spec.key} is no longer in the log")
+    found = changes_of_code(connection, run.run_id)
+    number = number_for(run, known(RunState, state, f"the state of run {run.uid}"), found, max(codes), digest)
+    if number == max(codes):
+        return number
+    connection.execute(
+        sa.insert(schema.code_change).values(
+            run_id=run.run_id,
+            number=number,
+            group_name=replicated_group(group),
+            digest=digest,
+            fingerprint=fingerprint,
+            taken_by=storable(by[:LONGEST]),
+            taken_at=now(connection.dialect.name),
+        )
+    )
+    keep_code(connection, run.run_id, digest, archive)
+    connection.execute(sa.update(table).where(*ours).values(code=number))
+    return number
+
+
+def keep_code(connection: Connection, run_id: int, digest: str | None, archive: bytes | None) -> None:
+    """Store the code of that digest with the run, once. The run's row is locked, or not yet seen by others."""
+    table = schema.code
+    here = sa.select(table.c.digest).where(table.c.run_id == run_id, table.c.digest == digest)
+    if digest is None or archive is None or connection.execute(here).one_or_none() is not None:
+        return
+    connection.execute(sa.insert(table).values(run_id=run_id, digest=digest, archive=archive))
+
+
+def kept_code(connection: Connection, run: Run, number: int) -> KeptCode:
+    table, digest = schema.code, digest_of(run, changes_of_code(connection, run.run_id), number)
+    query = sa.select(table.c.archive).where(table.c.run_id == run.run_id, table.c.digest == digest)
+    archive = None if digest is None else connection.execute(query).scalar_one_or_none()
+    return KeptCode(number, digest, None if archive is None else bytes(archive))
+
+
+def changes_of_code(connection: Connection, run_id: int) -> Sequence[CodeChange]:
+    table = schema.code_change
+    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.number))
+    return [
+        CodeChange(row.number, row.group_name, row.digest, row.fingerprint, row.taken_by, row.taken_at) for row in rows
+    ]
+
+
+def start(connection: Connection, spec: RunSpec, *, alone: bool, code: bytes | None) -> Run:
+    """The newest run of the key. If there is none, or it is superseded, one of the next generation is created.
+
+    Processes that start runs of one pipeline take turns before they create a run, so that each sees the runs of the
+    others. Finding a run that exists needs no lock.
+    """
+    encode_spec(spec)  # what cannot be stored is refused before the log is read
+    run = _newest(connection, spec.key)
+    if run is None or run.state is RunState.SUPERSEDED:
+        _lock_starts(connection, spec.key.pipeline)
+        run = _newest(connection, spec.key)
+    if run is None or run.state is RunState.SUPERSEDED:
+        if alone:
+            check_alone(spec, list(_unfinished(connection, spec.key.pipeline)))
+        generation = 1 if run is None else run.spec.key.generation + 1
+        run = _create(connection, replace(spec, key=replace(spec.key, generation=generation)))
+        keep_code(connection, run.run_id, spec.code_digest, code)
+    check_graph(run, spec.graph_fingerprint, spec.graph)
+    return run
+
+
+def supersede(connection: Connection, run: Run) -> bool:
+    """Mark the run superseded; False if it already is. Groups without a driver are halted, under raised epochs.
+
+    Locks all fences in key order, then the groups, then the run, as everywhere. If a claim comes first, its group is
+    alive, and superseding is refused. A claim that comes later finds the run superseded. If the driver of a dead group
+    turns out to be alive, it commits nothing more.
+    """
+    fences, groups, runs = schema.fence, schema.group, schema.run
+    for table in (fences, groups):
+        ours = sa.select(table.c.group_name).where(table.c.run_id == run.run_id)
+        connection.execute(ours.order_by(table.c.group_name).with_for_update()).all()
+    state = connection.execute(
+        sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
+    ).scalar_one_or_none()
+    if state is None:
+        raise UnknownRun(f"run {run.spec.key} is no longer in the log")
+    if not check_superseding(run, known(RunState, state, f"the state of run {run.uid}"), group_states(connection, run)):
+        return False
+    clock, idle = now(connection.dialect.name), [GroupState.NEW.value, GroupState.DEAD.value]
+    without_driver = sa.select(groups.c.group_name).where(groups.c.run_id == run.run_id, groups.c.state.in_(idle))
+    connection.execute(
+        sa.update(fences)
+        .where(fences.c.run_id == run.run_id, fences.c.group_name.in_(without_driver))
+        .values(epoch=fences.c.epoch + 1)
+    )
+    halted = {"state": GroupState.HALTED.value, "desired": GroupState.HALTED.value, "since": clock}
+    connection.execute(
+        sa.update(groups).where(groups.c.run_id == run.run_id, groups.c.state.in_(idle)).values(**halted)
+    )
+    ended = {"state": RunState.SUPERSEDED.value, "ended_at": sa.func.coalesce(runs.c.ended_at, clock)}
+    connection.execute(sa.update(runs).where(runs.c.run_id == run.run_id).values(**ended))
+    return True
+
+
+def group_states(connection: Connection, run: Run) -> GroupStates:
+    table = schema.group
+    rows = connection.execute(
+        sa.select(table.c.group_name, table.c.state).where(table.c.run_id == run.run_id).order_by(table.c.group_name)
+    )
+    states = {name: known(GroupState, state, f"the state of group {name!r}") for name, state in rows}
+    return GroupStates(states, slots.open_slots(connection, [run.run_id]).get(run.run_id, {}))
+
+
+def _lock_starts(connection: Connection, pipeline: str) -> None:
+    """Lock until the end of the transaction. On SQLite a transaction that writes is alone anyway."""
+    if connection.dialect.name == "postgresql":
+        lock = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio start'), hashtext(:pipeline))")
+        connection.execute(lock, {"pipeline": pipeline})
+
+
+def _newest(connection: Connection, key: RunKey) -> Run | None:
+    table = schema.run
+    query = (
+        sa.select(table)
+        .where(table.c.pipeline == key.pipeline, table.c.dag_id == key.dag_id, table.c.dag_run_id == key.dag_run_id)
+        .order_by(table.c.generation.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else to_run(row)
+
+
+def _unfinished(connection: Connection, pipeline: str) -> Iterator[tuple[Run, GroupStates]]:
+    table = schema.run
+    query = sa.select(table).where(table.c.pipeline == pipeline, table.c.state == RunState.RUNNING.value)
+    for row in connection.execute(query.order_by(table.c.run_id)).all():
+        run = to_run(row)
+        yield run, group_states(connection, run)
+
+
+def _create(connection: Connection, spec: RunSpec) -> Run:
+    key, table, clock = spec.key, schema.run, now(connection.dialect.name)
+    insert = sa.insert(table).values(
+        uid=uuid.uuid4().hex,
+        pipeline=key.pipeline,
+        dag_id=key.dag_id,
+        dag_run_id=key.dag_run_id,
+        generation=key.generation,
+        spec=encode_spec(spec),
+        state=RunState.RUNNING.value,
+        created_at=clock,
+    )
+    run = to_run(connection.execute(insert.returning(*table.c)).one())
+    unused = spec.unused_replicas()
+    for name in spec.groups:
+        identity = {"run_id": run.run_id, "group_name": name}
+        state, desired = (
+            (GroupState.RETIRED, GroupState.HALTED) if name in unused else (GroupState.NEW, GroupState.RUNNING)
+        )
+        group = {"state": state.value, "desired": desired.value, "since": clock}
+        connection.execute(sa.insert(schema.group).values(**identity, **group))
+        connection.execute(sa.insert(schema.fence).values(**identity, incarnation=0, epoch=0, commit_no=0))
+    slots.create(connection, run.run_id, spec)
+    return run
+
+
+def find(connection: Connection, uid: str) -> Run:
+    """A run by its uid, a unique beginning of it, or its DAG run id (the newest of that name)."""
+    table = schema.run
+    matching = sa.or_(table.c.uid.startswith(uid, autoescape=True), table.c.dag_run_id == uid)
+    rows = connection.execute(sa.select(table).where(matching).order_by(table.c.run_id.desc())).all()
+    exact = [row for row in rows if row.uid == uid] or [row for row in rows if row.dag_run_id == uid]
+    if not exact and len(rows) > 1:
+        raise UnknownRun(f"{uid!r} is the beginning of {len(rows)} runs: {', '.join(row.uid for row in rows[:5])}")
+    if not rows:
+        raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
+    return to_run((exact or rows)[0])
+
+
+def newest(
+    connection: Connection, dag_ids: Collection[str] | None, limit: int, named: str | None, **given: str | None
+) -> Sequence[Run]:
+    """Runs of these DAGs, or of all (None), the newest first; `given` are values of columns, None for any; `named` is a part
+    of the name of the pipeline, the DAG or the DAG run."""
+    table = schema.run
+    query = sa.select(table).order_by(table.c.run_id.desc()).limit(limit)
+    query = query.where(*(table.c[name] == value for name, value in given.items() if value is not None))
+    if dag_ids is not None:
+        query = query.where(among(connection, table.c.dag_id, list(dag_ids)))
+    if named is not None:
+        names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id)
+        part = storable(named) or ""
+        query = query.where(sa.or_(*(name.icontains(part, autoescape=True) for name in names)))
+    return [to_run(row) for row in connection.execute(query)]
+
+
+def finish(connection: Connection, run_id: int) -> bool:
+    groups, runs = schema.group, schema.run
+    # Locked by a statement of its own: the next one sees the state in which the run can no longer be reopened.
+    row = connection.execute(sa.select(runs).where(runs.c.run_id == run_id).with_for_update()).one_or_none()
+    if row is None or row.state == RunState.REMOVING.value:
+        return False
+    if row.state == RunState.SUPERSEDED.value:
+        raise ProtocolViolation(superseded(to_run(row)))
+    concluded = [state.value for state in CONCLUDED]
+    unfinished = sa.exists().where(groups.c.run_id == run_id, groups.c.state.not_in(concluded))
+    open_slots = sa.exists().where(schema.slot.c.run_id == run_id, ~schema.slot.c.done)
+    aside = sa.exists().where(schema.quarantine.c.run_id == run_id)
+    state = sa.case((aside, RunState.QUARANTINED.value), else_=RunState.FINISHED.value)
+    done = connection.execute(
+        sa.update(runs)
+        .where(runs.c.run_id == run_id, ~unfinished, ~open_slots)
+        .values(state=state, ended_at=sa.func.coalesce(runs.c.ended_at, now(connection.dialect.name)))
+    )
+    return done.rowcount == 1

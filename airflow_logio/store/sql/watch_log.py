@@ -1,0 +1,168 @@
+"""What observers read, many runs at one look: who supervises, how runs and groups stand, their drivers and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_logio.protocol.states import RunState
+from airflow_logio.store.port.watch_port import Hearing, WatchLog
+from airflow_logio.store.records.driver_records import DriverRecord
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import (
+    GroupStatus,
+    PortProgress,
+    RunFigures,
+    RunSight,
+    SupervisorNote,
+    SupervisorRecord,
+    UnderWay,
+)
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import inserting, now, reading, writing
+from airflow_logio.store.sql.group_statuses import status_query, statuses_of
+from airflow_logio.store.sql.hearings import hear
+from airflow_logio.store.sql.runs import KeptRuns, SqlPart, counters, known, to_run
+from airflow_logio.store.sql.scaling_requests import latest_requests
+from airflow_logio.store.sql.upkeep_log import quarantine_counts
+
+_columns = schema.driver.c
+_BEFORE = (
+    *(_columns.group_name, _columns.incarnation, _columns.reason, _columns.spends_budget, _columns.claimed_at),
+    *(_columns.submitted_at, _columns.registered_at, _columns.first_commit_at, _columns.ended_at, _columns.error),
+    *(_columns.log_path, _columns.host, _columns.pid),
+)
+"""As `DriverRecord` has them, up to the last heartbeat; those after it follow."""
+_AFTER = (_columns.code, _columns.failed_at)
+
+
+FORGOTTEN_SECONDS = 7 * 86_400.0
+
+
+class SqlWatchLog(SqlPart, WatchLog):
+    """Who supervises, how runs stand, their figures."""
+
+    def note_supervisors(self, notes: Sequence[SupervisorNote]) -> None:
+        if notes:
+            with writing(self.beats) as connection:
+                note(connection, notes)
+
+    def forget_supervisor(self, name: str) -> None:
+        with writing(self.beats) as connection:
+            forget(connection, name)
+
+    def supervisors(self) -> Sequence[SupervisorRecord]:
+        with reading(self.beats) as connection:
+            return supervisor_records(connection)
+
+    def sight(self, uids: Collection[str] | None) -> Sequence[RunSight]:
+        if uids is not None and not uids:
+            return []
+        with reading(self.engine) as connection:
+            return sight(connection, self.beats, uids, self._runs)
+
+    def listen(self, ring: Callable[[], None]) -> Hearing | None:
+        return hear(self.engine, ring)
+
+    def drivers(self, run_id: int) -> Sequence[DriverRecord]:
+        return driver_records(self.engine, self.beats, [run_id])[run_id]
+
+    def progress(self, run_id: int) -> Sequence[PortProgress]:
+        with reading(self.engine) as connection:
+            return counters(connection, [run_id])[run_id][0]
+
+    def under_way(self, run_id: int) -> UnderWay:
+        with reading(self.engine) as connection:
+            return counters(connection, [run_id])[run_id][1]
+
+    def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
+        if not run_ids:
+            return {}
+        # The drivers first: the counters include everything that they have done by then.
+        records = driver_records(self.engine, self.beats, run_ids)
+        with reading(self.engine) as connection:
+            found = counters(connection, run_ids)
+            aside = quarantine_counts(connection, run_ids)
+        return {run_id: RunFigures(*found[run_id], records[run_id], aside.get(run_id, {})) for run_id in run_ids}
+
+
+def driver_records(log: Engine, beats: Engine, run_ids: Collection[int]) -> dict[int, list[DriverRecord]]:
+    """Run id → its drivers, in the order in which they were claimed.
+
+    In one snapshot where the log and its heartbeats are one database.
+    """
+    query = sa.select(schema.driver.c.run_id, *_BEFORE, *_AFTER).where(schema.driver.c.run_id.in_(run_ids))
+    query = query.order_by(schema.driver.c.claimed_at, schema.driver.c.group_name)
+    with reading(log) as connection:
+        rows = connection.execute(query).all()
+        seen = _last_beats(connection, run_ids) if beats is log else None
+    if seen is None:
+        with reading(beats) as connection:
+            seen = _last_beats(connection, run_ids)
+    found: dict[int, list[DriverRecord]] = {run_id: [] for run_id in run_ids}
+    for run_id, *columns in map(list, rows):
+        group, incarnation = columns[:2]
+        columns.insert(len(_BEFORE), seen.get((run_id, group, incarnation)))
+        found[run_id].append(DriverRecord(*columns))
+    return found
+
+
+def _last_beats(connection: Connection, run_ids: Collection[int]) -> dict[tuple[int, str, int], float]:
+    table = schema.heartbeat
+    query = sa.select(table.c.run_id, table.c.group_name, table.c.incarnation, table.c.at)
+    rows = connection.execute(query.where(table.c.run_id.in_(run_ids)))
+    return {(run_id, group, incarnation): at for run_id, group, incarnation, at in rows}
+
+
+def sight(connection: Connection, beats: Engine, uids: Collection[str] | None, kept: KeptRuns) -> list[RunSight]:
+    """`LogStore.sight`; `kept` are the runs of earlier looks, whose descriptions never change."""
+    run = schema.run
+    query = status_query(connection, beats).join(run, run.c.run_id == schema.group.c.run_id)
+    query = query.add_columns(run.c.state, run.c.ended_at)
+    query = query.where(run.c.state == RunState.RUNNING.value if uids is None else run.c.uid.in_(uids))
+    rows = connection.execute(query).all()
+    groups: dict[int, list[GroupStatus]] = {}
+    for run_id, status in statuses_of(connection, beats, rows):
+        groups.setdefault(run_id, []).append(status)
+    seen = _described(connection, groups.keys(), kept)
+    runs = {}
+    for run_id, *_, state, ended_at in rows:
+        if run_id not in runs:
+            present = known(RunState, state, f"the state of run {seen[run_id].uid}")
+            runs[run_id] = replace(seen[run_id], state=present, ended_at=ended_at)
+    replicated = [run_id for run_id, one in runs.items() if one.spec.replicated]
+    requests = latest_requests(connection, replicated) if replicated else {}
+    return [RunSight(one, groups[run_id], requests.get(run_id, ())) for run_id, one in runs.items()]
+
+
+def _described(connection: Connection, run_ids: AbstractSet[int], kept: KeptRuns) -> Mapping[int, Run]:
+    seen = kept.of(run_ids)
+    if unknown := run_ids - seen.keys():
+        query = sa.select(schema.run).where(schema.run.c.run_id.in_(unknown))
+        seen |= {row.run_id: to_run(row) for row in connection.execute(query)}
+        kept.keep(*seen.values())
+    return seen
+
+
+def note(connection: Connection, notes: Sequence[SupervisorNote]) -> None:
+    table, clock = schema.supervisor, now(connection.dialect.name)
+    last = {one.name: one for one in notes}
+    rows = [{"name": one.name, "pipeline": one.pipeline, "run_uid": one.run_uid, "at": clock} for one in last.values()]
+    insert = inserting(connection.dialect.name, table).values(rows)
+    values = {name: insert.excluded[name] for name in ("pipeline", "run_uid", "at")}
+    connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values))
+    connection.execute(sa.delete(table).where(table.c.at < clock - FORGOTTEN_SECONDS))
+
+
+def forget(connection: Connection, name: str) -> None:
+    connection.execute(sa.delete(schema.supervisor).where(schema.supervisor.c.name == name))
+
+
+def supervisor_records(connection: Connection) -> Sequence[SupervisorRecord]:
+    table, clock = schema.supervisor, now(connection.dialect.name)
+    query = sa.select(table, (clock - table.c.at).label("age")).order_by(table.c.at.desc(), table.c.name)
+    return [SupervisorRecord(row.name, row.pipeline, row.run_uid, row.age) for row in connection.execute(query)]
