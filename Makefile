@@ -45,10 +45,12 @@ test-all: $(STAMP) ## all tests but those that need hours, in an hour; before a 
 soak: $(STAMP) ## what needs hours: campaigns, storms, all crash points, and sales with kills for HOURS=8 (1 by default)
 	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && LOGIO_SOAK_HOURS="$(HOURS)" exec $(TESTS) soak $(ARGS)
 
-check: $(STAMP) ## format, quotes, reference page, the page's built files (where there is Node), lint, types, imports
+check: $(STAMP) ## format, quotes, generated pages, the page's built files (where there is Node), lint, types, imports
 	$(BIN)/ruff format --check .
 	@$(BIN)/python .ci/quote --check
 	@$(BIN)/python .ci/reference --check
+	@$(BIN)/python .ci/promises --check
+	@$(BIN)/python .ci/wings --check
 	@if command -v node >/dev/null; then .ci/page --check; else echo "no Node: the page's built files are not checked"; fi
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -59,6 +61,8 @@ format: $(STAMP) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/python .ci/quote
 	$(BIN)/python .ci/reference
+	$(BIN)/python .ci/promises
+	$(BIN)/python .ci/wings
 
 bench: $(STAMP) ## the figures of docs/performance.md (ARGS="--only spark" for some, ARGS=--help lists them)
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m tests.bench $(ARGS)

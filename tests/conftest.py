@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -44,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--tier", choices=list(Tier), default=Tier.ALL, help="which tests are run (tests/support/tiers.py)"
     )
     parser.addoption("--tree", default="", help="the state of the tree, for which a slice is drawn")
+    parser.addoption("--tiers-to", metavar="FILE", help="write each collected test with its tiers (.ci/promises)")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -53,6 +55,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tiers.mark(items)
+    if config.option.tiers_to:
+        Path(config.option.tiers_to).write_text(json.dumps(tiers.of_each(items)), encoding="utf-8")
     tier = config.option.tier
     if "soak" not in config.option.markexpr:  # a `-m` of the user's replaces the one in pyproject.toml
         _keep(config, items, lambda item: item.get_closest_marker("soak") is None)

@@ -190,6 +190,20 @@ def _is_on_postgres_too(item: pytest.Item) -> bool:
     return any(isinstance(one, str) and one == "postgres" for one in chosen)
 
 
+def of_each(items: Sequence[pytest.Item]) -> list[tuple[str, list[str]]]:
+    """Each test, by its place below `tests`, with the tiers that it is in; `soak` stands for those that need hours."""
+    left = set(left_out(items))
+    found = []
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        if item.get_closest_marker("soak") is not None:
+            found.append((name, ["soak"]))
+        else:
+            kept = item not in left
+            found.append((name, ["fast"] * (kept and is_fast(item)) + ["test"] * kept + ["all"]))
+    return found
+
+
 def drawn(items: Sequence[pytest.Item], tree: str) -> list[pytest.Item]:
     """A slice: about a tenth of the tests that `make test` leaves out, by the hash of each with that of the tree.
 
