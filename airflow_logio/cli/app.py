@@ -52,25 +52,10 @@ def common(
 @cache
 def commands() -> typer.Typer:
     """The application with all its commands, which are imported only when they are needed."""
-    from airflow_logio.cli import (
-        control,
-        daemon,
-        db,
-        fresh,
-        gc,
-        lineage,
-        logs,
-        page,
-        pipeline_check,
-        run,
-        scale,
-        simulate,
-        status,
-    )
+    from airflow_logio.cli import check, control, lineage, logs, page, run, simulate, status, tend, upkeep
 
-    for module in (pipeline_check, run, status, page, logs, lineage, control, scale, daemon, fresh, gc, simulate):
+    for module in (check, run, status, page, logs, lineage, control, tend, upkeep, simulate):
         module.register(app)
-    app.add_typer(db.app, name="db")
     return app
 
 

@@ -1,7 +1,11 @@
-"""`logio retry` and `logio stop`: decisions that only a person makes."""
+"""`logio retry`, `stop`, `scale` and `fresh`: decisions about a run that only a person makes."""
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +14,6 @@ import typer
 
 from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.left_runs import check_goes_on, check_supervised, declare_lost, supervised_by, takes_over
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code
 from airflow_logio.cli.run import supervise
 from airflow_logio.cli.spark_options import (
@@ -21,18 +24,34 @@ from airflow_logio.cli.spark_options import (
     SparkOptions,
     options_for,
 )
-from airflow_logio.errors import Fenced, ProtocolViolation
+from airflow_logio.errors import ConfigurationError, Fenced, LogUnavailable, ProtocolViolation, UnknownRun
 from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.launch.processes import this_host, this_person
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
+from airflow_logio.status.condition import LEFT_SECONDS, is_left
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.run_records import Run, Supervision
+from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.store.records.upkeep_records import Retried
 from airflow_logio.supervision.presence import last_look, missing
-from airflow_logio.supervision.retry import STARTABLE, check_destinations, nothing_to_retry
-from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, not_ended
+from airflow_logio.supervision.requests import Stage, Step, asked_for, carry_out
+from airflow_logio.supervision.retry import STARTABLE, check_destinations, find_lost, nothing_to_retry
+from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, give_up, not_ended, run_to_give_up
 from airflow_logio.supervision.task_notes import give_up_place
+
+HALT_SECONDS = 30.0
+POLL_SECONDS = 0.25
+
+
+def register(app: typer.Typer) -> None:
+    app.command("retry")(retry)
+    app.command("stop")(stop)
+    app.command("scale")(scale)
+    app.command("fresh")(fresh)
+
+
+# --- retry ------------------------------------------------------------------------------------------------------------
 
 
 class Code(StrEnum):
@@ -40,14 +59,6 @@ class Code(StrEnum):
 
     KEPT = "kept"
     NEW = "new"
-
-
-HALT_SECONDS = 30.0
-
-
-def register(app: typer.Typer) -> None:
-    app.command("retry")(retry)
-    app.command("stop")(stop)
 
 
 def retry(
@@ -144,7 +155,7 @@ def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -
     if group is not None and group not in statuses:
         store.group(run.run_id, group)  # its error says which groups there are
     asked = [group] if group is not None else list(statuses)
-    # What `logio run` did not come to launch, nobody else launches; new groups of Airflow have a task that does.
+    # Groups that `logio run` has not launched yet have no other launcher; new groups of Airflow have their tasks.
     is_left = group is None and run.spec.key.dag_id == CLI_DAG_ID
     startable = (*STARTABLE, GroupState.NEW) if is_left else STARTABLE
     names = [name for name in asked if statuses[name].state in startable]
@@ -153,6 +164,66 @@ def _to_launch(store: LogStore, run: Run, group: str | None, retried: Retried) -
         nothing = nothing_to_retry(run, statuses, asked, startable)
         raise ProtocolViolation(f"{nothing}{supervised_by(store, run, statuses)}")
     return names
+
+
+# --- who supervises the run -------------------------------------------------------------------------------------------
+
+
+def check_supervised(store: LogStore, run: Run, group: str | None) -> None:
+    """Refuse to launch drivers that no supervisor looks after. Raises `ConfigurationError`, `LogUnavailable`."""
+    seen = last_look(store.supervisors(), run)
+    command = f"logio retry {run.uid[:8]}" + (f" {group}" if group else "")
+    if run.spec.supervision is Supervision.PROCESS:
+        if seen is not None and seen.age_seconds <= LEFT_SECONDS:
+            return
+        raise ConfigurationError(
+            f"run {run.spec.key} was started by `logio run`, and nobody supervises it now: a driver that dies would stay "
+            f"dead, and nobody would finish the run. Leave --detach out: `{command}` launches, supervises and finishes"
+        )
+    if missing(run, seen) is not None:
+        raise ConfigurationError(
+            f"nobody supervises run {run.spec.key} now: a driver that dies would stay dead. Leave --detach out (`{command}` "
+            f"supervises what it launches), or start `logio tend {run.uid[:8]}` or clear task `supervise` of the DAG run "
+            "first"
+        )
+
+
+def check_goes_on(store: LogStore, run: Run, group: str) -> None:
+    """Raises `ProtocolViolation` if another group is parked: a command that supervises all groups would end at once."""
+    parked = [one.group for one in store.groups(run.run_id) if one.state is GroupState.PARKED and one.group != group]
+    if parked:
+        raise ProtocolViolation(
+            f"group {group!r} of run {run.spec.key} does not go on alone: {', '.join(parked)} is parked, too. Fix the "
+            f"causes, then `logio retry {run.uid[:8]}` launches all"
+        )
+
+
+def declare_lost(store: LogStore, run: Run, group: str | None, say: Callable[[str], None]) -> None:
+    """Declare drivers dead that were killed together with the process that supervised them: nothing else does."""
+    lost = find_lost(store, run, run.spec.groups if group is None else [group])
+    for name, cause in lost.items():
+        say(f"group {name} is dead: {cause}")
+
+
+def takes_over(store: LogStore, run: Run) -> bool:
+    """Whether the process that supervised the run is gone, so that another one may supervise it."""
+    return is_left(run, last_look(store.supervisors(), run), time.time())
+
+
+def supervised_by(store: LogStore, run: Run, statuses: Mapping[str, GroupStatus]) -> str:
+    """Half a sentence, perhaps empty: what supervises a run of `logio run`, in case the reader knows that it is gone."""
+    seen = last_look(store.supervisors(), run)
+    alive = any(status.state in ALIVE for status in statuses.values())
+    if run.spec.supervision is not Supervision.PROCESS or seen is None or not alive:
+        return ""
+    left = max(1.0, LEFT_SECONDS - seen.age_seconds)
+    return (
+        f". {seen.name} supervised it {seen.age_seconds:.0f} s ago: if that is gone, the same command takes the run over in "
+        f"{left:.0f} s"
+    )
+
+
+# --- stop -------------------------------------------------------------------------------------------------------------
 
 
 def stop(
@@ -209,3 +280,102 @@ class StopProgress:
             if self._known.get(name) is not state:
                 out.print(f"{name}: {state.value}", markup=False)
         self._known = states
+
+
+# --- scale ------------------------------------------------------------------------------------------------------------
+
+
+def scale(
+    run: RunArgument,
+    group: Annotated[str, typer.Argument(help="Replicated group")],
+    replicas: Annotated[int, typer.Argument(min=0, help="Number of active replicas; 0 puts the group to sleep")],
+    log: LogOption = None,
+    reason: Annotated[str, typer.Option(help="Reason; stored with the request")] = "logio scale",
+    master: MasterOption = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Only request it; the supervisor of the run carries it out")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the result")] = 300.0,
+) -> None:
+    """Change the number of replicas of a group. The rest of the run keeps running; no event is lost or used twice.
+
+    New replicas are launched first, and get a share of the work when they are ready. Replicas that leave give up their
+    work first. The command can be interrupted and repeated at any time.
+    """
+    known = ConnectionUrls.load(warn)
+    log_url = known.log_url(log)
+    with opened(log_url) as store:
+        found = store.find_run(run)
+        settings = options_for(found, SparkOptions.given(master)).settings()
+        context = reopen(store, log_url, known.payloads(log), found, known, settings)
+        request = store.request_scaling(found.run_id, group, replicas, by="logio scale", reason=reason)
+        if detach:
+            out.print(asked_for(request), markup=False)
+            return
+        step = _until_settled(context, request, time.monotonic() + timeout)
+    if step is None:
+        warn(f"{group} is not scaled yet after {timeout:g} s; the request stands, and `logio scale` can be repeated")
+    if step is None or step.stage is Stage.REFUSED:
+        raise typer.Exit(1)
+
+
+def _until_settled(context: LaunchContext, request: ScalingRequest, deadline: float) -> Step | None:
+    """Carry the request out and print each new sentence. Returns None if the time is up."""
+    said = ""
+    while time.monotonic() < deadline:
+        try:
+            step = carry_out(context, request)
+        except LogUnavailable as error:
+            warn(f"{error}; trying again")
+            step = None
+        if step is not None and step.sentence != said:
+            said = step.sentence
+            out.print(said, markup=False)
+        if step is not None and step.stage in (Stage.DONE, Stage.REFUSED):
+            return step
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+# --- fresh ------------------------------------------------------------------------------------------------------------
+
+
+def fresh(
+    run: Annotated[
+        str,
+        typer.Argument(help="The run to give up: its uid or the beginning of it, or its run id, which is asked about"),
+    ],
+    log: LogOption = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask whether the newest run of that run id is meant")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until its drivers have halted")] = HALT_SECONDS,
+) -> None:
+    """Give a run up for good, so that the same DAG run (or --run-id) can start over from scratch.
+
+    Its drivers are halted, and nothing of it can be retried. Its lineage stays until `logio gc` removes the run. The fresh
+    run treats tables as any new run does (`on_new_run`). Repeating this command for the same run changes nothing.
+    """
+    known = ConnectionUrls.load(warn)
+    with opened(known.log_url(log)) as store:
+        found = _named(store, run, yes=yes)
+        said = give_up(store, found, timeout, StopProgress().seen)
+    out.print(said, markup=False)
+
+
+def _named(store: LogStore, name: str, *, yes: bool) -> Run:
+    """The run that is meant. A run id also names the run that will follow: a person says that the newest one is meant."""
+    try:
+        return run_to_give_up(store, name)
+    except UnknownRun:
+        raise
+    except ConfigurationError:
+        found = store.find_run(name)
+        if name != found.spec.key.dag_run_id or not (yes or sys.stdin.isatty()):
+            raise
+    if not yes:
+        started = datetime.fromtimestamp(found.created_at, tz=UTC).strftime("%Y-%m-%d %H:%M")
+        question = f"Give up run {found.spec.key}, uid {found.uid[:8]}, {found.state.value}, started {started} UTC?"
+        if not typer.confirm(question):
+            raise typer.Exit(1)
+    return found

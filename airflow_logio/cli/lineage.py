@@ -1,29 +1,33 @@
-"""`logio lineage`: what an event was made from, or what was made from it."""
+"""`logio lineage`: what an event was made from, or what was made from it; its records; and why a record is missing."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from airflow_logio.cli.common import LogOption, RunArgument, opened, out, pairs, warn
+from airflow_logio.cli.common import LogOption, RunArgument, err, opened, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.holding import holding
 from airflow_logio.cli.lineage_tree import LINES_PER_NODE, tree_of
-from airflow_logio.cli.searching import shown_search
-from airflow_logio.cli.traced_records import traced_json, traced_tables
 from airflow_logio.commands import counted
-from airflow_logio.errors import LogioError, NotKept
+from airflow_logio.errors import LineageUnknown, LogioError, NotKept
 from airflow_logio.lineage import lineage_records
-from airflow_logio.lineage.lineage_records import together
-from airflow_logio.lineage.record_lineage import TracedRecords, records_behind
-from airflow_logio.lineage.why_not import WhyNot, why_not
-from airflow_logio.run_report.why_not_text import why_not_json, why_not_lines
+from airflow_logio.lineage.event_search import Holding, events_holding
+from airflow_logio.lineage.lineage_records import Elsewhere, distinct_names, effect, records, rows_at, together
+from airflow_logio.lineage.record_lineage import TracedEvent, TracedRecords, records_behind
+from airflow_logio.lineage.search_limits import SearchedSoFar
+from airflow_logio.lineage.why_not import AnswerWatch, WhyNot, why_not
+from airflow_logio.run_report.why_not_text import searched_said, why_not_json, why_not_lines
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
 from airflow_logio.store.port import LogStore
@@ -33,6 +37,9 @@ from airflow_logio.systems.payloads import Payloads
 MOST_RECORDS = 10
 EVENTS_TO_READ_A_KEY_FROM = 50
 """The tree counts rows of a read action only for Input Sets of at most so many events. The API has no such bound."""
+MOST_EVENTS = 20
+"""Most events whose lineage is shown: to find where a number came from, more are of no use."""
+EVERY_SECONDS = 0.1
 
 
 def register(app: typer.Typer) -> None:
@@ -106,16 +113,6 @@ def lineage(
                 _show(result, lines, behind, tables)
 
 
-def _tell_why_not(answer: WhyNot, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(why_not_json(answer), indent=2))
-        return
-    for line in why_not_lines(answer):
-        out.print(Text(line))
-    if answer.is_there:
-        out.print(Text("it is there: leave out --why-not, or add values that the missing record would have"))
-
-
 def _check(event_id: int | None, where: list[str] | None, *, has_records: bool, is_forward: bool) -> None:
     if event_id is None and not where:
         raise typer.BadParameter("give the number of an event, or --where column=value", param_hint="EVENT_ID")
@@ -128,6 +125,75 @@ def _check(event_id: int | None, where: list[str] | None, *, has_records: bool, 
         raise typer.BadParameter(
             "records are followed backward only: leave out --where or --records", param_hint="--forward"
         )
+
+
+def _tell_why_not(answer: WhyNot, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(why_not_json(answer), indent=2))
+        return
+    for line in why_not_lines(answer):
+        out.print(Text(line))
+    if answer.is_there:
+        out.print(Text("it is there: leave out --why-not, or add values that the missing record would have"))
+
+
+# --- events that hold a record ----------------------------------------------------------------------------------------
+
+
+def holding(
+    store: LogStore, run: Run, port: str, values: Mapping[str, str], load: Elsewhere | None, warn: Callable[[str], None]
+) -> Sequence[tuple[str, list[int]]]:
+    """(port of the log, event ids) of the events that hold such a record. Raises `LineageUnknown` if none does."""
+    found = events_holding(store, run, port, values, load)
+    wanted = " and ".join(f"{name}={value}" for name, value in values.items())
+    every = [(str(one.place), number) for one in found for number in one.records]
+    gone = _gone(found, port)
+    if not every:
+        searched = sum(one.searched for one in found)
+        raise LineageUnknown(f"none of the {searched:,} events of {port} in the log holds a record with {wanted}{gone}")
+    if gone:
+        warn(gone.removeprefix("; "))
+    if len(every) > MOST_EVENTS:
+        warn(f"{len(every):,} events of {port} hold records with {wanted}; shown are the first {MOST_EVENTS}")
+    asked: dict[str, list[int]] = {}
+    for place, number in every[:MOST_EVENTS]:
+        asked.setdefault(place, []).append(number)
+    return list(asked.items())
+
+
+def _gone(found: Sequence[Holding], port: str) -> str:
+    gone = sum(one.gone for one in found)
+    if not gone:
+        return ""
+    return (
+        f"; {gone:,} more events of {port} are not in the log any more: retention has removed their records together with "
+        "their lineage, and nothing leads to them from a table. A scope's `retention` says for how long an event is kept; "
+        "the lineage_column of a TableWriter names the event of each row, which needs no search"
+    )
+
+
+@contextmanager
+def shown_search() -> Iterator[AnswerWatch]:
+    """Show how far a search is on standard error, if that is a terminal; leaves nothing there at the end."""
+    columns = (SpinnerColumn(), TextColumn("searching {task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+        yield _Shown(bars, bars.add_task("...", total=None))
+
+
+class _Shown(AnswerWatch):
+    def __init__(self, bars: Progress, task: TaskID) -> None:
+        self._bars = bars
+        self._task = task
+        self._shown_at = 0.0
+
+    def looks(self, so_far: SearchedSoFar) -> None:
+        now = time.monotonic()
+        if now - self._shown_at >= EVERY_SECONDS:
+            self._shown_at = now
+            self._bars.update(self._task, description=searched_said(so_far))
+
+
+# --- a result ---------------------------------------------------------------------------------------------------------
 
 
 def _show(result: Lineage, lines: int, behind: _Records, samples: dict[str, pa.Table]) -> None:
@@ -156,6 +222,15 @@ def _summary(result: Lineage) -> Text:
     if reads := [read for read in result.reads() if not read.is_source]:
         parts.append(counted(len(reads), "read action"))
     return Text(", ".join(parts), style="dim")
+
+
+def _table(name: str, sample: pa.Table) -> Table:
+    table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in sample.column_names:
+        table.add_column(Text(column))
+    for row in sample.to_pylist():
+        table.add_row(*(Text(str(value)) for value in row.values()))
+    return table
 
 
 class _Records:
@@ -213,15 +288,6 @@ def _is_source(node: Node) -> bool:
     return isinstance(node, ReadNode) and node.is_source
 
 
-def _table(name: str, sample: pa.Table) -> Table:
-    table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in sample.column_names:
-        table.add_column(Text(column))
-    for row in sample.to_pylist():
-        table.add_row(*(Text(str(value)) for value in row.values()))
-    return table
-
-
 def _as_json(
     run: Run, result: Lineage, to: str | None, tables: dict[str, pa.Table], traced: TracedRecords | None
 ) -> dict[str, Any]:
@@ -258,3 +324,85 @@ def _node_json(node: Node) -> dict[str, Any]:
                 "description": dict(description),
             }
     return told if node.slot is None else {**told, "slot": node.slot}
+
+
+# --- records that were followed ---------------------------------------------------------------------------------------
+
+
+def traced_tables(
+    store: LogStore, run: Run, answer: TracedRecords, load: Elsewhere | None, many: int
+) -> Iterator[tuple[str, pa.Table]]:
+    """(title, the first `many` records): of what was asked for, of each port before it, and of each read action."""
+    asked = "it was" if sum(0 if one.places is None else len(one.places) for one in answer.roots) == 1 else "they were"
+    for port, group in _by_port((*answer.roots, *answer.origins)).items():
+        is_asked = group[0] in answer.roots
+        yield _title(port, group, None if is_asked else asked), _first(store, run, group, load, many)
+    for read in answer.reads:
+        rows, by_key = read.rows(effect(store, run, read.read, load=load))
+        named = f"{read.read.operator}.{read.read.connection}"
+        told = "with the keys of these records" if by_key else "perhaps not all of them were used"
+        yield f"read {named}: {counted(rows.num_rows, 'row')}, {told}", rows.slice(0, many)
+
+
+def _by_port(traced: Sequence[TracedEvent]) -> Mapping[str, list[TracedEvent]]:
+    found = defaultdict(list)
+    for one in traced:
+        found[str(one.event.port)].append(one)
+    for group in found.values():
+        group.sort(key=lambda one: (one.event.slot or 0, one.event.event_id))
+    return found
+
+
+def _title(port: str, group: Sequence[TracedEvent], asked: str | None) -> str:
+    """`asked`: ``it was`` of one record that was asked for, ``they were`` of several; None for these themselves."""
+    many = sum(len(one.places) for one in group if one.places is not None)
+    title = f"{port}: {counted(many, 'record')} of {counted(len(group), 'event')}"
+    if asked is None:
+        return title
+    if gone := sum(one.places is None for one in group):
+        title += f", and {counted(gone, 'event')} whose records are not in the log"
+    doubts = list(dict.fromkeys(doubt for one in group for doubt in one.doubts))
+    if not doubts:
+        return f"{title}, exactly those that {asked} made from"
+    return f"{title}, perhaps more than {asked} made from: {'; '.join(doubts)}"
+
+
+def _first(store: LogStore, run: Run, group: Sequence[TracedEvent], load: Elsewhere | None, many: int) -> pa.Table:
+    found: list[pa.Table] = []
+    for one in group:
+        left = many - sum(table.num_rows for table in found)
+        if one.places is not None and len(one.places) and left > 0:
+            places = one.places[:left].tolist()
+            with suppress(NotKept, LineageUnknown):  # a writer hands on what a replay operator made
+                table = distinct_names(rows_at(records(store, run, one.event, load), places))
+                found.append(_numbered(table, one, places))
+    return together(found)
+
+
+def _numbered(table: pa.Table, one: TracedEvent, places: Sequence[int]) -> pa.Table:
+    """With the event, and the row of what a source has read, or else the place in the event."""
+    rows = [one.source_row(place) for place in places]
+    is_known = None not in rows
+    table = table.add_column(0, "(row)" if is_known else "(record)", pa.array(rows if is_known else places, pa.int64()))
+    return table.add_column(0, "(event)", pa.repeat(pa.scalar(one.event.event_id, pa.int64()), len(places)))
+
+
+def traced_json(answer: TracedRecords) -> dict[str, Any]:
+    """Places count from 0; null where the records of an event are not in the log."""
+    return {
+        "exact": answer.is_exact,
+        "asked": [_event_json(one) for one in answer.roots],
+        "made_from": [_event_json(one) for one in answer.origins],
+    }
+
+
+def _event_json(one: TracedEvent) -> dict[str, Any]:
+    return {
+        "port": str(one.event.port),
+        "event_id": one.event.event_id,
+        "slot": one.event.slot,
+        "records": one.in_all,
+        "places": None if one.places is None else one.places.tolist(),
+        "exact": one.is_exact,
+        "doubts": list(one.doubts),
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console, Group
 
-from airflow_logio.cli.status import run_tables
+from airflow_logio.cli import run_tables
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError
 from airflow_logio.run_report.report import Reporter

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from airflow_logio.cli import control, left_runs
-from airflow_logio.cli.status.screens import PlainScreen
+from airflow_logio.cli import control
+from airflow_logio.cli.status import PlainScreen
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.launch.processes import boot_id, this_host
 from airflow_logio.protocol import effects as fx
@@ -116,7 +116,7 @@ def test_a_run_whose_drivers_live_is_running_and_warned_of(
     for _ in range(2):
         screen.show(reporter.look())
     assert printed.getvalue().count("warning: nobody supervises this run") == 1, "--watch says so as well, once"
-    monkeypatch.setattr(left_runs, "find_lost", lambda *_: {})  # they give heartbeats
+    monkeypatch.setattr(control, "find_lost", lambda *_: {})  # they give heartbeats
     assert logio("retry", run.uid[:8])[0] == 0
     assert launched == ["supervise"]
 
@@ -126,7 +126,7 @@ def test_a_run_that_somebody_supervises_is_left_to_them(
 ) -> None:
     drive(store, run)
     monkeypatch.setattr(condition, "LEFT_SECONDS", 30.0)
-    monkeypatch.setattr(left_runs, "find_lost", lambda *_: {})
+    monkeypatch.setattr(control, "find_lost", lambda *_: {})
     assert listed(logio) == ("running", "")
     shown = logio("status", run.uid)[1]
     assert "nobody supervises" not in shown and "supervised by process 12 on here, last seen" in shown
@@ -169,7 +169,7 @@ def test_a_retry_leaves_no_drivers_to_nobody(
         assert (code, launched) == (1, [])
         assert "nobody supervises it now" in said and f"`{' '.join(['logio retry', run.uid[:8], *options])}`" in said
     assert store.group(run.run_id, "totals").state is GroupState.RUNNING, "nothing was done"
-    monkeypatch.setattr(left_runs, "LEFT_SECONDS", 30.0)
+    monkeypatch.setattr(control, "LEFT_SECONDS", 30.0)
     store.note_supervisor("process 13 on here", run_uid=run.uid)
     assert logio("retry", run.uid[:8], "--detach")[0] == 0
     assert launched == GROUPS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from airflow_logio.cli import reports
+from airflow_logio.cli import run as run_command
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Port
 from airflow_logio.status.run_summary import Outcome, RunSummary
@@ -63,7 +63,7 @@ def ended(flow: TwoGroups) -> Ended:
 
 def said(summary: RunSummary, *, debug: bool = False) -> list[str]:
     printed = io.StringIO()
-    reports.report(Console(file=printed, width=300), summary, debug=debug)
+    run_command.report(Console(file=printed, width=300), summary, debug=debug)
     return printed.getvalue().splitlines()
 
 
@@ -88,7 +88,7 @@ def test_of_several_it_launches_all(flow: TwoGroups, ended: Ended) -> None:
         assert flow.store.park(driver.ref, "away")
     lines = said(ended(Outcome.PARKED))
     commands = [line for line in lines if "logio retry" in line]
-    assert commands == [f"Fix the causes, then: `logio retry {flow.run.uid[:8]}` ({reports.CHANGED})"]
+    assert commands == [f"Fix the causes, then: `logio retry {flow.run.uid[:8]}` ({run_command.CHANGED})"]
 
 
 def test_a_run_that_is_parked_has_not_finished_with_quarantine(flow: TwoGroups, ended: Ended) -> None:
@@ -104,8 +104,8 @@ def test_a_run_that_is_parked_has_not_finished_with_quarantine(flow: TwoGroups, 
 
 def test_what_is_not_shown_is_counted(flow: TwoGroups, ended: Ended) -> None:
     flow.finish()
-    lines = said(ended(Outcome.QUARANTINED, aside=reports.MAX_QUARANTINED + 3))
-    assert sum(line.startswith("quarantined: ") for line in lines) == reports.MAX_QUARANTINED
+    lines = said(ended(Outcome.QUARANTINED, aside=run_command.MAX_QUARANTINED + 3))
+    assert sum(line.startswith("quarantined: ") for line in lines) == run_command.MAX_QUARANTINED
     assert f"... and 3 more quarantined: `logio status {flow.run.uid[:8]} --json` shows all" in lines
 
 
@@ -137,7 +137,7 @@ def test_the_file_has_the_authors_ports(ended: Ended, tmp_path: Path) -> None:
         for operator in ("dispatch(total)", "total[0]", "total[1]")
     ]
     run = replace(summary.run, spec=replace(summary.run.spec, replicated={"totals": shape}))
-    reports.write_json(tmp_path / "summary.json", replace(summary, run=run, ports=tuple(rows)))
+    run_command.write_json(tmp_path / "summary.json", replace(summary, run=run, ports=tuple(rows)))
     written = json.loads((tmp_path / "summary.json").read_text())
     assert written["ports"] == {"total.in in": {"events": 6, "records": 60, "bytes": 0}}
 
@@ -146,4 +146,4 @@ def test_a_file_that_cannot_be_written_is_named(flow: TwoGroups, ended: Ended, t
     with pytest.raises(
         ConfigurationError, match=r"cannot be written to .*none/summary\.json.*The run itself has ended"
     ):
-        reports.write_json(tmp_path / "none" / "summary.json", ended(Outcome.FINISHED))
+        run_command.write_json(tmp_path / "none" / "summary.json", ended(Outcome.FINISHED))

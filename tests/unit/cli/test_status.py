@@ -19,9 +19,8 @@ from rich.console import Console
 
 from airflow_logio.cli import display
 from airflow_logio.cli.app import main
-from airflow_logio.cli.status.run_tables import MAX_QUARANTINED
-from airflow_logio.cli.status.run_watch import FINISHING_SECONDS, watch
-from airflow_logio.cli.status.screens import JsonScreen, PlainScreen, Screen, TerminalScreen
+from airflow_logio.cli.run_tables import MAX_QUARANTINED
+from airflow_logio.cli.status import FINISHING_SECONDS, JsonScreen, PlainScreen, Screen, TerminalScreen, watch
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report.report import Report, Reporter

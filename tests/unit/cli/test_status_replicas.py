@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from airflow_logio.cli.status import run_tables
-from airflow_logio.cli.status.replica_tables import ranges
+from airflow_logio.cli import run_tables
+from airflow_logio.cli.run_tables import ranges
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import ScalingState
 from airflow_logio.protocol.values import Port

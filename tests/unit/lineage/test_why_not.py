@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from airflow_logio.cli import searching
+from airflow_logio.cli import lineage as lineage_command
 from airflow_logio.cli.app import main
 from airflow_logio.cli.common import PIPE_WIDTH
 from airflow_logio.errors import LineageUnknown
@@ -351,8 +351,8 @@ def test_a_terminal_shows_how_far_the_search_is(sqlite_url: str, monkeypatch: py
     logged(store)
     store.dispose()
     shown = Console(file=StringIO(), force_terminal=True, width=PIPE_WIDTH)
-    monkeypatch.setattr(searching, "err", shown)
-    monkeypatch.setattr(searching, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(lineage_command, "err", shown)
+    monkeypatch.setattr(lineage_command, "EVERY_SECONDS", 0.0)
     assert logio(monkeypatch, "--where", "shop=aside", "--why-not") == 0
     assert isinstance(shown.file, StringIO) and "searching clean.out: 5 of 5 events" in shown.file.getvalue()
 

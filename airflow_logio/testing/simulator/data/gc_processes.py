@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_logio.testing.simulator.world import World
 
 Work = Callable[[Payloads, LogStore, Run], None]
-"""What a process does with a run: the code of the runtime, as `cli/gc.py` calls it."""
+"""What a process does with a run: the code of the runtime, as `cli/upkeep.py` calls it."""
 
 
 class GcProcess:

@@ -1,4 +1,4 @@
-"""`logio gc`: removes what ended runs leave in the log, and old runs altogether."""
+"""`logio gc` and `logio db`: upkeep of a log. Garbage of runs that have ended, old runs, and the tables themselves."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.databases import parse_url
 from airflow_logio.dataflow.quantities import retention_seconds
 from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.launch.driver_folders import discard, folders_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.endings import GroupStates, check_ended
+from airflow_logio.store.sql.revision import check as check_schema
 from airflow_logio.supervision import tidying
 from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of
 from airflow_logio.systems.payloads import Payloads, sweep_run
 
 Discard = Callable[[Sequence[str]], None]
+db = typer.Typer(help="The tables of the log.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
     app.command("gc")(gc)
+    app.add_typer(db, name="db")
 
 
 def gc(
@@ -134,6 +138,41 @@ def _remove(store: LogStore, run: Run, payloads: Payloads | None, *, unfinished:
     return rows
 
 
+def _tidy(store: LogStore, run: Run, payloads: Payloads | None) -> int:
+    with _showing(f"collecting what {_name(run)} has left behind") as progress:
+        rows = tidying.tidy(store, run.run_id, _discard(payloads), patience=TERMINAL_PATIENCE, progress=progress)
+        if payloads is not None:  # the end of the run has swept before its last zombie had written
+            try:
+                sweep_run(payloads, store, run)
+            except LogInconsistent as error:  # the next run is tidied all the same
+                warn(f"{_name(run)}: files that nothing names stay: {error}")
+    if rows:
+        out.print(f"{_name(run)}: {rows:,} rows collected", markup=False)
+    return rows
+
+
+def _discard(payloads: Payloads | None) -> Discard:
+    return (lambda _: None) if payloads is None else payloads.remove
+
+
+def _clear(payloads: Payloads | None, run: Run) -> Callable[[], None]:
+    """Removes all files of a run: those of attempts that have lost, and of zombies, too."""
+    return (lambda: None) if payloads is None else (lambda: payloads.discard(payloads.find(run.uid), run.uid))
+
+
+def _name(run: Run) -> str:
+    return f"run {run.spec.key}, uid {run.uid[:8]}"
+
+
+@contextmanager
+def _showing(what: str) -> Iterator[Callable[[int], None]]:
+    """Show how many rows have been removed so far; on a terminal only."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} rows"))
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True, disable=not err.is_terminal) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda rows: bars.advance(task, rows)
+
+
 def _drop_staging(run: Run, known: ConnectionUrls) -> bool:
     """Whether none is left, as far as its connections are known here."""
     urls = _staged_in(run, known)
@@ -169,36 +208,24 @@ def _discard_files(folders: Sequence[Path]) -> None:
             warn(f"{folder} stays: a driver still works there, or it is not yours to remove")
 
 
-def _tidy(store: LogStore, run: Run, payloads: Payloads | None) -> int:
-    with _showing(f"collecting what {_name(run)} has left behind") as progress:
-        rows = tidying.tidy(store, run.run_id, _discard(payloads), patience=TERMINAL_PATIENCE, progress=progress)
-        if payloads is not None:  # the end of the run has swept before its last zombie had written
-            try:
-                sweep_run(payloads, store, run)
-            except LogInconsistent as error:  # the next run is tidied all the same
-                warn(f"{_name(run)}: files that nothing names stay: {error}")
-    if rows:
-        out.print(f"{_name(run)}: {rows:,} rows collected", markup=False)
-    return rows
+# --- the tables of the log --------------------------------------------------------------------------------------------
 
 
-def _discard(payloads: Payloads | None) -> Discard:
-    return (lambda _: None) if payloads is None else payloads.remove
+@db.command()
+def upgrade(log: LogOption = None) -> None:
+    """Create the tables of the log, or upgrade them to this version. No run may be active."""
+    from airflow_logio.store.sql import migrate
+
+    url = ConnectionUrls.load(warn).log_url(log)
+    revision = migrate.upgrade(url)
+    out.print(f"{parse_url(url).render_as_string(hide_password=True)} is at schema {revision}", markup=False)
 
 
-def _clear(payloads: Payloads | None, run: Run) -> Callable[[], None]:
-    """Removes all files of a run: those of attempts that have lost, and of zombies, too."""
-    return (lambda: None) if payloads is None else (lambda: payloads.discard(payloads.find(run.uid), run.uid))
-
-
-def _name(run: Run) -> str:
-    return f"run {run.spec.key}, uid {run.uid[:8]}"
-
-
-@contextmanager
-def _showing(what: str) -> Iterator[Callable[[int], None]]:
-    """Show how many rows have been removed so far; on a terminal only."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} rows"))
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True, disable=not err.is_terminal) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda rows: bars.advance(task, rows)
+@db.command("check")
+def check_tables(log: LogOption = None) -> None:
+    """Check whether the log has the tables that this version needs."""
+    url = ConnectionUrls.load(warn).log_url(log)
+    check_schema(url)
+    out.print(
+        f"{parse_url(url).render_as_string(hide_password=True)} has the tables that this version needs", markup=False
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
@@ -12,35 +12,36 @@ from rich.text import Text
 
 from airflow_logio.cli import display
 from airflow_logio.cli.common import options, written
-from airflow_logio.cli.status import cells, replica_tables
 from airflow_logio.protocol.replicas import base_operator
-from airflow_logio.protocol.states import ENDED, GroupState, RunState
+from airflow_logio.protocol.states import ENDED, OPEN_SCALING, GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.run_report.report import Report, condition_seen
+from airflow_logio.run_report.report import Replicas, Report, condition_seen
 from airflow_logio.status.authored_figures import connections_seen, pending_seen, ports_seen
 from airflow_logio.status.condition import condition_of, standby_of
 from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.snapshot import ConnectionView
-from airflow_logio.store.records.driver_records import CodeChange, DriverRecord
+from airflow_logio.store.records.driver_records import CodeChange, DriverRecord, Load
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import GroupStatus, PortProgress, SupervisorRecord
+from airflow_logio.store.records.status_records import GroupStatus, PortProgress, ScalingRequest, SupervisorRecord
 from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 
 MAX_QUARANTINED = 20
 MAX_WATCHED_RECOVERIES = 5
 MAX_WATCHED_REQUESTS = 2
+MAX_REQUESTS = 10
+MAX_CAUSE = 100
 
 
 def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus], SupervisorRecord | None]]) -> RenderableType:
     """All runs, the newest first."""
-    table = cells.table("uid", "run", "pipeline", "state", "started (UTC)", "groups", "next")
+    table = new_table("uid", "run", "pipeline", "state", "started (UTC)", "groups", "next")
     for run, groups, looked in listed:
         used = [group for group in groups if group.state is not GroupState.RETIRED]
         states = ", ".join(f"{group.group} {condition_of(group)}" for group in used)
         key = run.spec.key
         found = condition_seen(run, groups, time.time(), looked, options.log)
-        started = cells.utc(run.created_at)
-        cells.row(table, run.uid[:8], _name(run), key.pipeline, found.word, started, states, found.next_step)
+        started = utc(run.created_at)
+        add_row(table, run.uid[:8], _name(run), key.pipeline, found.word, started, states, found.next_step)
     return table
 
 
@@ -57,7 +58,7 @@ def whole(report: Report) -> RenderableType:
         _warnings(report),
         _heading(report),
         _groups(report),
-        *replica_tables.tables(report.replicated),
+        *replica_tables(report.replicated),
         _connections(connections_seen(report.snapshot)),
         _ports(ports_seen(report.run, report.snapshot.ports)),
         _pending(pending_seen(report.snapshot)),
@@ -66,7 +67,7 @@ def whole(report: Report) -> RenderableType:
         _code_changes(report.code_changes),
         _quarantine(report),
     ]
-    return cells.spaced(part for part in parts if part is not None)
+    return spaced(part for part in parts if part is not None)
 
 
 def page(report: Report) -> RenderableType:
@@ -75,14 +76,14 @@ def page(report: Report) -> RenderableType:
         _warnings(report),
         _heading(report),
         _groups(report),
-        *replica_tables.tables(report.replicated, requests=MAX_WATCHED_REQUESTS),
+        *replica_tables(report.replicated, requests=MAX_WATCHED_REQUESTS),
         _connections(connections_seen(report.snapshot)),
         _pending(pending_seen(report.snapshot)),
         _recoveries(report.recoveries[-MAX_WATCHED_RECOVERIES:]),
         _quarantine(report),
     ]
     errors_ = [Text(str(line), style=line.style, no_wrap=True, overflow="ellipsis") for line in errors(report)]
-    return cells.spaced([*(part for part in parts if part is not None), *([Group(*errors_)] if errors_ else [])])
+    return spaced([*(part for part in parts if part is not None), *([Group(*errors_)] if errors_ else [])])
 
 
 def last_line(report: Report) -> str:
@@ -102,16 +103,11 @@ def errors(report: Report) -> Iterator[Text]:
             yield Text(f"{error.group}: {error.text}", style="red")
             yield Text(f"  driver log: {error.log_path or 'none'}")
         else:
-            yield Text(
-                f"{error.group}, incarnation {error.incarnation} (earlier): {cells.first_line(error.text)}", "dim"
-            )
+            yield Text(f"{error.group}, incarnation {error.incarnation} (earlier): {first_line(error.text)}", "dim")
 
 
 def clock_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
-
-
-# --- parts ------------------------------------------------------------------------------------------------------------
 
 
 def _warnings(report: Report) -> RenderableType | None:
@@ -120,20 +116,11 @@ def _warnings(report: Report) -> RenderableType | None:
     return Group(*lines) if lines else None
 
 
-def _code_changes(changes: Sequence[CodeChange]) -> RenderableType | None:
-    if not changes:
-        return None
-    table = cells.table("code", "group", "taken (UTC)", "by", "digest")
-    for one in changes:
-        cells.row(table, str(one.number), one.group, cells.utc(one.taken_at), one.taken_by, one.digest[:8])
-    return table
-
-
 def _heading(report: Report) -> Text:
     run, key = report.run, report.run.spec.key
     return Text(
         f"run {_name(run)} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}\n"
-        f"{report.condition.word}, started {cells.utc(run.created_at)} UTC{_supervision(report)}{_next_step(report)}"
+        f"{report.condition.word}, started {utc(run.created_at)} UTC{_supervision(report)}{_next_step(report)}"
     )
 
 
@@ -154,13 +141,13 @@ def _groups(report: Report) -> Table:
     has_standbys = any(standby_of(view.status) for view in report.snapshot.rows)
     standby = ("standby",) if has_standbys else ()
     columns = ("group", "state", "incarnation", "recoveries", "pid", "heartbeat", "commits", "MB", *standby, "done", "")
-    table = cells.table(*columns)
+    table = new_table(*columns)
     whole_of = {name: one for one in report.replicated for name in one.shape.replicas}
     for view in report.snapshot.rows:
         status = view.status
         if view.name in whole_of and status.state is GroupState.RETIRED:
             continue
-        cells.row(
+        add_row(
             table,
             f"  {status.group}" if view.name in whole_of else status.group,
             Text(_state(status), style=display.style(status)),
@@ -189,9 +176,9 @@ def _connections(views: Sequence[ConnectionView]) -> Table | None:
     shown = [one for one in views if not one.inside_group or one.undone]
     if not shown:
         return None
-    table = cells.table("connection", "sent", "acknowledged", "lag", "undone", "records behind", "records/s")
+    table = new_table("connection", "sent", "acknowledged", "lag", "undone", "records behind", "records/s")
     for one in shown:
-        cells.row(
+        add_row(
             table,
             f"{one.sender} → {one.receiver}",
             f"{one.sent.events:,}",
@@ -205,55 +192,60 @@ def _connections(views: Sequence[ConnectionView]) -> Table | None:
 
 
 def _ports(rows: Sequence[PortProgress]) -> Table | None:
-    table = cells.table("port", "", "events", "records", "MB", "last (UTC)")
+    table = new_table("port", "", "events", "records", "MB", "last (UTC)")
     for row in rows:
         size = f"{row.bytes / 2**20:,.1f}" if row.bytes else ""
-        cells.row(
-            table, str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size, cells.utc(row.last_at)
-        )
+        add_row(table, str(row.port), row.direction, f"{row.events:,}", f"{row.records:,}", size, utc(row.last_at))
     return table if rows else None
 
 
 def _pending(writes: Mapping[Port, int]) -> Table | None:
     """Write actions that are logged, but not applied at the external system."""
-    table = cells.table("writer's connection", "pending write actions")
+    table = new_table("writer's connection", "pending write actions")
     for port, count in sorted(writes.items()):
-        cells.row(table, str(port), f"{count:,}")
+        add_row(table, str(port), f"{count:,}")
     return table if writes else None
 
 
 def _drivers(drivers: Sequence[DriverRecord]) -> Table | None:
-    table = cells.table("driver", "claimed (UTC)", "registered", "first commit", "why launched", "why ended")
+    table = new_table("driver", "claimed (UTC)", "registered", "first commit", "why launched", "why ended")
     for driver in drivers:
-        cells.row(
+        add_row(
             table,
             f"{driver.group}/{driver.incarnation}",
-            cells.utc(driver.claimed_at),
+            utc(driver.claimed_at),
             _after(driver.registered_at, driver),
             _after(driver.first_commit_at, driver),
-            cells.first_line(driver.reason),
-            cells.first_line(driver.error or ""),
+            first_line(driver.reason),
+            first_line(driver.error or ""),
         )
     return table if drivers else None
 
 
 def _recoveries(found: Sequence[Recovery]) -> Table | None:
-    table = cells.table(
-        "recovery", "detected (UTC)", "fenced", "launched", "running", "first commit", "in all", "cause"
-    )
+    table = new_table("recovery", "detected (UTC)", "fenced", "launched", "running", "first commit", "in all", "cause")
     for one in found:
         took = one.seconds_of_steps
         steps = [f"+{took[step]:.1f} s" if step in took else "" for step, _ in one.steps[1:]]
         whole_ = "" if one.seconds is None else f"{one.seconds:.1f} s"
-        cells.row(
+        add_row(
             table,
             f"{one.group}/{one.incarnation}",
-            cells.utc(one.detected_at),
+            utc(one.detected_at),
             *steps,
             whole_,
-            cells.first_line(one.cause),
+            first_line(one.cause),
         )
     return table if found else None
+
+
+def _code_changes(changes: Sequence[CodeChange]) -> RenderableType | None:
+    if not changes:
+        return None
+    table = new_table("code", "group", "taken (UTC)", "by", "digest")
+    for one in changes:
+        add_row(table, str(one.number), one.group, utc(one.taken_at), one.taken_by, one.digest[:8])
+    return table
 
 
 def _quarantine(report: Report) -> RenderableType | None:
@@ -266,13 +258,115 @@ def _quarantine(report: Report) -> RenderableType | None:
 
 
 def _quarantined(aside: Sequence[QuarantinedInputSet]) -> Table:
-    table = cells.table("quarantined", "Input Set", "since (UTC)", "error")
+    table = new_table("quarantined", "Input Set", "since (UTC)", "error")
     for one in aside[:MAX_QUARANTINED]:
-        cells.row(table, base_operator(one.operator), one.inset_id, cells.utc(one.since), one.error.partition("\n")[0])
+        add_row(table, base_operator(one.operator), one.inset_id, utc(one.since), one.error.partition("\n")[0])
     if len(aside) > MAX_QUARANTINED:
-        cells.row(table, "", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
+        add_row(table, "", f"... and {len(aside) - MAX_QUARANTINED:,} more (all with --json)", "", "")
     return table
 
 
 def _after(at: float | None, driver: DriverRecord) -> str:
     return "" if at is None else f"+{at - driver.claimed_at:.1f} s"
+
+
+# --- replicas, and requests to scale ----------------------------------------------------------------------------------
+
+
+def replica_tables(replicated: Sequence[Replicas], requests: int = MAX_REQUESTS) -> Iterator[Table]:
+    """Replicas and their load; the latest requests of each group, the newest first."""
+    if replicated:
+        yield _replicas(replicated)
+    asked = [request for one in replicated for request in one.requests[:requests]]
+    if asked:
+        yield _requests(sorted(asked, key=lambda request: -request.request_id))
+
+
+def _replicas(replicated: Sequence[Replicas]) -> Table:
+    table = new_table(
+        "replica", "state", "slots", "busy", "idle", "blocked", "records/s in", "records/s out", "queue", "oldest"
+    )
+    for one in replicated:
+        done = f", {one.done} done" if one.done else ""
+        add_row(table, one.group, f"{len(one.in_use)} of {len(one.shape.replicas)} in use", f"{len(one.slots)}{done}")
+        for status in one.shown:
+            name = Text(f"  {status.group}", style=display.style(status))
+            slots = ranges(one.owned_by(status.group))
+            load = status.load if status.state is GroupState.RUNNING else None
+            add_row(table, name, condition_of(status), slots, *_load(load))
+    return table
+
+
+def _load(load: Load | None) -> list[str]:
+    if load is None:
+        return []
+    rates = (load.records_in, load.records_out)
+    return [
+        *(f"{share:.0%}" for share in (load.busy, load.idle, load.blocked)),
+        *(f"{many / load.seconds:,.0f}" if load.seconds > 0 else "" for many in rates),
+        f"{load.queued:,} events",
+        f"{load.lag_seconds:.1f} s",
+    ]
+
+
+def _requests(requests: Sequence[ScalingRequest]) -> Table:
+    table = new_table("scaling", "asked (UTC)", "replicas", "state", "by", "why", "what became of it")
+    for one in requests:
+        state = Text(one.state.value, style="bold" if one.state in OPEN_SCALING else "")
+        add_row(
+            table,
+            f"{one.group} #{one.request_id}",
+            utc(one.requested_at),
+            f"{one.replicas}",
+            state,
+            one.by,
+            one.reason,
+            one.note,
+        )
+    return table
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Such as ``0-3, 7``; nothing for none."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+def new_table(*columns: str) -> Table:
+    """A table with these headings and without rules."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column)
+    return made
+
+
+def add_row(into: Table, *texts: str | Text) -> None:
+    """Add a row. Cells are text, not markup, because names and errors may contain brackets."""
+    into.add_row(*(Text(text) if isinstance(text, str) else text for text in texts))
+
+
+def spaced(parts: Iterable[RenderableType]) -> Group:
+    """Parts with an empty line between them."""
+    lines: list[RenderableType] = []
+    for part in parts:
+        lines += [Text(), part] if lines else [part]
+    return Group(*lines)
+
+
+def first_line(text: str) -> str:
+    """The first line of what the log says, cut if it is long."""
+    line = written(text).partition("\n")[0]
+    return line if len(line) <= MAX_CAUSE else line[: MAX_CAUSE - 3] + "..."
+
+
+def utc(at: float) -> str:
+    """A time of the log, in seconds since the epoch."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
