@@ -19,7 +19,7 @@ from airflow_logio.launch import bundle, driver_folders, spark_submit
 from airflow_logio.launch.driver_log import tail
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.supervision.end_drivers import DriverEnder
+from airflow_logio.supervision.local_run import DriverEnder
 from airflow_logio.ui.page_places import page_of_run
 from demo import earlier
 from demo.airflow_components import AirflowComponents

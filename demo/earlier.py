@@ -8,7 +8,7 @@ from pathlib import Path
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.end_drivers import DriverEnder
+from airflow_logio.supervision.local_run import DriverEnder
 
 
 def unfinished(store: LogStore, drivers: Path, dag_run_ids: Collection[str]) -> list[Run]:

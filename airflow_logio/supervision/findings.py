@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation, UnknownRun
+from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.protocol.replicas import SlotsSight, replicated_group
 from airflow_logio.protocol.states import ALIVE, ENDED, OPEN_SCALING, RunState
 from airflow_logio.status.whole_group import members_of
@@ -23,8 +23,8 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import KilledTask
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
-from airflow_logio.supervision.group_watch import GroupWatcher, Observation
-from airflow_logio.supervision.requests import in_question, is_due, look_after
+from airflow_logio.supervision.look import Observation, Watcher
+from airflow_logio.supervision.requests import in_question, is_due
 from airflow_logio.supervision.task_notes import is_to_be_asked
 
 
@@ -181,7 +181,7 @@ class FailureFinder:
         self._run_uid = run_uid
         self._clock = clock
         self._end_old_drivers = end_old_drivers
-        self._watchers: dict[tuple[int, str], GroupWatcher] = {}
+        self._watchers: dict[int, Watcher] = {}
         self._suspects = False
 
     def look(self) -> Findings:
@@ -226,17 +226,12 @@ class FailureFinder:
         going_on = 0
         unavailable: str | None = None
         for sight in sights:
-            for status in sight.groups:
-                observation = self._watcher(sight.run, status.group).judge(status, asked_at)
-                unavailable = unavailable or observation.unavailable
-                found = _failure(sight.run, observation)
-                going_on += status.state not in ENDED
-                if found is not None:
-                    failed.append(found)
+            look = self._watcher(sight.run).judge(sight, asked_at, slots)
+            unavailable = unavailable or look.unavailable
+            failed += filter(None, (_failure(sight.run, one) for one in look.observations.values()))
             killed += _unexplained(sight)
-            requests = self._requests(sight, slots)
-            going_on += len(requests)
-            due += [_due(sight.run, one) for one in requests if self._is_due(sight.run, sight.groups, one)]
+            going_on += sum(status.state not in ENDED for status in sight.groups) + len(look.requests)
+            due += [_due(sight.run, one) for one in look.requests if self._is_due(sight.run, sight.groups, one)]
         if unavailable is not None and not (failed or due or killed):
             return Findings(None, unavailable=unavailable)
         return Findings(tuple(failed), going_on, tuple(due), tuple(killed), unavailable)
@@ -248,33 +243,20 @@ class FailureFinder:
             return run.uid == self._run_uid
         return run.spec.supervision is not Supervision.PROCESS
 
-    def _requests(self, sight: RunSight, slots: Mapping[tuple[int, str], SlotsSight]) -> Sequence[ScalingRequest]:
-        try:
-            return look_after(self._store, sight, slots=slots)
-        except (ProtocolViolation, UnknownRun):
-            return ()  # it has ended since it was looked for
-
     def _is_due(self, run: Run, groups: Sequence[GroupStatus], request: ScalingRequest) -> bool:
         found = {status.group: status for status in groups}
         return is_due(self._store, request, [found[name] for name in run.spec.replicated[request.group].replicas])
 
-    def _watcher(self, run: Run, group: str) -> GroupWatcher:
-        key = (run.run_id, group)
-        if key not in self._watchers:
-            self._watchers[key] = GroupWatcher(
-                self._store,
-                run.run_id,
-                group,
-                run.spec.lease,
-                end_old_drivers=self._end_old_drivers,
-                clock=self._clock,
+    def _watcher(self, run: Run) -> Watcher:
+        if run.run_id not in self._watchers:
+            self._watchers[run.run_id] = Watcher(
+                self._store, run, supervises=True, end_old_drivers=self._end_old_drivers, clock=self._clock
             )
-        return self._watchers[key]
+        return self._watchers[run.run_id]
 
     def _forget_ended(self, sights: Sequence[RunSight]) -> None:
-        known = {(one.run.run_id, status.group) for one in sights for status in one.groups}
-        for key in [key for key in self._watchers if key not in known]:
-            del self._watchers[key]
+        known = {one.run.run_id for one in sights}
+        self._watchers = {run_id: watcher for run_id, watcher in self._watchers.items() if run_id in known}
 
 
 def only_watched(sight: RunSight | None) -> Findings:

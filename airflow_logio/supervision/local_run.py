@@ -15,19 +15,25 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from airflow_logio.errors import Fenced, LogUnavailable, ProtocolViolation
+from airflow_logio.errors import Fenced, LogioError, LogUnavailable, ProtocolViolation
+from airflow_logio.launch import driver_folders, processes
+from airflow_logio.launch.driver_folders import incarnation_of, is_of_standby
 from airflow_logio.launch.driver_process import ForkServer, fork_server, is_forked
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.launch.processes import this_host
-from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
+from airflow_logio.protocol.states import CONCLUDED, ENDED, LAUNCHING, GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary, summarize
 from airflow_logio.status.snapshot import Observer, Snapshot
-from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.end_drivers import DriverEnder
-from airflow_logio.supervision.group_watch import GroupWatcher, Observation, poll_all
-from airflow_logio.supervision.requests import Stage, carry_out, look_after
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
+from airflow_logio.supervision.halt import end_process
+from airflow_logio.supervision.look import Observation, Watcher
+from airflow_logio.supervision.requests import Stage, carry_out
 from airflow_logio.supervision.tend import tend
 from airflow_logio.supervision.tidying import clear_up
 from airflow_logio.systems.payloads import payload_root
@@ -37,6 +43,8 @@ log = logging.getLogger(__name__)
 _SILENT_SECONDS = 30.0
 _NOTE_SECONDS = 3.0
 """How often the log is told that this process supervises the run."""
+_END_SECONDS = 0.1
+"""Between two looks while drivers are ended."""
 
 OnSnapshot = Callable[[Snapshot], None]
 
@@ -65,9 +73,7 @@ class LocalRun:
         self._snapshot_every = snapshot_every
         self._run_id = context.run.run_id
         self._observer = Observer(context.store, context.run)
-        self._watchers = {
-            name: GroupWatcher(context.store, self._run_id, name, context.run.spec.lease) for name in self._groups
-        }
+        self._watcher = Watcher(context.store, context.run, self._groups, supervises=True)
         self._ender = DriverEnder(context.store, context.run, self._groups, work_dir, halt_grace)
         self._met: set[str] = set()
         """Groups that need no launch for having been halted before this run: they were seen otherwise, or launched. One that
@@ -137,10 +143,9 @@ class LocalRun:
         shown = float("-inf")
         while not self._halts:
             self._note()
-            self._scale()
-            states = [
-                self._tend(name, seen) for name, seen in poll_all(self._context.store, self._run_id, self._watchers)
-            ]
+            look = self._watcher.look()
+            states = [self._tend(name, seen) for name, seen in look.observations.items()]
+            self._scale(look.requests)
             if GroupState.PARKED in states:
                 return Outcome.PARKED
             if all(state in ENDED for state in states):
@@ -174,13 +179,10 @@ class LocalRun:
         except LogUnavailable as error:
             log.debug("that nobody looks any more is not noted: %s", error)
 
-    def _scale(self) -> None:
+    def _scale(self, requests: Sequence[ScalingRequest]) -> None:
         """Carry out what was asked for, here or elsewhere: another process that does the same does no harm."""
-        if not self._context.run.spec.replicated:
-            return
-        store, run = self._context.store, self._context.run
         try:
-            for request in (one for sight in store.sight([run.uid]) for one in look_after(store, sight)):
+            for request in requests:
                 step = carry_out(self._context, request)
                 log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
         except (LogUnavailable, ProtocolViolation) as error:
@@ -249,3 +251,105 @@ class LocalRun:
         for view in snapshot.groups:
             self._peak[view.name] = max(self._peak.get(view.name, 0), view.status.rss_bytes)
         on_snapshot(snapshot)
+
+
+@dataclass(slots=True)
+class DriverEnder:
+    """Ends the drivers of a run: they are asked to halt, and killed if they do not.
+
+    Behind an end that was seen, or a halt that was asked for, only a person raises a group's incarnation (`logio retry` in
+    another terminal). Such a driver is not ours to end. `work_dir` is the launcher's: drivers are found in it that were
+    started and never recorded.
+
+    While the log does not answer, it uses the identities that it last knew (`remember`).
+    """
+
+    store: LogStore
+    run: Run
+    groups: Sequence[str]
+    work_dir: Path | None = None
+    grace_seconds: float = 15.0
+    _known: dict[str, GroupStatus] = field(default_factory=dict)
+    _last: dict[str, int] = field(default_factory=dict)
+    """Group → the last incarnation that is ours to end, where there is one."""
+
+    def remember(self, status: GroupStatus) -> None:
+        self._known[status.group] = status
+        if status.state in ENDED:
+            self._last[status.group] = status.incarnation
+        else:
+            self.forget(status.group)
+
+    def forget(self, group: str) -> None:
+        """The group is about to be launched again: whatever the outcome, the new driver is ours."""
+        self._last.pop(group, None)
+
+    def end(self, patient: Callable[[], bool] = lambda: True) -> None:
+        """Returns when no driver process of ours is left here. Kills at once when `patient` returns False."""
+        deadline = time.monotonic() + self.grace_seconds
+        asked = False
+        while patient() and time.monotonic() < deadline:
+            asked = asked or self._ask_to_halt()
+            if asked and self._nobody_to_wait_for():
+                break
+            time.sleep(_END_SECONDS)
+        folders = self._folders()
+        driver_folders.end_under(*filter(is_of_standby, folders))  # first: they would take the places of the others
+        for status in self._statuses():
+            end_process(status)
+            self._note_halted(status)
+        folders = self._folders()
+        for folder in folders:
+            driver_folders.discard_secrets(folder)
+        driver_folders.end_under(*folders)
+
+    def _folders(self) -> list[Path]:
+        """Folders of our drivers, including drivers that the log may not know."""
+        if self.work_dir is None:
+            return []
+        found = []
+        for name in self.groups:
+            folder, last = self.work_dir / self.run.uid / name, self._last.get(name)
+            for one in folder.iterdir() if folder.is_dir() else ():
+                number = incarnation_of(one)
+                # A standby that is not a driver yet is that of the incarnation before it.
+                if number is not None and (last is None or number <= last + is_of_standby(one)):
+                    found.append(one)
+        return found
+
+    def _is_ours(self, status: GroupStatus) -> bool:
+        return status.incarnation <= self._last.get(status.group, status.incarnation)
+
+    def _ask_to_halt(self) -> bool:
+        try:
+            for status in self.store.groups(self.run.run_id):
+                if status.group in self.groups and status.state not in ENDED and self._is_ours(status):
+                    self.store.request(self.run.run_id, status.group, GroupState.HALTED)
+            for status in self.store.groups(self.run.run_id):  # as it was asked: a recovery in between halts, too
+                self._last.setdefault(status.group, status.incarnation)
+        except LogioError as error:
+            log.warning("the drivers cannot be asked to halt: %s", error)
+            return False
+        return True
+
+    def _nobody_to_wait_for(self) -> bool:
+        """A driver that has not registered has done nothing yet: it is killed, not waited for."""
+        registered = [status for status in self._statuses() if status.state not in LAUNCHING and status.identity]
+        return not any(processes.driver_processes(status.identity) for status in registered if status.identity)
+
+    def _statuses(self) -> list[GroupStatus]:
+        """As the log says, or as it last said if it cannot be asked."""
+        try:
+            self._known |= {status.group: status for status in self.store.groups(self.run.run_id)}
+        except LogioError as error:
+            log.debug("the log does not answer: %s", error)
+        known = [self._known[name] for name in self.groups if name in self._known]
+        return [status for status in known if self._is_ours(status)]
+
+    def _note_halted(self, status: GroupStatus) -> None:
+        if status.state in ENDED:
+            return
+        try:
+            self.store.halted(GroupRef(self.run.run_id, status.group, status.incarnation))
+        except LogioError as error:
+            log.warning("group %s: its end cannot be logged: %s", status.group, error)

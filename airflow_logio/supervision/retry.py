@@ -17,7 +17,7 @@ from airflow_logio.spark.publishing import check_not_replaced
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.group_watch import GroupWatcher, Observation
+from airflow_logio.supervision.look import Observation, Watcher
 from airflow_logio.systems.warehouse import Warehouse
 
 STARTABLE = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
@@ -83,12 +83,13 @@ def find_lost(
     supervisor. Raises `LogUnavailable` if the log cannot be asked at first.
     """
     open_ = {one.group: one for one in store.groups(run.run_id) if one.group in groups and one.state in ALIVE}
-    watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in open_}
+    watcher = Watcher(store, run, tuple(open_))
     deadline = clock() + run.spec.lease.seconds + _MARGIN_SECONDS
     lost: dict[str, str] = {}
     while open_ and clock() < deadline:
+        look = watcher.look()
         for name, before in list(open_.items()):
-            seen = watchers[name].poll()
+            seen = look.observations[name]
             if seen.is_dead:
                 lost[name] = seen.cause or "dead"
             if _is_known(before, seen):

@@ -34,7 +34,7 @@ from airflow_logio.store.records.driver_records import Claim, DriverIdentity
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.rules.patience import Patience
-from airflow_logio.supervision.group_watch import GroupWatcher
+from airflow_logio.supervision.look import Watcher
 from airflow_logio.supervision.tend import recover_group
 
 log = logging.getLogger(__name__)
@@ -139,10 +139,10 @@ def _context(
 def _take_over(context: LaunchContext, launcher: ThisProcess, claim: Claim, spark_submit: DriverIdentity) -> None:
     """Returns when this process is the driver, or is not needed."""
     store, run, group = context.store, context.run, claim.group
-    watcher = GroupWatcher(store, run.run_id, group, run.spec.lease, is_standby=True)
+    watcher = Watcher(store, run, [group], is_standby=True)
     identity: DriverIdentity | None = None
     while is_child_of(spark_submit):
-        observation = watcher.poll()
+        observation = watcher.look().observations[group]
         status = observation.status
         if status is not None and (why := why_not_needed(status, claim)):
             log.info("no longer needed: %s", why)

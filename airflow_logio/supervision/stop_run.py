@@ -20,8 +20,8 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.rules.endings import how_to_begin_anew
-from airflow_logio.supervision.group_watch import GroupWatcher
 from airflow_logio.supervision.halt import force, refuse_requests
+from airflow_logio.supervision.look import Observation, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class StopRun:
         self._mode = mode
         self._groups = members_of(run, group) if group is not None else run.spec.groups
         store.group(run.run_id, self._groups[0])  # says which groups there are
-        self._watchers = {name: GroupWatcher(store, run.run_id, name, run.spec.lease) for name in self._groups}
+        self._watcher = Watcher(store, run, self._groups)
         self._named = group is not None
         self._is_left = False
         """Every group has ended, but slots of one that sleeps are not done."""
@@ -79,7 +79,7 @@ class StopRun:
         """
         try:
             if self._mode is StopMode.HALT:
-                return {name: self._halt(name, watcher) for name, watcher in self._watchers.items()}
+                return {name: self._halt(name, one) for name, one in self._watcher.look().observations.items()}
             states = {status.group: status.state for status in self._statuses()}
             self._is_left = CONCLUDED.issuperset(states.values()) and self._has_open_slots()
             return states
@@ -109,8 +109,8 @@ class StopRun:
     def _statuses(self) -> list[GroupStatus]:
         return [status for status in self._store.groups(self._run.run_id) if status.group in self._groups]
 
-    def _halt(self, name: str, watcher: GroupWatcher) -> GroupState:
-        status = watcher.poll().status
+    def _halt(self, name: str, seen: Observation) -> GroupState:
+        status = seen.status
         if status is None:
             raise LogUnavailable(f"group {name!r} cannot be seen")
         if status.state in (GroupState.NEW, GroupState.DEAD) and force(self._store, self._run.run_id, status):

@@ -15,7 +15,7 @@ from enum import StrEnum
 from airflow_logio.errors import BudgetSpent, Fenced, ProtocolViolation
 from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.supervision.group_watch import Observation
+from airflow_logio.supervision.look import Observation
 
 log = logging.getLogger(__name__)
 

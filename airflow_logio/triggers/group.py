@@ -33,10 +33,10 @@ from airflow_logio.store.records.driver_records import DriverRecord, KilledTask
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunFigures, RunSight, ScalingRequest
 from airflow_logio.supervision.halt import Halt, halt_all_for_good
+from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.supervision.presence import SupervisionWatch
 from airflow_logio.supervision.requests import launches_by_task
 from airflow_logio.supervision.task_notes import STOPPING, give_up_place, note_killed, on_its_way
-from airflow_logio.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.stored_link import StoredLink
@@ -190,7 +190,6 @@ class LogioGroupTrigger(LogTrigger):
         if look.store is None:
             self._not_answered(look.error)
             return None
-        self._failed_looks = 0
         sight = look.runs.get(self.run_uid)
         if sight is None:
             look.store.find_run(self.run_uid)  # its error says what to do
@@ -204,10 +203,11 @@ class LogioGroupTrigger(LogTrigger):
     def _not_answered(self, error: LogUnavailable | None) -> None:
         if self._observers is not None:
             self._observers.watcher.not_answered(str(error))
+        self._say_unavailable(str(error))
+
+    def _say_unavailable(self, why: str) -> None:
         if self._failed_looks % _SILENT_LOOKS == 0:
-            self.log.warning(
-                "Group %s: the log is unavailable, so its state is unknown; retrying: %s", self.group, error
-            )
+            self.log.warning("Group %s: the log is unavailable, so its state is unknown; retrying: %s", self.group, why)
         self._failed_looks += 1
 
     def _judge(self, store: LogStore, sight: RunSight, look: LogLook) -> dict[str, Any] | None:
@@ -217,16 +217,15 @@ class LogioGroupTrigger(LogTrigger):
         observers = self._observers
         if any(one.killed is not None for one in sight.groups if one.group in observers.watcher.members):
             note_killed(store, sight.run, self.group, None)  # from here on Airflow tells this trigger
-        sighting = observers.watcher.judge(sight.groups, look.asked_at)
-        self.incarnations |= sighting.incarnations
+        seen = self._watched(observers.watcher, sight, look.asked_at)
         if (warning := observers.supervision.warning(look.supervisors)) is not None:
             self.log.warning("Group %s: %s", self.group, warning)
-        is_left_dead = observers.supervision.is_left(dead=sighting.is_dead)
-        self._show_drivers(observers, sighting, look.output.get(sight.run.run_id, ()))
-        one, state = sighting.decides, sighting.state
-        needs_replica = self.own_place and bool(sighting.statuses) and self._needs_replica(sight)
+        is_left_dead = observers.supervision.is_left(dead=seen.is_dead)
+        self._show_drivers(observers, seen, look.output.get(sight.run.run_id, ()))
+        one, state = seen.decides, seen.state
+        needs_replica = self.own_place and bool(seen.statuses) and self._needs_replica(sight)
         given_up = sight.run.state is RunState.SUPERSEDED  # of a group that sleeps nothing else says so
-        wakes = state in WAKING or is_left_dead or needs_replica or given_up or (self.own_place and sighting.is_dead)
+        wakes = state in WAKING or is_left_dead or needs_replica or given_up or (self.own_place and seen.is_dead)
         figures = look.figures.get(sight.run.run_id)
         if wakes:
             figures = store.figures([sight.run.run_id])[sight.run.run_id]
@@ -243,12 +242,21 @@ class LogioGroupTrigger(LogTrigger):
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
 
-    def _show_drivers(self, observers: _Observers, sighting: Sighting, printed: Sequence[OutputPart]) -> None:
+    def _watched(self, watcher: Watcher, sight: RunSight, asked_at: float) -> Look:
+        seen = watcher.judge(sight, asked_at)
+        self.incarnations |= seen.incarnations
+        if seen.unavailable is None:
+            self._failed_looks = 0
+        else:
+            self._say_unavailable(seen.unavailable)
+        return seen
+
+    def _show_drivers(self, observers: _Observers, seen: Look, printed: Sequence[OutputPart]) -> None:
         """Where their Spark UIs are, and what they have printed."""
-        for said in observers.spark_ui.news(sighting.statuses):
+        for said in observers.spark_ui.news(seen.statuses):
             self.log.info(said)
-        if sighting.statuses:
-            observers.link.lead_to(observers.spark_ui.address(sighting.statuses))
+        if seen.statuses:
+            observers.link.lead_to(observers.spark_ui.address(seen.statuses))
         observers.relay.relay(printed)
         self.relayed = observers.relay.relayed
 
@@ -289,7 +297,7 @@ class LogioGroupTrigger(LogTrigger):
         relay = OutputRelay(members_of(run, self.group), beginning(self.incarnations, self.relayed), self.log.info)
         return _Observers(
             store,
-            WholeWatcher(store, run, self.group),
+            Watcher.of_group(store, run, self.group),
             SupervisionWatch(store.supervisors, run),
             GroupReporter(run, replicated_group(self.group), self.log.info),
             relay,
@@ -304,7 +312,7 @@ class _Observers:
     """What a trigger keeps between two looks at a group."""
 
     store: LogStore
-    watcher: WholeWatcher
+    watcher: Watcher
     supervision: SupervisionWatch
     reporter: GroupReporter
     relay: OutputRelay

@@ -19,8 +19,7 @@ from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store.records.driver_records import GroupRef
-from airflow_logio.supervision.end_drivers import DriverEnder
-from airflow_logio.supervision.local_run import LocalRun
+from airflow_logio.supervision.local_run import DriverEnder, LocalRun
 from tests.acceptance.test_operator_errors import BUNDLE, expected, faulty_warehouse, mend, written
 from tests.support import commands
 from tests.support.running import PlainLauncher, Running, running

@@ -30,7 +30,6 @@ from airflow_logio.store.records.run_records import Supervision
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.beat_file import lock_holder, make_anew
 from airflow_logio.supervision.findings import FailureFinder
-from airflow_logio.supervision.group_watch import GroupWatcher
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
 from tests.store.small_disk import small_folder
@@ -38,6 +37,7 @@ from tests.support.lock_holders import holder_of
 from tests.support.logs import Driver, open_sql_store, sent, spec, start_driver
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
+from tests.support.watching import GroupWatcher
 
 LONG_SECONDS = 2.0
 """Longer than two heartbeats, so that one that waits for the writer shows."""
@@ -219,7 +219,7 @@ def test_a_damaged_file_of_heartbeats_is_made_anew_and_nobody_dies(sqlite_url: s
     store, watching = (open_sql_store(sqlite_url, patience=QUICK) for _ in range(2))
     path = Path(f"{watching.engine.url.database}.heartbeat")
     driver = start_driver(store)
-    watcher = GroupWatcher(watching, driver.run.run_id, "g", Lease(seconds=5.0))
+    watcher = GroupWatcher(watching, driver.run, "g", Lease(seconds=5.0))
     with beating(driver, store):
         eventually(lambda: watcher.poll().status, what="the driver is watched", timeout=10)
         before = store.group(driver.run.run_id, "g").beat
@@ -268,7 +268,7 @@ def test_on_a_full_disk_nobody_dies_and_it_is_said_why(tmp_path: Path, caplog: p
         with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT", logio_writes=False) as connection:
             connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(RESTART)")  # type: ignore[union-attr]
         finder = FailureFinder(watching)
-        watcher = GroupWatcher(watching, driver.run.run_id, "g", Lease(seconds=3.0))
+        watcher = GroupWatcher(watching, driver.run, "g", Lease(seconds=3.0))
         with beating(driver, store):
             eventually(lambda: watcher.poll().status, what="the driver is watched", timeout=10)
             disk.fill()
@@ -306,7 +306,7 @@ def test_a_driver_stopped_with_the_lock_on_heartbeats_is_ended_and_no_other(sqli
         ref = store.register(store.claim(run.run_id, "g", expected=0, reason="test"), identity)
         store.heartbeat(ref, 1, ready=True, rss_bytes=0)
         hold()
-        finder, watcher = FailureFinder(watching), GroupWatcher(watching, other.run_id, "g", short)
+        finder, watcher = FailureFinder(watching), GroupWatcher(watching, other, "g", short)
         said = set[str]()
 
         def is_ended() -> bool:

@@ -24,7 +24,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.group_watch import GroupWatcher, poll_all
+from airflow_logio.supervision.look import Watcher
 from airflow_logio.supervision.requests import Stage, Step, carry_out
 from airflow_logio.supervision.tend import tend
 from tests.support.forked import ForkedProcess
@@ -160,8 +160,7 @@ class Running:
         )
         self.groups = self.pipeline.applications
         self._watchers = {
-            group: GroupWatcher(self.store, self.run.run_id, group, spec.lease, end_old_drivers=end_old_drivers)
-            for group in self.groups
+            group: Watcher(self.store, self.run, [group], end_old_drivers=end_old_drivers) for group in self.groups
         }
 
     # --- supervising --------------------------------------------------------------------------------------------------
@@ -169,8 +168,8 @@ class Running:
     def tend(self, *groups: str) -> dict[str, GroupStatus | None]:
         """One look at each group, launching what needs it."""
         statuses: dict[str, GroupStatus | None] = {}
-        watchers = {group: self._watchers[group] for group in groups or self.groups}
-        for group, observation in poll_all(self.store, self.run.run_id, watchers):
+        for group in groups or self.groups:
+            observation = self._watchers[group].look().observations[group]
             tend(self.context, group, observation)
             statuses[group] = observation.status
         return statuses

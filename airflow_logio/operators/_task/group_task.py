@@ -19,11 +19,10 @@ from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, Grou
 from airflow_logio.status.whole_group import alert_figures, deciding
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.group_watch import Observation
+from airflow_logio.supervision.look import Look, Observation, Watcher
 from airflow_logio.supervision.presence import SupervisionWatch
 from airflow_logio.supervision.requests import launches_by_task, next_step
 from airflow_logio.supervision.tend import launch_if_new, recover_if_dead
-from airflow_logio.supervision.whole_watch import Sighting, WholeWatcher
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class GroupTask:
 
     context: LaunchContext
     group: str
-    watcher: WholeWatcher
+    watcher: Watcher
     asked: bool = False
     """A person wants the group to run, even if it was parked or halted. One launch of each replica uses the wish up."""
     supervision: SupervisionWatch = field(init=False)
@@ -55,23 +54,23 @@ class GroupTask:
     def __post_init__(self) -> None:
         self.supervision = SupervisionWatch(self.context.store.supervisors, self.context.run)
 
-    def advance(self, *, recovers: bool) -> tuple[Sighting, bool]:
+    def advance(self, *, recovers: bool) -> tuple[Look, bool]:
         """Look once and launch what needs it. Returns what was seen, and whether a driver was launched.
 
         Dead drivers are recovered here only with `recovers`, or if the group has a place of its own; otherwise their
         supervisor does it. Unused replicas stay unused, unless one of them is asked for that only this task launches. If
         nothing can be seen, nothing is done. Raises `ConfigurationError`.
         """
-        sighting = self.watcher.poll()
-        self._is_dead = sighting.is_dead
+        look = self.watcher.look()
+        self._is_dead = look.is_dead
         try:
             recovers = recovers or self.own_place
-            launched = [self._advance(name, one, recovers=recovers) for name, one in sighting.observations.items()]
-            launched.append(self.own_place and self._launch_replicas(sighting))
+            launched = [self._advance(name, one, recovers=recovers) for name, one in look.observations.items()]
+            launched.append(self.own_place and self._launch_replicas(look))
         except LogUnavailable as error:
             log.warning("Group %s: the log became unavailable during a launch: %s", self.group, error)
-            return Sighting(), False
-        return sighting, any(launched)
+            return Look(), False
+        return look, any(launched)
 
     def _advance(self, name: str, observation: Observation, *, recovers: bool) -> bool:
         status = observation.status
@@ -86,10 +85,10 @@ class GroupTask:
             return recover_if_dead(self.context, name, observation)
         return launch_if_new(self.context, name, observation)
 
-    def _launch_replicas(self, sighting: Sighting) -> bool:
+    def _launch_replicas(self, look: Look) -> bool:
         """Take the next step of the open request to scale, if that is to launch replicas. True if it has launched one."""
         store, run, whole = self.context.store, self.context.run, replicated_group(self.group)
-        if whole not in run.spec.replicated or not sighting.statuses:
+        if whole not in run.spec.replicated or not look.statuses:
             return False
         newest = next(iter(store.scalings(run.run_id, whole)), None)
         if newest is None or newest.state not in OPEN_SCALING:
@@ -124,16 +123,16 @@ class GroupTask:
             log.warning("Group %s: %s", self.group, warning)
         return self.supervision.is_left(dead=self._is_dead)
 
-    def must_stay(self, sighting: Sighting) -> bool:
+    def must_stay(self, look: Look) -> bool:
         """Whether a person's wish is still open: a driver was told to halt before this attempt, which wants it to run.
 
         Then this task itself waits for the halt, and launches.
         """
-        if not sighting.statuses:
+        if not look.statuses:
             return self.asked and len(self._unasked) < len(self.watcher.members)
         return any(
             self._is_asked(status.group) and status.desired is GroupState.HALTED and status.state not in CONCLUDED
-            for status in sighting.statuses
+            for status in look.statuses
         )
 
     def _driver_log(self, status: GroupStatus) -> str:
@@ -162,7 +161,7 @@ class GroupTask:
         log.info("Group %s: Spark settings %s, environment %s", self.group, shown, sorted(settings.env_vars))
         log.info("Group %s: Spark properties %s", self.group, redact(conf))
 
-    def summary(self, sighting: Sighting) -> dict[str, Any]:
+    def summary(self, look: Look) -> dict[str, Any]:
         """The result of the task: small and without secrets. For a replicated group, sums over its slots and replicas."""
         run, whole = self.context.run, replicated_group(self.group)
         members = self.context.pipeline.groups[whole].operators
@@ -172,7 +171,7 @@ class GroupTask:
             if tells and row.port.operator in members:
                 name = f"{base_operator(row.port.operator)}.{row.port.name} {row.direction}"
                 records[name] = records.get(name, 0) + row.records
-        statuses = sighting.statuses
+        statuses = look.statuses
         replicas = {status.group: status.incarnation for status in statuses if status.incarnation}
         return {
             "run": run.uid,
@@ -191,10 +190,10 @@ class GroupTask:
             found = alert_figures(run, whole, store.groups(run.run_id), figures)
             metrics.report_alert_figures(run.spec.key.pipeline, whole, found)
 
-    def failure(self, sighting: Sighting) -> str:
+    def failure(self, look: Look) -> str:
         """Why the group, or a replica of it, is not running, and what to do."""
         run = self.context.run
-        status = deciding(sighting.statuses)
+        status = deciding(look.statuses)
         what = "group" if status.group == self.group else f"replica {status.group!r} of group"
         if status.state is GroupState.HALTED:
             return (

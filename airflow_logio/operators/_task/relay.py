@@ -9,7 +9,7 @@ from airflow_logio.errors import LogioError
 from airflow_logio.launch.driver_log import LATE_SECONDS, LEAST_PARTS, OutputRelay, beginning
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.whole_watch import Sighting
+from airflow_logio.supervision.look import Look
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ class TaskRelay:
     def relayed(self) -> Mapping[str, Sequence[int]]:
         return self._begins_at if self._relay is None else self._relay.relayed
 
-    def look(self, sighting: Sighting) -> None:
+    def look(self, look: Look) -> None:
         """Call it after each look at the group."""
-        if not sighting.statuses:
+        if not look.statuses:
             return
         if self._relay is None:
-            begins_at = beginning(sighting.incarnations, self._begins_at)
+            begins_at = beginning(look.incarnations, self._begins_at)
             self._relay = OutputRelay(self._members, begins_at, self._say)
         since, run_id = self._seen_at - LATE_SECONDS, self._run.run_id
         try:

@@ -30,8 +30,8 @@ from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LaunchRecipe
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.supervision.task_notes import give_up_place
-from airflow_logio.supervision.whole_watch import Sighting, WholeWatcher
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.stored_link import StoredLink
 
@@ -101,7 +101,7 @@ class WorkerSegment:
         # This may be a later attempt, whose group lives: guard it before anything else.
         killed = killed_task(self.context, task.task_id, of_replica=name != task.group)
         self._guard = KillGuard(LogioHook(task.logio_conn_id).get_url(), run, name, killed)
-        watcher = WholeWatcher(store, run, name)
+        watcher = Watcher.of_group(store, run, name)
         launching = Launching(store, task.logio_conn_id, task.make_launcher(), task.executor)
         if self.asked and store.patience.call("looking at the group", lambda: _restarts(store, run, watcher.members)):
             self._take_new_code(store, run, pipeline, ref)
@@ -152,39 +152,39 @@ class WorkerSegment:
             lineage = running_task(self.task, self.context)
             running = RunningEvents(lineage, run, self.task.group)
             try:
-                sighting = self._until_settled(group, relay, running, interval)
+                look = self._until_settled(group, relay, running, interval)
             finally:
                 running.close()
-            if sighting.state is GroupState.FINISHED:
-                return group.summary(sighting)
-            if sighting.state in WAITING:
+            if look.state is GroupState.FINISHED:
+                return group.summary(look)
+            if look.state in WAITING:
                 group.report_alerts()  # its trigger may have seen it dead last, and this task parked it
                 say_status(self.task.log, store, run.uid, conn_id)
-                raise AirflowFailException(group.failure(sighting))
+                raise AirflowFailException(group.failure(look))
             self._hand_over(store)
-        self._defer(group, sighting, relay, lineage, interval)
+        self._defer(group, look, relay, lineage, interval)
 
-    def _until_settled(self, group: GroupTask, relay: TaskRelay, running: RunningEvents, interval: float) -> Sighting:
+    def _until_settled(self, group: GroupTask, relay: TaskRelay, running: RunningEvents, interval: float) -> Look:
         """Look and launch until the group has ended, or the trigger can watch it."""
         store, recovers = group.context.store, self.recovers
         spark_ui = SparkUi(_compat.spark_history_url())
         link = StoredLink(None if self.task.deferrable else self.context["ti"])
         while True:
-            sighting, launched = group.advance(recovers=recovers or group.is_left())
-            relay.look(sighting)
-            if sighting.state is GroupState.RETIRED:  # it sleeps, and a run that was given up wakes no one
+            look, launched = group.advance(recovers=recovers or group.is_left())
+            relay.look(look)
+            if look.state is GroupState.RETIRED:  # it sleeps, and a run that was given up wakes no one
                 check_current(store.patience.call("finding the run", group.run_now))
-            if sighting.statuses:
-                self._link(link, spark_ui.address(sighting.statuses))
-            if launched or (recovers and sighting.is_dead):
+            if look.statuses:
+                self._link(link, spark_ui.address(look.statuses))
+            if launched or (recovers and look.is_dead):
                 recovers = False  # what dies from now on has a supervisor
                 continue
-            must_stay = group.must_stay(sighting)
-            if sighting.state is GroupState.FINISHED or (sighting.state in WAITING and not must_stay):
-                return sighting
-            may_be_watched = sighting.state is not GroupState.NEW and not sighting.left_to_standby
+            must_stay = group.must_stay(look)
+            if look.state is GroupState.FINISHED or (look.state in WAITING and not must_stay):
+                return look
+            may_be_watched = look.state is not GroupState.NEW and not look.left_to_standby
             if self.task.deferrable and may_be_watched and not must_stay:
-                return sighting
+                return look
             if running.is_due():
                 running.ask(store)
             time.sleep(interval)
@@ -211,7 +211,7 @@ class WorkerSegment:
     def _defer(
         self,
         group: GroupTask,
-        sighting: Sighting,
+        look: Look,
         relay: TaskRelay,
         lineage: Mapping[str, Any] | None,
         interval: float,
@@ -222,7 +222,7 @@ class WorkerSegment:
             group=group.group,
             own_place=self.task.own_place,
             last_try=is_last_try(self.context["ti"]),
-            incarnations=sighting.incarnations,
+            incarnations=look.incarnations,
             relayed=relay.relayed,
             lineage=lineage,
             poll_interval=interval,

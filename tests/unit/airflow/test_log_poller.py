@@ -170,7 +170,7 @@ def test_a_slow_one_does_not_hold_up_the_others(store: SqlLogStore, monkeypatch:
         return declare(self, ref, cause, **named)
 
     monkeypatch.setattr(SqlLogStore, "declare_dead", stuck)
-    monkeypatch.setattr("airflow_logio.supervision.group_watch.processes.is_gone", lambda _: bool(not slow))
+    monkeypatch.setattr("airflow_logio.supervision.look.processes.is_gone", lambda _: bool(not slow))
     triggers = [
         LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid=run.uid, group=name, poll_interval=0.05) for name in GROUPS
     ]

@@ -17,8 +17,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run, RunKey, Supervision
-from airflow_logio.supervision.end_drivers import VoidDriverEnder
-from airflow_logio.supervision.run_tender import AGAIN_SECONDS, NOTE_SECONDS, Round, RunTender
+from airflow_logio.supervision.run_tender import AGAIN_SECONDS, NOTE_SECONDS, Round, RunTender, VoidDriverEnder
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import SOMEBODY, spec, start_driver
 from tests.support.running import has_ended

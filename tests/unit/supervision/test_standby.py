@@ -27,13 +27,14 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, Load, Standby
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision import group_watch
-from airflow_logio.supervision.end_drivers import DriverEnder, VoidDriverEnder
-from airflow_logio.supervision.group_watch import GroupWatcher
+from airflow_logio.supervision import look
 from airflow_logio.supervision.halt import force
+from airflow_logio.supervision.local_run import DriverEnder
+from airflow_logio.supervision.run_tender import VoidDriverEnder
 from airflow_logio.supervision.standby import ThisProcess, is_child_of, own_spark_submit, why_not_needed
 from tests.support.launches import launch_of
 from tests.support.logs import Driver, spec, start_driver
+from tests.support.watching import GroupWatcher
 
 LEASE = Lease(10, 60)
 READY = Load(1.0, 0.0, 1.0, 0.0, 0, 0, 0, 0, standby=Standby(4711, True, 2**28))
@@ -63,12 +64,12 @@ def test_others_leave_a_dead_group_to_its_standby_for_a_moment(
 ) -> None:
     beat(driver, replace(READY, standby=Standby(4711, is_ready, 1)))
     driver.store.declare_dead(driver.ref, "gone")
-    others = GroupWatcher(driver.store, driver.run.run_id, "g", LEASE)
-    own = GroupWatcher(driver.store, driver.run.run_id, "g", LEASE, is_standby=True)
+    others = GroupWatcher(driver.store, driver.run, "g", LEASE)
+    own = GroupWatcher(driver.store, driver.run, "g", LEASE, is_standby=True)
     assert own.poll().is_dead
     seen = others.poll()
     assert (seen.is_dead, seen.left_to_standby, seen.state) == (not is_ready, is_ready, GroupState.DEAD)
-    monkeypatch.setattr(group_watch, "STANDBY_SECONDS", 0.0)
+    monkeypatch.setattr(look, "STANDBY_SECONDS", 0.0)
     assert others.poll().is_dead, "the standby has not come: anybody may recover the group"
 
 
@@ -76,7 +77,7 @@ def test_they_do_not_leave_it_for_ever_to_a_driver_that_beats_on(driver: Driver)
     """It has said that it failed, and hangs; its standby does, too. The time since the death counts."""
     beat(driver, READY)
     driver.store.declare_dead(driver.ref, "OperatorFailed: it says so itself")
-    others = GroupWatcher(driver.store, driver.run.run_id, "g", LEASE)
+    others = GroupWatcher(driver.store, driver.run, "g", LEASE)
     seen = others.poll()
     assert seen.left_to_standby and seen.status is not None
     status = seen.status
@@ -88,7 +89,7 @@ def test_they_do_not_leave_it_for_ever_to_a_driver_that_beats_on(driver: Driver)
 def test_a_group_without_standby_is_recovered_at_once(driver: Driver) -> None:
     beat(driver, replace(READY, standby=None))
     driver.store.declare_dead(driver.ref, "gone")
-    assert GroupWatcher(driver.store, driver.run.run_id, "g", LEASE).poll().is_dead
+    assert GroupWatcher(driver.store, driver.run, "g", LEASE).poll().is_dead
 
 
 # --- what a standby does ----------------------------------------------------------------------------------------------

@@ -21,15 +21,17 @@ from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, l
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease, LeaseObserver, RecoveryBudget
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.end_drivers import DriverEnder
-from airflow_logio.supervision.group_watch import GroupWatcher, Observation
+from airflow_logio.supervision.local_run import DriverEnder
+from airflow_logio.supervision.look import Observation
 from airflow_logio.supervision.tend import recover_if_dead
 from tests.support.logs import SOMEBODY, sent, spec, start_driver
+from tests.support.watching import GroupWatcher
 
 NOBODY = 65534
 Sleeper = Callable[..., subprocess.Popen[bytes]]
@@ -100,7 +102,7 @@ def test_a_driver_that_says_why_it_ends_is_believed_by_who_read_the_log_before(
     store.declare_dead(driver.ref, "OperatorFailed: event 7")
     child.kill()
     child.wait()
-    observation = GroupWatcher(store, driver.run.run_id, "g", Lease(10, 60)).judge(before, 0.0)
+    observation = GroupWatcher(store, driver.run, "g", Lease(10, 60)).judge(before, 0.0)
     assert observation.is_dead and observation.cause == "OperatorFailed: event 7"
 
 
@@ -179,7 +181,8 @@ class SlowLog:
 
 def test_a_slow_answer_is_no_death() -> None:
     log = SlowLog()
-    watcher = GroupWatcher(log, 1, "g", Lease(10, 120), clock=lambda: log.time)  # type: ignore[arg-type]
+    run = Run(1, "uid", spec("g"), RunState.RUNNING, 0.0)
+    watcher = GroupWatcher(log, run, "g", Lease(10, 120), clock=lambda: log.time)  # type: ignore[arg-type]
     watcher.poll()
     log.delay = 15
     log.time += 0.25
