@@ -26,7 +26,7 @@ from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import ScalingRequest
-from airflow_logio.supervision.controller import LOOK_SECONDS, Look, decide, look
+from airflow_logio.supervision.controller import LOOK_SECONDS, Counters, decide, read_counters
 from airflow_logio.supervision.policies import Policy
 from airflow_logio.supervision.requests import Stage
 from airflow_logio.triggers.scale import LogioScaleTrigger
@@ -97,7 +97,11 @@ class LogioScalingController(BaseOperator):
                 return self._carry_out(store, [self._by_hand(store, targets, context)])
             call = store.patience.call
             earlier = [
-                {"run": run.uid, "group": group, "counted": asdict(call("looking", partial(look, store, run, group)))}
+                {
+                    "run": run.uid,
+                    "group": group,
+                    "counted": asdict(call("looking", partial(read_counters, store, run, group))),
+                }
                 for run, group in targets
             ]
         if not earlier:
@@ -187,7 +191,7 @@ class LogioScalingController(BaseOperator):
             try:
                 verdict = call(
                     "deciding",
-                    partial(decide, store, run, group, self.policy, Look(**before)),
+                    partial(decide, store, run, group, self.policy, Counters(**before)),
                 )
             except ProtocolViolation as error:
                 self.log.info("Run %s, uid %s: no scaling is requested: %s", run.spec.key, run.uid, error)

@@ -26,7 +26,7 @@ LOOK_SECONDS = LOAD_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Counters:
     """Counters of the connections into a group, at one moment."""
 
     at: float
@@ -54,13 +54,13 @@ class Verdict:
         return f"{self.group}: {self.replicas} → {self.decision.replicas} replica(s): {self.decision.sentence}"
 
 
-def look(store: LogStore, run: Run, group: str, clock: Callable[[], float] = time.time) -> Look:
+def read_counters(store: LogStore, run: Run, group: str, clock: Callable[[], float] = time.time) -> Counters:
     """The first of the two looks that rates need. Raises `LogUnavailable`."""
     counted = {(row.port, row.direction): row for row in store.progress(run.run_id)}
     entries = _entries(run.spec, group)
     sent = [row for sender in entries.values() if (row := counted.get((sender, "out"))) is not None]
     taken = [row for receiver in entries if (row := counted.get((receiver, "in"))) is not None]
-    return Look(
+    return Counters(
         clock(),
         sent_records=sum(row.records for row in sent),
         taken_records=sum(row.records for row in taken),
@@ -69,13 +69,15 @@ def look(store: LogStore, run: Run, group: str, clock: Callable[[], float] = tim
     )
 
 
-def observe(store: LogStore, run: Run, group: str, earlier: Look, clock: Callable[[], float] = time.time) -> Figures:
+def observe(
+    store: LogStore, run: Run, group: str, earlier: Counters, clock: Callable[[], float] = time.time
+) -> Figures:
     """The figures for a policy: the drivers' own windows, and how the counters have changed since `earlier`.
 
     Raises `LogUnavailable`.
     """
     statuses = {status.group: status for status in store.groups(run.run_id)}
-    now, shape = look(store, run, group, clock), run.spec.replicated[group]
+    now, shape = read_counters(store, run, group, clock), run.spec.replicated[group]
     used = _in_use([statuses[name] for name in shape.replicas])
     seconds = now.at - earlier.at
     return Figures(
@@ -93,7 +95,7 @@ def observe(store: LogStore, run: Run, group: str, earlier: Look, clock: Callabl
     )
 
 
-def decide(store: LogStore, run: Run, group: str, policy: Policy, earlier: Look) -> Verdict:
+def decide(store: LogStore, run: Run, group: str, policy: Policy, earlier: Counters) -> Verdict:
     """Ask for another number of replicas if the policy wants one and no request is open.
 
     Where a person is at work nothing is asked for: a run that is stopped, or a replica that is halted or parked. Raises

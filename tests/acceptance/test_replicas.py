@@ -15,7 +15,7 @@ from airflow_logio.launch.launcher import launch_group
 from airflow_logio.lineage.lineage_records import records
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.lineage.queries import backward
-from airflow_logio.supervision.controller import look, observe
+from airflow_logio.supervision.controller import observe, read_counters
 from airflow_logio.supervision.policies import DS2
 from airflow_logio.supervision.requests import Stage
 from tests.support.grocery import assert_exact, write_slice
@@ -63,7 +63,7 @@ def test_a_group_is_scaled_up_and_down_while_it_runs(
         step = run.scale("hourly", 3)
         assert (step.stage, step.moved) == (Stage.DONE, 4)
         assert owners(run) == {"hourly.1": 2, "hourly.2": 2, "hourly.3": 2}
-        published, earlier = run.count(PUBLISHED, "out"), look(run.store, run.run, "hourly")
+        published, earlier = run.count(PUBLISHED, "out"), read_counters(run.store, run.run, "hourly")
         run.until(lambda: run.count(PUBLISHED, "out") > published + 3, "they work")
         seen = observe(run.store, run.run, "hourly", earlier)
         assert (seen.replicas, set(seen.loads)) == (3, {"hourly.1", "hourly.2", "hourly.3"})

@@ -12,7 +12,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Load
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.controller import Look, decide, look, observe
+from airflow_logio.supervision.controller import Counters, decide, observe, read_counters
 from airflow_logio.supervision.policies import DS2, Change, Figures, Policy, Schedule
 from tests.support.logs import Driver
 from tests.support.replicated import GROUP, REPLICAS, A, B, feeder, inbox, launch, replicated_run
@@ -46,10 +46,10 @@ class Work:
     def take(self, name: str, slot: int, events: int, records: int) -> None:
         self.drivers[name].session.commit([fx.CountEvents(inbox(slot), "in", events, records, 0)])
 
-    def look(self) -> Look:
-        return look(self.store, self.run, GROUP, lambda: self.now)
+    def look(self) -> Counters:
+        return read_counters(self.store, self.run, GROUP, lambda: self.now)
 
-    def observe(self, earlier: Look) -> Figures:
+    def observe(self, earlier: Counters) -> Figures:
         return observe(self.store, self.run, GROUP, earlier, lambda: self.now)
 
     def decide(self, policy: Policy = ALWAYS_THREE) -> str:
@@ -115,7 +115,7 @@ def test_where_a_person_is_at_work_nothing_is_asked_for(work: Work) -> None:
 
 def test_nothing_is_asked_for_before_the_replicas_of_a_run_are_launched(log_store: LogStore) -> None:
     run = replicated_run(log_store)
-    verdict = decide(log_store, run, GROUP, ALWAYS_THREE, look(log_store, run, GROUP))
+    verdict = decide(log_store, run, GROUP, ALWAYS_THREE, read_counters(log_store, run, GROUP))
     assert verdict.decision.sentence == f"replica {A} has not been launched yet"
 
 
