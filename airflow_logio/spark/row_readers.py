@@ -19,13 +19,13 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.databases import kept_open
 from airflow_logio.dataflow.arrow_tables import uniform
 from airflow_logio.dataflow.column_types import MOST_DIGITS, ColumnType
 from airflow_logio.dataflow.functions.function_operators import keys_of, no_key
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed, SourceChanged
-from airflow_logio.postgres_sessions import kept_open
 from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, warehouse_of
 from airflow_logio.spark.dataset_jobs import frame_of, frame_of_table, written_by_driver
 from airflow_logio.spark.schemas import in_utc

@@ -16,7 +16,7 @@ import tenacity
 from sqlalchemy.engine import Connection
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.databases import with_driver
+from airflow_logio.databases import idle_for, with_driver
 from airflow_logio.dataflow.arrow_tables import needed_table
 from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.operators import Operator, SparkFrame
@@ -26,7 +26,6 @@ from airflow_logio.dataflow.sources.query import without_colons
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.dataflow.writers.action_writers import INSERT
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed
-from airflow_logio.postgres_sessions import idle_for
 from airflow_logio.protocol.logic import Read, Write
 from airflow_logio.systems.call_watch import CallWatch
 from airflow_logio.systems.databases.sql_types import read_type

@@ -11,9 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.databases import cause_of
+from airflow_logio.databases import SNAPSHOT, cause_of, idle_for
 from airflow_logio.errors import ExternalUnavailable
-from airflow_logio.postgres_sessions import SNAPSHOT, idle_for
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.warehouse import Warehouse
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.databases import SETTINGS
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import LogioError
-from airflow_logio.postgres_sessions import SETTINGS
 from airflow_logio.protocol.external_rules import shuts_out
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases.conversions import row_of

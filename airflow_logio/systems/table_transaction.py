@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.databases import kept_open
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.postgres_sessions import kept_open
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner
 from airflow_logio.systems import stored_records, warehouse_rows
 from airflow_logio.systems.databases import table_inserts

@@ -25,6 +25,7 @@ from airflow_logio.databases import (
     is_misconfigured,
     parse_url,
     plain_engine,
+    postgres_engine,
     read_url,
     snapshot_options,
     sqlite_engine,
@@ -33,7 +34,6 @@ from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, WriteRefused
-from airflow_logio.postgres_sessions import postgres_engine
 from airflow_logio.protocol.external_rules import Contender, Owner
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases import table_inserts, table_reads

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_logio.databases import COPY, COPY_TO, SETTINGS
 from airflow_logio.errors import LogInconsistent, LogUnavailable
-from airflow_logio.postgres_sessions import COPY, COPY_TO, SETTINGS
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk import FIELDS, HEADER, LENGTH, _decoded, insert_rows, rows_of
 from airflow_logio.store.sql.engines import log_engine, reading, writing

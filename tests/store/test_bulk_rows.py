@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_logio.databases import SETTINGS
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.postgres_sessions import SETTINGS
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk import insert_rows
 from airflow_logio.store.sql.engines import log_engine, reading, writing

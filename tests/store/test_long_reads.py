@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio import postgres_sessions
+from airflow_logio import databases
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.session import SqlGroupSession
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_sessions, "IDLE_IN_TRANSACTION_SECONDS", 1)
+    monkeypatch.setattr(databases, "IDLE_IN_TRANSACTION_SECONDS", 1)
 
 
 def test_a_group_that_takes_long_to_rebuild_is_recovered(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio import postgres_sessions
+from airflow_logio import databases
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.store import open_store
 from airflow_logio.store.sql import engines, migrate
@@ -113,7 +113,7 @@ def test_a_driver_that_stops_in_a_transaction_is_replaced(pooled_url: str) -> No
         began = time.monotonic()
         assert replace_driver(driver).ref.incarnation == 2
         waited = time.monotonic() - began
-        assert waited < postgres_sessions.IDLE_IN_TRANSACTION_SECONDS, "it was ended, and not waited for"
+        assert waited < databases.IDLE_IN_TRANSACTION_SECONDS, "it was ended, and not waited for"
         connection.invalidate()
     stuck.dispose()
     supervisor.dispose()
@@ -202,5 +202,5 @@ def test_a_limit_on_locks_that_a_pooler_takes_away_is_refused() -> None:
         found = {"synchronous_commit": "on", "idle_in_transaction_session_timeout": "5s", "lock_timeout": "0"}
         connection.connection.create_function("current_setting", 1, found.get)
         with pytest.raises(ConfigurationError, match=r"lock_timeout is '0' .* pool_mode = session or transaction"):
-            postgres_sessions.check_settings(connection, "the log")
+            databases.check_settings(connection, "the log")
     engine.dispose()

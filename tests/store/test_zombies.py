@@ -15,7 +15,7 @@ import psutil
 import psycopg2
 import pytest
 
-from airflow_logio import databases, postgres_sessions
+from airflow_logio import databases
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.upkeep_records import Collected
@@ -183,9 +183,7 @@ def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -
         assert not store.ends_old_driver_first
         began = time.monotonic()
         successor = replace(store, driver)
-        assert time.monotonic() - began < postgres_sessions.IDLE_IN_TRANSACTION_SECONDS, (
-            "it did not wait for the idle timeout"
-        )
+        assert time.monotonic() - began < databases.IDLE_IN_TRANSACTION_SECONDS, "it did not wait for the idle timeout"
         assert fetched(successor.session) == [1, 2], "what the zombie had in hand was not committed"
         successor.session.commit([assigned(1, "B"), sent(3)])
         before = contents(store)

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
-from airflow_logio.postgres_sessions import COPY, COPY_TO
+from airflow_logio.databases import COPY, COPY_TO
 
 # https://www.postgresql.org/docs/current/sql-copy.html, "Binary Format": a header without flags and extension, rows, an end.
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)

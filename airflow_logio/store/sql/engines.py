@@ -16,15 +16,18 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.databases import (
+    AUTOCOMMIT,
     RETRYABLE,
+    SETTINGS,
+    idle_for,
     is_misconfigured,
     parse_url,
+    postgres_engine,
     shown,
     snapshot_options,
     sqlite_engine,
 )
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavailable, NotPermitted
-from airflow_logio.postgres_sessions import AUTOCOMMIT, SETTINGS, idle_for, postgres_engine
 from airflow_logio.store.sql.beat_file import beat_file_engine
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
 
-from airflow_logio.postgres_sessions import is_pooled
+from airflow_logio.databases import is_pooled
 from airflow_logio.store.port.watch_port import Hearing
 
 CHANNEL = "logio_failures"

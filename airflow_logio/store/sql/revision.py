@@ -9,9 +9,8 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.databases import parse_url
+from airflow_logio.databases import check_encoding, check_settings, check_transactions, parse_url
 from airflow_logio.errors import ConfigurationError, LogUnavailable, SchemaMismatch
-from airflow_logio.postgres_sessions import check_encoding, check_settings, check_transactions
 from airflow_logio.store.sql.backends import log_identity
 from airflow_logio.store.sql.engines import describe, log_engine, reading
 from airflow_logio.store.sql.schema import REVISION, VERSION_TABLE

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Engine
 
-from airflow_logio.postgres_sessions import AUTOCOMMIT, is_pooled
+from airflow_logio.databases import AUTOCOMMIT, is_pooled
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import NOT_DURABLE, Statements

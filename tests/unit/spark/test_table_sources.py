@@ -17,10 +17,10 @@ import pytest
 
 from airflow_logio import DatasetWriter, RangeConnection, RangeSource, TableSource
 from airflow_logio.crash import CrashPoint
+from airflow_logio.databases import kept_open
 from airflow_logio.driver import committer, source_reader
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, OperatorFailed, SourceChanged
-from airflow_logio.postgres_sessions import kept_open
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark import row_readers, spark_effects, spark_files
 from tests.support.waiting import eventually

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio import postgres_sessions
+from airflow_logio import databases
 from airflow_logio.dataflow import Pipeline, QuerySource, SourceBatch
 from airflow_logio.errors import (
     ConfigurationError,
@@ -163,7 +163,7 @@ def test_one_snapshot_however_long_it_takes(url: str) -> None:
 @pytest.mark.postgres
 def test_a_query_outlasts_a_group_that_is_held_up(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server ends those that stand still in a transaction, but not soon those that read."""
-    monkeypatch.setattr(postgres_sessions, "IDLE_IN_TRANSACTION_SECONDS", 1)
+    monkeypatch.setattr(databases, "IDLE_IN_TRANSACTION_SECONDS", 1)
     shop = Shop(postgres_url, 0)
     shop.add(*range(ROWS_PER_PIECE + 500))
     reading = shop.begin(QuerySource("shop", table="sale", columns=("id",), records_per_event=1000))

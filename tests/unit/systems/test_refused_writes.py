@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio import postgres_sessions
+from airflow_logio import databases
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
@@ -121,7 +121,7 @@ def test_records_that_take_long_to_convert_are_written(
 ) -> None:
     """The server ends a session that stands still with the marker locked. One that converts many records says that it lives;
     few never take so long."""
-    monkeypatch.setattr(postgres_sessions, "IDLE_IN_TRANSACTION_SECONDS", 1)
+    monkeypatch.setattr(databases, "IDLE_IN_TRANSACTION_SECONDS", 1)
     monkeypatch.setattr(table_transaction, "ALIVE_SECONDS", 0.2)
     converted = table_inserts.Insertion.converted
 

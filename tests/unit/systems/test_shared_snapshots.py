@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio import postgres_sessions
+from airflow_logio import databases
+from airflow_logio.databases import kept_open
 from airflow_logio.errors import ExternalUnavailable
-from airflow_logio.postgres_sessions import kept_open
 from airflow_logio.systems import shared_snapshots
 from airflow_logio.systems.databases.table_names import table_name
 from airflow_logio.systems.shared_snapshots import (
@@ -66,7 +66,7 @@ def test_a_session_that_is_silent_is_ended_and_one_that_runs_is_kept(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_snapshots, "HELD_SECONDS", 2)
-    monkeypatch.setattr(postgres_sessions, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(databases, "PING_SECONDS", 0.2)
     with exported_snapshot(warehouse) as (connection, snapshot):
         with kept_open(connection):
             time.sleep(3)
