@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.sources import ConnectedSource, RangeSource, SparkSource
@@ -34,6 +33,7 @@ from airflow_logio.errors import (
     LogUnavailable,
     OperatorFailed,
     SourceChanged,
+    authored_frames,
 )
 from airflow_logio.protocol.commit import DiscardOrder, ForgetOrder, ReadOrder, SourceOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID

@@ -15,9 +15,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, LogioError
+from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
 from airflow_logio.protocol.values import ExecutionMode
 
 STAYING = ("__main__", __name__.partition(".")[0])

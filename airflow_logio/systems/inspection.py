@@ -8,7 +8,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_logio.authored_frames import authored_frames
 from airflow_logio.databases import read_url
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -17,7 +16,7 @@ from airflow_logio.dataflow.sources.query import QuerySource
 from airflow_logio.dataflow.sources.table import TableSource
 from airflow_logio.dataflow.writers.action_writers import ClientWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import ConfigurationError, LogioError
+from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.databases.table_reads import selection
 from airflow_logio.systems.rising_columns import rising_column

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
 
-from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import ConnectedSource
@@ -20,7 +19,7 @@ from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.driver.source_reader import PLAN, without_plan
-from airflow_logio.errors import LogioError, OperatorFailed
+from airflow_logio.errors import LogioError, OperatorFailed, authored_frames
 from airflow_logio.protocol.effects import CountEvents, LogEvent, LogWrite, SetAside
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit

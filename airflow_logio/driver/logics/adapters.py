@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from airflow_logio.authored_frames import authored_frames
 from airflow_logio.dataflow.arrow_tables import needed_table
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator
 from airflow_logio.dataflow.replication import Dispatcher, Routes
@@ -19,7 +18,7 @@ from airflow_logio.dataflow.unavailability import advice_for_code
 from airflow_logio.dataflow.writers.action_writers import BEGIN, EVENT, INSERT, ActionWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.logics.repeatable import is_due, may_be_equal
-from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
+from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, authored_frames
 from airflow_logio.protocol.logic import Emit, Output, Write
 from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event

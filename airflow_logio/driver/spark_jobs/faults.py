@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from airflow_logio.authored_frames import authored_frames
 from airflow_logio.driver.mailbox import Closed
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import (
@@ -20,6 +19,7 @@ from airflow_logio.errors import (
     LogUnavailable,
     OperatorFailed,
     SparkLost,
+    authored_frames,
 )
 from airflow_logio.systems.payloads import EpochPayloads
 

@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from airflow_logio.authored_frames import authored_frames
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.functions.function_operators import keys_of
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
@@ -25,7 +24,14 @@ from airflow_logio.dataflow.operators import BatchGenerator, InputSet
 from airflow_logio.driver.mailbox import Closed
 from airflow_logio.driver.spark_jobs.faults import shortened, shuffle_lost
 from airflow_logio.driver.spark_session import SparkSessions, partitions_for
-from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError, OperatorFailed, SparkLost
+from airflow_logio.errors import (
+    ExternalUnavailable,
+    FailurePoint,
+    LogioError,
+    OperatorFailed,
+    SparkLost,
+    authored_frames,
+)
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.spark.dataset_jobs import frame_of_table, lookup
 from airflow_logio.systems.connections import Connections, describe_read, number_of
