@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from airflow_logio.testing.simulator.actions import Site
 from airflow_logio.testing.simulator.authored_pipeline import ScriptedSource, pipeline_scenario
 from airflow_logio.testing.simulator.external_systems import ExternalSystem, Guarantee
 from airflow_logio.testing.simulator.plan import (
@@ -27,11 +28,9 @@ from airflow_logio.testing.simulator.plan import (
 )
 from airflow_logio.testing.simulator.shrink import shrink
 from airflow_logio.testing.simulator.simulation import FailedSchedule, ScheduleFigures, Simulator
-from airflow_logio.testing.simulator.sites import Site
 from airflow_logio.testing.simulator.story import tell
 from airflow_logio.testing.simulator.violation import Violation
-from airflow_logio.testing.simulator.watch.invariants import INVARIANTS
-from airflow_logio.testing.simulator.watch.log_watch import LogWatch
+from airflow_logio.testing.simulator.watch.log_watch import INVARIANTS, LogWatch
 
 __all__ = [
     "INVARIANTS",

@@ -23,10 +23,10 @@ from typing import Any
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.testing.scenario_lookup import load_scenario
+from airflow_logio.testing.simulator.actions import Site
 from airflow_logio.testing.simulator.shrink import without_trace
 from airflow_logio.testing.simulator.simulated_logs import shown_name
 from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
-from airflow_logio.testing.simulator.sites import Site
 
 CHUNK = 50
 """Number of schedules of a scenario that a process gets at once."""

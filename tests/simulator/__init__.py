@@ -53,19 +53,19 @@ def _scaled() -> Scenario:
 
 
 def _lake() -> Scenario:
-    from tests.simulator.lake import lake_scenario
+    from tests.simulator.lake.scenarios import lake_scenario
 
     return lake_scenario()
 
 
 def _effects() -> Scenario:
-    from tests.simulator.lake import effects_scenario
+    from tests.simulator.lake.scenarios import effects_scenario
 
     return effects_scenario()
 
 
 def _stored() -> Scenario:
-    from tests.simulator.stored_ranges import stored_ranges_scenario
+    from tests.simulator.lake.stored_ranges import stored_ranges_scenario
 
     return stored_ranges_scenario()
 

@@ -10,7 +10,8 @@ from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.values import Event
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
-from airflow_logio.testing.simulator.plain_operators import (
+from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSource, Observed, Pair, Scenario, Systems
+from tests.simulator.plain_operators import (
     SCOPE,
     CountWindow,
     Mapped,
@@ -22,7 +23,6 @@ from airflow_logio.testing.simulator.plain_operators import (
     operator,
     source,
 )
-from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSource, Observed, Pair, Scenario, Systems
 
 EVENTS = 72
 TWICE = 54

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
-from airflow_logio.testing.simulator.plain_operators import (
+from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSource, Pair, Scenario, Systems
+from tests.simulator.plain_operators import (
     SCOPE,
     CountWindow,
     Mapped,
@@ -15,7 +16,6 @@ from airflow_logio.testing.simulator.plain_operators import (
     operator,
     source,
 )
-from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSource, Pair, Scenario, Systems
 
 EVENTS = 80
 WINDOW = 4

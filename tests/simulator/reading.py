@@ -9,8 +9,8 @@ from typing import Any
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
-from airflow_logio.testing.simulator.plain_operators import SCOPE, PlainLogic, Saving, Writing, group, operator, source
 from airflow_logio.testing.simulator.plan import Batch, GroupPlan, ListSource, Observed, Scenario, Systems
+from tests.simulator.plain_operators import SCOPE, PlainLogic, Saving, Writing, group, operator, source
 
 EVENTS = 57
 INPUT: tuple[list[int], ...] = tuple([index] for index in range(1, EVENTS + 1))

@@ -19,7 +19,8 @@ from airflow_logio.store.records.run_records import ReplicatedShape
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.collapsed import Collapsed
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
-from airflow_logio.testing.simulator.plain_operators import (
+from airflow_logio.testing.simulator.plan import GroupPlan, ListSource, Observed, Scenario, Systems, senders_of
+from tests.simulator.plain_operators import (
     SCOPE,
     Mapped,
     PlainLogic,
@@ -30,8 +31,6 @@ from airflow_logio.testing.simulator.plain_operators import (
     operator,
     source,
 )
-from airflow_logio.testing.simulator.plan import GroupPlan, ListSource, Observed, Scenario, Systems
-from airflow_logio.testing.simulator.upkeep import senders_of
 
 SLOTS = 4
 REPLICAS = 3

@@ -11,8 +11,8 @@ from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Output
 from airflow_logio.testing.simulator.codec import Codec
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
-from airflow_logio.testing.simulator.plain_operators import SCOPE, CountWindow, Mapped, Writing, group, operator, source
 from airflow_logio.testing.simulator.plan import GroupPlan, ListSource, Observed, Scenario, Systems
+from tests.simulator.plain_operators import SCOPE, CountWindow, Mapped, Writing, group, operator, source
 
 EVENTS = 44
 INPUT: tuple[list[int], ...] = tuple([index, 100 + index] for index in range(EVENTS))

@@ -12,8 +12,8 @@ from typing import Any
 from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.values import Event
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
-from airflow_logio.testing.simulator.plain_operators import PlainLogic, State, Writing, group, operator, source
 from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSource, Pair, Scenario, Systems
+from tests.simulator.plain_operators import PlainLogic, State, Writing, group, operator, source
 
 OF_A, OF_B = 2, 4
 SETS = 20

@@ -9,8 +9,8 @@ from typing import Any
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output, Write
 from airflow_logio.testing.simulator.external_systems import ExternalSystem, Guarantee
-from airflow_logio.testing.simulator.plain_operators import PlainLogic, Sink, Writing, group, operator, source
 from airflow_logio.testing.simulator.plan import Destinations, GroupPlan, ListSource, Scenario, Systems
+from tests.simulator.plain_operators import PlainLogic, Sink, Writing, group, operator, source
 
 EVENTS = 51
 INPUT: tuple[list[int], ...] = tuple([index, -index] for index in range(1, EVENTS + 1))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
+
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.values import Event, Kind
 
 REMEMBERED = 4_096
 """Most tables, and most bodies, that are cached."""
@@ -102,3 +106,49 @@ class ArrowCodec:
     def records(self, body: bytes) -> Sequence[str]:
         found: Sequence[str] = self.comparable(body)[1]
         return found
+
+
+def serialized(effects: fx.Effects, codec: Codec, offer: Callable[[Event, bytes], None]) -> fx.Effects:
+    """Replaces payloads by bodies before the transaction, as `driver/committer.py` does with Arrow.
+
+    `offer` gets events of replay operators, with the bodies that do not go into the log.
+    """
+    done: fx.Effects = []
+    for effect in effects:
+        kind = type(effect)
+        if kind is fx.LogEvent:
+            assert isinstance(effect, fx.LogEvent)
+            event = effect.event
+            if event.kind is Kind.DATA and (event.body is None or event.made_of is not None):
+                body = codec.encode(event.payload)
+                if event.made_of is None:
+                    sent = Event(event.sender, event.event_id, event.kind, event.records, None, body, event.about)
+                else:
+                    made_of = replace(event.made_of, digest=codec.digest(event.payload), size=len(body))
+                    sent = replace(event, payload=None, body=None, made_of=made_of)
+                    offer(sent, body)
+                effect = fx.LogEvent(sent, effect.deliveries, effect.kept, effect.held)  # noqa: PLW2901
+        elif kind is fx.LogWrite:
+            assert isinstance(effect, fx.LogWrite)
+            if effect.body is None:
+                body = codec.encode(effect.payload)
+                effect = fx.LogWrite(  # noqa: PLW2901
+                    effect.operator, effect.connection, effect.number, effect.header, effect.records, None, body
+                )
+        elif kind is fx.LogRead:
+            effect = _read(effect, codec)  # noqa: PLW2901
+        done.append(effect)
+    return done
+
+
+def _read(effect: Any, codec: Codec) -> fx.LogRead:
+    return fx.LogRead(
+        effect.operator,
+        effect.connection,
+        effect.action_id,
+        effect.description,
+        effect.inset_ids,
+        effect.records,
+        None,
+        codec.encode(effect.payload),
+    )

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from airflow_logio.protocol.life import LifeStep
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState
-from airflow_logio.testing.simulator.executors import Work
-from airflow_logio.testing.simulator.replica_world import Move
-from airflow_logio.testing.simulator.world import Action, World
+from airflow_logio.testing.simulator.actions import Action, Verb
+from airflow_logio.testing.simulator.scaling import Move, Work
+from airflow_logio.testing.simulator.world import World
 
 MIN_REQUESTS, MAX_REQUESTS = 3, 7
 MOST_BY_HAND = 5
@@ -104,11 +104,11 @@ class Movers:
         if roll < LOOKS:
             self._look()
         elif roll < LOOKS + REVIVED and world.scaling.retired:
-            self._do(Action(self._random.choice(sorted(world.scaling.retired)), 0, "revive"))
+            self._do(Action(self._random.choice(sorted(world.scaling.retired)), 0, Verb.REVIVE))
         elif roll < LOOKS + REVIVED + ENDED:
-            self._do(Action("", 0, "end"))
+            self._do(Action("", 0, Verb.END))
         if world.scaling.unlaunched and self._roll() < OVERDUE:
-            self._do(Action(self._random.choice(sorted(world.scaling.unlaunched)), 0, "overdue"))
+            self._do(Action(self._random.choice(sorted(world.scaling.unlaunched)), 0, Verb.OVERDUE))
 
     def finish(self) -> None:
         """The run is over: every delayed executor resumes, whether it sees that or not."""
@@ -123,7 +123,7 @@ class Movers:
             key = None
             for _ in range(1 + self._pick(CONTROLLERS)):
                 key = key if key and self._roll() < SAME_KEY else self._key() if self._roll() < 0.6 else None
-                self._do(Action(group, 0, "request", Work("controller", self._replicas(group), key)))
+                self._do(Action(group, 0, Verb.REQUEST, Work("controller", self._replicas(group), key)))
         else:
             task = self._roll() < 0.5
             work = Work("task" if task else "person", self._replicas(group), self._key() if task else None)
@@ -140,12 +140,12 @@ class Movers:
 
     def _employ(self, group: str, work: Work) -> Employed:
         self._number += 1
-        self._do(Action(group, 0, "employ", work, self._number))
+        self._do(Action(group, 0, Verb.EMPLOY, work, self._number))
         return Employed(self._number, group, work)
 
     def _look(self) -> None:
         if self._roll() < DIES:
-            self._do(Action("", 0, "dismiss", self._supervisor.number))
+            self._do(Action("", 0, Verb.DISMISS, self._supervisor.number))
             self._supervisor = self._employ("", Work("supervisor"))
         self._execute(self._supervisor)
 
@@ -153,7 +153,7 @@ class Movers:
         one.turns += 1
         dies = self._roll() < DIES
         if dies or one.turns > PATIENCE:
-            self._do(Action(one.group, 0, "dismiss", one.number))
+            self._do(Action(one.group, 0, Verb.DISMISS, one.number))
             self._at_work.remove(one)
             if dies and one.work.key and self._roll() < TRIED_AGAIN:
                 self._at_work.append(self._employ(one.group, one.work))
@@ -164,16 +164,16 @@ class Movers:
 
     def _execute(self, one: Employed) -> None:
         moved = self._world.scaling.moved
-        self._do(Action(one.group, 0, "execute", one.number, 1 + self._pick(QUESTIONS)))
+        self._do(Action(one.group, 0, Verb.EXECUTE, one.number, 1 + self._pick(QUESTIONS)))
         if self._world.scaling.moved > moved:
             self._after_move()
 
     def _after_move(self) -> None:
         if self._roll() < FATAL:
             replicas = [name for shape in self._world.scaling.shapes.values() for name in shape.replicas]
-            self._do(Action(self._random.choice(replicas), 0, "crash" if self._roll() < 0.65 else "suspect"))
+            self._do(Action(self._random.choice(replicas), 0, Verb.CRASH if self._roll() < 0.65 else Verb.SUSPECT))
         if self._roll() < 0.3:
-            self._do(Action("", 0, "end"))
+            self._do(Action("", 0, Verb.END))
 
     # --- without a request --------------------------------------------------------------------------------------------
 
@@ -195,13 +195,13 @@ class Movers:
             # replica is starting, since none is woken while there is one.
             owners, keeps = dict.fromkeys(owners), 0.0
         elif running:
-            anybody = self._random.choice
-            owners = {n: anybody(running) if one is None or self._roll() < 0.6 else one for n, one in owners.items()}
+            chosen = self._random.choice
+            owners = {n: chosen(running) if one is None or self._roll() < 0.6 else one for n, one in owners.items()}
         left = [
             name
             for name, state in states.items()
             if name not in owners.values() and state not in (GroupState.RETIRED, GroupState.FINISHED)
         ]
         retire = tuple(name for name in left if self._roll() >= keeps)
-        if self._do(Action(group, 0, "place", Move(tuple(owners.items()), retire))):
+        if self._do(Action(group, 0, Verb.PLACE, Move(tuple(owners.items()), retire))):
             self._after_move()

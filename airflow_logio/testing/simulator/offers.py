@@ -7,14 +7,12 @@ the digest in the log tells a receiver what to take.
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_logio.protocol.replay import MADE_BYTES, Offers
 from airflow_logio.protocol.values import Event, Port
+from airflow_logio.testing.simulator.actions import Incarnation
 from airflow_logio.testing.simulator.codec import Codec
-
-if TYPE_CHECKING:
-    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 
 LOST, OUT_OF = 2, 5
 """Of so many questions, so many get no answer; and one gets the body of the event before."""
@@ -33,10 +31,10 @@ class SimulatedOffers(Offers):
     def __init__(self, codec: Codec, bodies: dict[bytes, bytes]) -> None:
         self._codec = codec
         self._bodies = bodies
-        self._offered: dict[Port, list[tuple[SimulatedDriver, int, bytes]]] = {}
+        self._offered: dict[Port, list[tuple[Incarnation, int, bytes]]] = {}
         self._questions = count(1)
 
-    def add(self, driver: SimulatedDriver, event: Event, body: bytes) -> None:
+    def add(self, driver: Incarnation, event: Event, body: bytes) -> None:
         """A driver offers the body of an event that it is going to log."""
         assert event.made_of is not None
         self._bodies[event.made_of.digest] = body

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from airflow_logio.dataflow.operators import Operator
 from airflow_logio.protocol.effects import Effect
 from airflow_logio.protocol.logic import OperatorSpec
 from airflow_logio.protocol.values import Port
@@ -38,6 +37,13 @@ class GroupPlan:
     """How often its drivers are chosen, relative to 1: a straggler has a small weight."""
     replica_of: str = ""
     """The replicated group that this replica belongs to: it runs the operators of the slots it owns. Else empty."""
+
+
+def senders_of(plans: Mapping[str, GroupPlan]) -> dict[Port, Port]:
+    """Input port → output port."""
+    return {
+        receiver: sender for plan in plans.values() for sender, ports in plan.receivers.items() for receiver in ports
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +170,6 @@ class Scenario:
     """Groups with replicas. Their plans name the operators of all slots. Slots may move at any moment."""
     plain: Scenario | None = None
     """The same pipeline without replication. Deterministic results are compared with it, record by record."""
-    frames: tuple[Mapping[str, Operator], str] | None = None
-    """Of a pipeline with operators of mode ``dataframe``: all its operators, and the schema of all records, as Arrow has it.
-
-    Payloads of its sources are lists of records, and so are DataFrames.
-    """
+    datasets: Callable[[Any], Any] | None = None
+    """For a pipeline whose events are datasets: makes the `DatasetWorld` of one schedule from its `World` (`datasets.py`)."""
     about: str = ""

@@ -8,60 +8,61 @@ from __future__ import annotations
 
 import random
 
+from airflow_logio.testing.simulator.actions import Action, Verb
 from airflow_logio.testing.simulator.drains import wishes
 from airflow_logio.testing.simulator.movers import Movers
 from airflow_logio.testing.simulator.violation import Violation
-from airflow_logio.testing.simulator.world import Action, World
+from airflow_logio.testing.simulator.world import World
 
 MIN_CRASHES, MAX_CRASHES = 3, 5
-EVALUATES = ("evaluate", "advance", "run_job", "remove")
+EVALUATES = (Verb.EVALUATE, Verb.ADVANCE, Verb.RUN_JOB, Verb.REMOVE)
 """Work on datasets: a step of each is that of a file."""
 COUNTS = {
-    "fetch": 24,
-    "deliver": 5,
-    "read": 16,
-    "emit": 5,
-    "take": 3,
-    "take_writes": 8,
-    "start_job": 6,
+    Verb.FETCH: 24,
+    Verb.DELIVER: 5,
+    Verb.READ: 16,
+    Verb.EMIT: 5,
+    Verb.TAKE: 3,
+    Verb.TAKE_WRITES: 8,
+    Verb.START_JOB: 6,
     **dict.fromkeys(EVALUATES, 8),
 }
 """Most events, batches, steps of a transaction, write actions, Input Sets and steps with files in one step."""
 STEPS_OF_A_WRITE = 6
 """Most steps of an external system's transaction at once; three are enough."""
-PACED = ("take", "deliver", "emit")
+PACED = (Verb.TAKE, Verb.DELIVER, Verb.EMIT)
 PACE, AHEAD = 52, 4
 """Commits of a schedule until all events are logged. If it falls behind, it takes smaller steps; if it is AHEAD commits
 ahead, bigger ones."""
 FOLLOWS = {
-    "register": "open",
-    "open": "recover",
-    "ask": "recover",
-    "recover": "rebuild",
-    "rebuild": "take",
-    "fetch": "deliver",
-    "deliver": "close",
-    "read": "emit",
-    "emit": "close",
-    "beat": "drain",
-    "drain": "close",
-    "start_job": "run_job",
-    "run_job": "note_job",
-    "note_job": "close",
-    "close": "take",
-    "take": "commit",
-    "commit": "hand_over",
-    "hand_over": "take",
-    "take_writes": "apply",
-    "apply": "note_writes",
-    "note_writes": "close",
+    Verb.REGISTER: Verb.OPEN,
+    Verb.OPEN: Verb.RECOVER,
+    Verb.ASK: Verb.RECOVER,
+    Verb.RECOVER: Verb.REBUILD,
+    Verb.REBUILD: Verb.TAKE,
+    Verb.FETCH: Verb.DELIVER,
+    Verb.DELIVER: Verb.CLOSE,
+    Verb.READ: Verb.EMIT,
+    Verb.EMIT: Verb.CLOSE,
+    Verb.BEAT: Verb.DRAIN,
+    Verb.DRAIN: Verb.CLOSE,
+    Verb.START_JOB: Verb.RUN_JOB,
+    Verb.RUN_JOB: Verb.NOTE_JOB,
+    Verb.NOTE_JOB: Verb.CLOSE,
+    Verb.CLOSE: Verb.TAKE,
+    Verb.TAKE: Verb.COMMIT,
+    Verb.COMMIT: Verb.HAND_OVER,
+    Verb.HAND_OVER: Verb.TAKE,
+    Verb.TAKE_WRITES: Verb.APPLY,
+    Verb.APPLY: Verb.NOTE_WRITES,
+    Verb.NOTE_WRITES: Verb.CLOSE,
 }
 """The next step of the same thread, or of the thread that waits for it."""
-OF_THE_SAME = ("deliver", "emit", "run_job", "note_job", "apply", "note_writes")
+OF_THE_SAME = (Verb.DELIVER, Verb.EMIT, Verb.RUN_JOB, Verb.NOTE_JOB, Verb.APPLY, Verb.NOTE_WRITES)
 """Follow-ups for the same port, source, operator or writer."""
 GOES_ON = 0.6
 """How often the next step is the follow-up of the last one, whatever else is possible."""
-HURRIED = ("close", "take")
+HURRIED = (Verb.CLOSE, Verb.TAKE)
 """Steps that lead to a commit, and could wait until there is more to commit."""
 PATIENCE = 0.7
 """How often they wait, if the schedule is ahead with its commits and the driver has something else to do."""
@@ -90,7 +91,8 @@ INTRUDER_SHARE = 0.08
 """Share of choices in which a driver of an earlier run keeps writing to one of the run's tables."""
 WISH_KILLS, WISH_IS_FATAL, SHORTLY = 0.25, 0.25, 60
 """How often a group dies when it is asked to drain, or a few steps later; and within how many steps other crashes follow."""
-ODDITIES = ("beat", "again", "collect", "void")
+ODDITIES = (Verb.BEAT, None, Verb.COLLECT, Verb.VOID)
+"""None: an event comes again, or the cursor of its port is lost."""
 
 
 class Seeded:
@@ -145,10 +147,10 @@ class Seeded:
                 self._late.pop()
                 self._disturb()
             if world.may_retry() and (not self._wheel or self._roll() < RETRY_SHARE):
-                self._do(Action("", 0, "retry"))
+                self._do(Action("", 0, Verb.RETRY))
                 self._wheel = self._whole_wheel()
             if world.sweeps and self._roll() < SWEEP_SHARE:
-                self._do(Action(self._last, 0, "expire", self._pick(len(world.sweeps)), 1 + self._pick(40)))
+                self._do(Action(self._last, 0, Verb.EXPIRE, self._pick(len(world.sweeps)), 1 + self._pick(40)))
             self._others()
             group = self._wheel[int(self._roll() * len(self._wheel))]
             for _ in range(1 + self._size()):
@@ -169,11 +171,11 @@ class Seeded:
         """Take a few steps of one driver. Returns at least 1 even if there was nothing to do, so that time passes."""
         world = self._world
         if world.is_locked(group) and self._roll() < 0.3:
-            self._do(Action(group, 0, "decide", None, 1, "commit" if self._roll() < 0.5 else "abort"))
+            self._do(Action(group, 0, Verb.DECIDE, None, 1, "commit" if self._roll() < 0.5 else "abort"))
         elif world.to_claim[group] and self._roll() < 0.5:
-            self._do(Action(group, 0, "claim"))
-            if world.lake is not None:  # the first thing that an incarnation does
-                self._do(Action(group, 0, "sweep", None, 1 + self._pick(MOST_OF_A_SWEEP)))
+            self._do(Action(group, 0, Verb.CLAIM))
+            if world.datasets is not None:  # the first thing that an incarnation does
+                self._do(Action(group, 0, Verb.SWEEP, None, 1 + self._pick(MOST_OF_A_SWEEP)))
         elif len(world.drivers[group]) > 1 and self._roll() < ZOMBIE_SHARE:
             age = 1 + self._pick(min(2, len(world.drivers[group]) - 1))
             if world.drivers[group][-1 - age].is_alive:
@@ -192,7 +194,7 @@ class Seeded:
             self._soon[group] -= steps
             if self._soon[group] <= 0:
                 del self._soon[group]
-                self._do(Action(group, 0, "crash"))
+                self._do(Action(group, 0, Verb.CRASH))
 
     def _drive(self, group: str, age: int) -> int:
         """One step, or a few different ones that were possible before the first. They may no longer be possible."""
@@ -201,7 +203,7 @@ class Seeded:
         if roll() < ODDITY_SHARE:
             self._oddity(group, age)
             return 1
-        options = driver.options()
+        options = self._world.options(driver)
         size = self._size()
         if size > 1 and roll() < PATIENCE:
             options = [option for option in options if option[0] not in HURRIED] or options
@@ -226,12 +228,12 @@ class Seeded:
         ahead = self._world.commits - PACE * self._world.watch.events / self._events
         return 0 if ahead < 0 else 1 + min(2, int(ahead / AHEAD))
 
-    def _take(self, group: str, age: int, verb: str, about: object, size: int) -> bool:
+    def _take(self, group: str, age: int, verb: Verb, about: object, size: int) -> bool:
         """Take one step of a driver; chance decides its size and outcome."""
         many, outcome = 1, ""
-        if verb == "commit":
+        if verb is Verb.COMMIT:
             outcome = self._outcome()
-        elif verb == "apply":
+        elif verb is Verb.APPLY:
             many = 1 + int(self._roll() * STEPS_OF_A_WRITE)
             draw = self._roll()
             outcome = "" if draw < 0.75 else "lost" if draw < 0.9 else "fails"
@@ -249,22 +251,22 @@ class Seeded:
     def _oddity(self, group: str, age: int) -> None:
         driver = self._world.drivers[group][-1 - age]
         what = ODDITIES[self._pick(len(ODDITIES))]
-        if what == "again":
+        if what is None:
             ports = list(driver.inbox)
             if ports:
                 port = ports[self._pick(len(ports))]
-                verb = "deliver" if driver.inbox[port] else "fetch"
+                verb = Verb.DELIVER if driver.inbox[port] else Verb.FETCH
                 self._do(Action(group, age, verb, port, 1 + self._pick(4), "again"))
-        elif what == "collect" and self._world.lake is not None and self._roll() < LAKE_SWEEP_SHARE:
-            self._do(Action(group, 0, "sweep", None, 1 + self._pick(MOST_OF_A_SWEEP)))
-        elif what == "collect" and self._world.effects and self._roll() < 0.3:
-            self._do(Action(group, 0, "sweep"))
-        elif what != "void" or self._roll() < 0.4:
+        elif what is Verb.COLLECT and self._world.datasets is not None and self._roll() < LAKE_SWEEP_SHARE:
+            self._do(Action(group, 0, Verb.SWEEP, None, 1 + self._pick(MOST_OF_A_SWEEP)))
+        elif what is Verb.COLLECT and self._world.effects and self._roll() < 0.3:
+            self._do(Action(group, 0, Verb.SWEEP))
+        elif what is not Verb.VOID or self._roll() < 0.4:
             self._do(Action(group, age, what, None, 1 + self._pick(20)))
 
     def _ask_to_halt(self) -> None:
         names = list(self._world.plans)
-        self._do(Action(names[self._pick(len(names))], 0, "stop"))
+        self._do(Action(names[self._pick(len(names))], 0, Verb.STOP))
 
     def _disturb(self) -> None:
         """A planned crash of one group, sometimes of several at once, sometimes of the same again while it recovers."""
@@ -276,7 +278,7 @@ class Seeded:
         many = 1 if self._roll() < 0.8 else 1 + self._pick(len(alive) or 1)
         for _ in range(min(many, len(alive))):
             group = alive.pop(self._pick(len(alive)))
-            self._do(Action(group, 0, "crash" if self._roll() < 0.65 else "suspect"))
+            self._do(Action(group, 0, Verb.CRASH if self._roll() < 0.65 else Verb.SUSPECT))
             if self._roll() < 0.3:
                 self._soon[group] = 1 + self._pick(8)
         if world.crashes == before:
@@ -288,11 +290,11 @@ class Seeded:
         if self._world.is_locked(group):
             return
         self._wishes.pop()
-        if not self._do(Action(group, 0, "wish")):
+        if not self._do(Action(group, 0, Verb.WISH)):
             return
         roll = self._roll()
         if roll < WISH_KILLS:
-            self._do(Action(group, 0, "crash" if self._roll() < 0.65 else "suspect"))
+            self._do(Action(group, 0, Verb.CRASH if self._roll() < 0.65 else Verb.SUSPECT))
         elif roll < WISH_KILLS + WISH_IS_FATAL:
             self._soon[group] = 1 + self._pick(8)
         # Little follows now, so the crashes of this schedule must come within it.
@@ -315,12 +317,12 @@ class Seeded:
         roll = self._roll()
         if roll < SERVER_CRASH_SHARE + LATE_LOAD_SHARE:
             name = self._databases[self._pick(len(self._databases))]
-            self._do(Action("", 0, "server", name, 1, "crash" if roll < SERVER_CRASH_SHARE else "load"))
+            self._do(Action("", 0, Verb.SERVER, name, 1, "crash" if roll < SERVER_CRASH_SHARE else "load"))
 
     def _intrude(self) -> None:
         if runs := self._world.earlier_runs():
             which = runs[self._pick(len(runs))]
-            self._do(Action("", 0, "intrude", which, 1 + self._pick(STEPS_OF_A_WRITE)))
+            self._do(Action("", 0, Verb.INTRUDE, which, 1 + self._pick(STEPS_OF_A_WRITE)))
 
     def _let_zombies_try(self) -> None:
         """The run is over: replaced drivers that have not noticed it do what they can."""
@@ -331,17 +333,17 @@ class Seeded:
                         self._drive(group, age)
                     self._perhaps_collect()
         for which in self._world.earlier_runs():
-            self._do(Action("", 0, "intrude", which, STEPS_OF_A_WRITE))
+            self._do(Action("", 0, Verb.INTRUDE, which, STEPS_OF_A_WRITE))
         if self._movers is not None:
             self._movers.finish()
         if self._world.effects:
-            self._do(Action("", 0, "sweep"))
+            self._do(Action("", 0, Verb.SWEEP))
 
     def _perhaps_collect(self) -> None:
         """The run has ended, so that its garbage may be collected, by several processes at once."""
-        if self._world.lake is not None and self._roll() < GC_SHARE:
+        if self._world.datasets is not None and self._roll() < GC_SHARE:
             dies = "dies" if self._roll() < GC_DIES else ""
-            self._do(Action("", 0, "gc", self._pick(2), 1 + self._pick(MOST_OF_A_SWEEP), dies))
+            self._do(Action("", 0, Verb.GC, self._pick(2), 1 + self._pick(MOST_OF_A_SWEEP), dies))
 
 
 class Undisturbed:
@@ -359,27 +361,27 @@ class Undisturbed:
             before = self.taken
             for group in world.plans:
                 self._turn(group)
-            if self.taken == before and not self._see_to_replicas() and not self._do(Action("", 0, "retry")):
+            if self.taken == before and not self._see_to_replicas() and not self._do(Action("", 0, Verb.RETRY)):
                 raise Violation("every_schedule_ends", "no group can take a step, and the pipeline has not finished")
         if world.effects:
-            self._do(Action("", 0, "sweep"))
+            self._do(Action("", 0, Verb.SWEEP))
 
     def _see_to_replicas(self) -> bool:
         """The work of a supervisor when nothing else happens."""
         if not self._world.scaling.shapes:
             return False
-        return any(self._do(Action(name, 0, "overdue")) for name in self._world.plans) or self._do(
-            Action("", 0, "supervise")
+        return any(self._do(Action(name, 0, Verb.OVERDUE)) for name in self._world.plans) or self._do(
+            Action("", 0, Verb.SUPERVISE)
         )
 
     def _turn(self, group: str) -> None:
         world = self._world
         if world.is_locked(group):
-            self._do(Action(group, 0, "decide", outcome="commit"))
+            self._do(Action(group, 0, Verb.DECIDE, outcome="commit"))
         elif world.to_claim[group] and group not in world.finished:
-            self._do(Action(group, 0, "claim"))
+            self._do(Action(group, 0, Verb.CLAIM))
         elif (driver := world.newest(group)) is not None and driver.is_alive:
-            for verb, about in driver.options():
+            for verb, about in world.options(driver):
                 if self._do(Action(group, 0, verb, about, 1)):
                     return
 

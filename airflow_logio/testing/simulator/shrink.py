@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from airflow_logio.testing.simulator.actions import Action, Verb
 from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
-from airflow_logio.testing.simulator.world import Action
 
 MAX_REPLAYS = 600
 """Most replays of a schedule: a hundred take a second or two."""
@@ -20,7 +20,9 @@ def shrink(simulator: Simulator, failure: FailedSchedule, *, replays: int = MAX_
     search = _Search(simulator, failure, replays)
     search.leave_out(lambda action: action.age > 0)
     search.leave_out(
-        lambda action: action.verb in ("beat", "collect", "void", "sweep", "gc") or action.outcome == "again"
+        lambda action: (
+            action.verb in (Verb.BEAT, Verb.COLLECT, Verb.VOID, Verb.SWEEP, Verb.GC) or action.outcome == "again"
+        )
     )
     search.simplify()
     search.halve()

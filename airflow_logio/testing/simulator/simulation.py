@@ -12,17 +12,16 @@ from airflow_logio.protocol.replicas import is_merger
 from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.rules.channels import READS, WRITES, read_channel
+from airflow_logio.testing.simulator.actions import Action, Site
 from airflow_logio.testing.simulator.collapsed import Records, difference, records_of
 from airflow_logio.testing.simulator.drains import prefix_of
 from airflow_logio.testing.simulator.oracle import aside_of, compare, lineage_of, unordered
-from airflow_logio.testing.simulator.plan import Observed, Read, Scenario, UpTo
+from airflow_logio.testing.simulator.plan import Observed, Read, Scenario, UpTo, senders_of
 from airflow_logio.testing.simulator.scheduler import Seeded, Undisturbed
 from airflow_logio.testing.simulator.simulated_logs import log_of
-from airflow_logio.testing.simulator.sites import Site
-from airflow_logio.testing.simulator.upkeep import senders_of
 from airflow_logio.testing.simulator.violation import Violation
 from airflow_logio.testing.simulator.watch.log_watch import LogWatch
-from airflow_logio.testing.simulator.world import Action, World
+from airflow_logio.testing.simulator.world import World
 
 MIN_EVENTS, MIN_COMMITS, MIN_CRASHES = 200, 50, 3
 """The least that a schedule by seed must have; a drained one is shorter."""
@@ -109,7 +108,7 @@ class Simulator:
         """What can be observed at the end of a schedule."""
         passing = _passing(world)
         # A drained run may have stored a whole effect, or none: that row has no records of its own.
-        passed_over = (WRITES, read_channel(READ_CONNECTION)) if self.scenario.frames else (WRITES,)
+        passed_over = (WRITES, read_channel(READ_CONNECTION)) if self.scenario.datasets else (WRITES,)
         ports = {
             _channel(*channel): bodies
             for channel, bodies in watch.channels.items()
@@ -206,8 +205,8 @@ class Simulator:
     def _judge(self, world: World, watch: LogWatch, reference: ReferenceRun) -> None:
         world.scaling.conclude()
         self._judge_result(world, watch, reference)
-        if world.lake is not None:
-            world.lake.conclude()
+        if world.datasets is not None:
+            world.datasets.conclude()
 
     def _judge_result(self, world: World, watch: LogWatch, reference: ReferenceRun) -> None:
         observed, wanted = self.observed(world, watch), reference.observed

@@ -7,11 +7,12 @@ from typing import Any
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.testing.simulator.actions import Action, Verb
+from airflow_logio.testing.simulator.driver.options import sites_of
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
-from airflow_logio.testing.simulator.executors import Work
-from airflow_logio.testing.simulator.replica_world import Move
+from airflow_logio.testing.simulator.scaling import Move, Work
 from airflow_logio.testing.simulator.simulation import FailedSchedule, Simulator
-from airflow_logio.testing.simulator.world import Action, World
+from airflow_logio.testing.simulator.world import World
 
 
 def tell(simulator: Simulator, failure: FailedSchedule) -> list[str]:
@@ -26,7 +27,7 @@ def tell(simulator: Simulator, failure: FailedSchedule) -> list[str]:
             nonlocal reading
             if not done:
                 return
-            on = (action.group, action.age) if action.verb in ("read", "emit") else None
+            on = (action.group, action.age) if action.verb in (Verb.READ, Verb.EMIT) else None
             if on is None or on != reading:  # repeated reads of a source are one sentence
                 sentences.append(sentence)
             reading = on
@@ -62,7 +63,7 @@ def _claim(world: World, action: Action) -> str:
 
 def _crash(world: World, action: Action) -> str:
     driver = world.newest(action.group)
-    where = ", ".join(site.value.replace("_", " ") for site in driver.sites()) if driver else ""
+    where = ", ".join(site.value.replace("_", " ") for site in sites_of(driver)) if driver else ""
     return f"group {action.group}, incarnation {driver.number if driver else '?'}: CRASHES ({where})"
 
 
@@ -85,13 +86,13 @@ def _move(action: Action) -> str:
 def _work(world: World, action: Action) -> str:
     work = action.about
     assert isinstance(work, Work)
-    if work.who == "supervisor":
+    if work.role == "supervisor":
         return f"executor {action.many}, a supervisor, begins to look"
     key = f", with key {work.key!r}" if work.key else ""
     asks = f"{work.replicas} replica(s) of {action.group}{key}"
-    if action.verb == "request":
-        return f"a {work.who} asks for {asks}"
-    return f"executor {action.many}, a {work.who}, begins, for {asks}"
+    if action.verb is Verb.REQUEST:
+        return f"a {work.role} asks for {asks}"
+    return f"executor {action.many}, a {work.role}, begins, for {asks}"
 
 
 def _executor(world: World, action: Action) -> str:
@@ -100,40 +101,42 @@ def _executor(world: World, action: Action) -> str:
         return f"executor {action.about} is gone"
     carried = executor.carrying or executor.request
     what = f"request {carried.request_id}" if carried else "no request yet"
-    return f"executor {action.about}, a {executor.work.who} ({what})"
+    return f"executor {action.about}, a {executor.work.role} ({what})"
 
 
-_SUPERVISION: dict[str, Callable[[World, Action], str]] = {
-    "claim": _claim,
-    "crash": _crash,
-    "suspect": _suspect,
-    "decide": _decide,
-    "kill": lambda _world, action: f"group {action.group}: an old driver is killed",
-    "intrude": lambda _world, action: (
+_SUPERVISION: dict[Verb, Callable[[World, Action], str]] = {
+    Verb.CLAIM: _claim,
+    Verb.CRASH: _crash,
+    Verb.SUSPECT: _suspect,
+    Verb.DECIDE: _decide,
+    Verb.KILL: lambda _world, action: f"group {action.group}: an old driver is killed",
+    Verb.INTRUDE: lambda _world, action: (
         f"a driver of an earlier run keeps writing to {action.about}, up to {action.many} steps"
     ),
-    "stop": lambda _world, action: f"a person asks group {action.group} to halt",
-    "retry": lambda _world, _action: "a person retries all quarantined Input Sets",
-    "wish": lambda _world, action: f"a person asks group {action.group} to drain",
-    "request": _work,
-    "employ": _work,
-    "execute": lambda world, action: f"{_executor(world, action)}: asks the log up to {action.many} times, then waits",
-    "dismiss": lambda world, action: f"{_executor(world, action)}: DIES",
-    "supervise": lambda _world, _action: "a supervisor looks, and does what there is to do",
-    "overdue": lambda _world, action: f"replica {action.group} was claimed and never came: it is considered dead",
-    "place": lambda _world, action: _move(action),
-    "revive": lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
-    "end": lambda _world, _action: "the log is asked whether the run has finished",
-    "server": lambda _world, action: (
+    Verb.STOP: lambda _world, action: f"a person asks group {action.group} to halt",
+    Verb.RETRY: lambda _world, _action: "a person retries all quarantined Input Sets",
+    Verb.WISH: lambda _world, action: f"a person asks group {action.group} to drain",
+    Verb.REQUEST: _work,
+    Verb.EMPLOY: _work,
+    Verb.EXECUTE: lambda world, action: (
+        f"{_executor(world, action)}: asks the log up to {action.many} times, then waits"
+    ),
+    Verb.DISMISS: lambda world, action: f"{_executor(world, action)}: DIES",
+    Verb.SUPERVISE: lambda _world, _action: "a supervisor looks, and does what there is to do",
+    Verb.OVERDUE: lambda _world, action: f"replica {action.group} was claimed and never came: it is considered dead",
+    Verb.PLACE: lambda _world, action: _move(action),
+    Verb.REVIVE: lambda _world, action: f"a supervisor tries to recover replica {action.group}, which is retired",
+    Verb.END: lambda _world, _action: "the log is asked whether the run has finished",
+    Verb.SERVER: lambda _world, action: (
         f"the server of {action.about} CRASHES: unlogged tables are empty"
         if action.outcome == "crash"
         else f"a task attempt that has lost commits what it has loaded on {action.about}"
     ),
-    "gc": lambda _world, action: (
+    Verb.GC: lambda _world, action: (
         f"`logio gc` number {action.about} asks log and store up to {action.many} times"
         f"{', then DIES' if action.outcome else ''}"
     ),
-    "sweep": lambda _world, action: (
+    Verb.SWEEP: lambda _world, action: (
         f"payloads{f' of {action.group}' if action.group else ''} that no row names and whose driver is fenced are removed"
     ),
 }
@@ -200,43 +203,43 @@ def _about(text: str) -> Callable[[SimulatedDriver, Action], str]:
     return lambda _driver, action: text.format(about=action.about, many=action.many)
 
 
-_TELL: dict[str, Callable[[SimulatedDriver, Action], str]] = {
-    "register": _about("registers"),
-    "open": lambda driver, _: "raises its epoch" if driver.life.raises_epoch else "reads its fence row",
-    "ask": _about("asks which slots it owns"),
-    "recover": _about("reads the log"),
-    "rebuild": _rebuild,
-    "fetch": _fetch,
-    "deliver": _deliver,
-    "evaluate": _about("evaluates what has come on {about}, up to {many} steps with its files"),
-    "advance": _about("evaluates what source {about} has read, up to {many} steps with its files"),
-    "remove": _about("removes files that no row names any more, up to {many} steps"),
-    "read": _about("reads source {about}, and makes events of what it has read"),
-    "note_effect": _about("notes that the effect of the read action of {about} is stored"),
-    "emit": _about("makes events of what it has read of source {about}"),
-    "end_source": _about("ends the read action of source {about}"),
-    "wait": _about("waits for a receiver that lags"),
-    "drain": _about("is asked to drain: its sources read no further, and end where they stand"),
-    "discard": _about("discards the stored effect {about}"),
-    "start_job": _about("starts a job of up to {many} Input Sets of {about}"),
-    "run_job": _about("runs the job of {about}"),
-    "note_job": _about("takes the results of the job of {about}"),
-    "close": _about("closes its step"),
-    "finish": _about("finishes"),
-    "beat": _about("sends a heartbeat"),
-    "collect": _about("plans to collect up to {many} rows of garbage"),
-    "expire": _about("plans a batch of up to {many} rows of retention"),
-    "check": _about("looks at its fence"),
-    "take": _take,
-    "commit": _commit,
-    "resolve": lambda driver, _: f"asks the log what became of commit {driver.fence.commit_no + 1}",
-    "hand_over": _about("releases what is durable now: write actions to their writers"),
-    "take_writes": _about("hands up to {many} write actions to the writer {about}"),
-    "apply": _apply,
-    "note_writes": _note_writes,
-    "void": _about("declares its memory void"),
-    "halt": _about("halts: it observes nothing more"),
-    "join": _about("joins its threads"),
+_TELL: dict[Verb, Callable[[SimulatedDriver, Action], str]] = {
+    Verb.REGISTER: _about("registers"),
+    Verb.OPEN: lambda driver, _: "raises its epoch" if driver.life.raises_epoch else "reads its fence row",
+    Verb.ASK: _about("asks which slots it owns"),
+    Verb.RECOVER: _about("reads the log"),
+    Verb.REBUILD: _rebuild,
+    Verb.FETCH: _fetch,
+    Verb.DELIVER: _deliver,
+    Verb.EVALUATE: _about("evaluates what has come on {about}, up to {many} steps with its files"),
+    Verb.ADVANCE: _about("evaluates what source {about} has read, up to {many} steps with its files"),
+    Verb.REMOVE: _about("removes files that no row names any more, up to {many} steps"),
+    Verb.READ: _about("reads source {about}, and makes events of what it has read"),
+    Verb.NOTE_EFFECT: _about("notes that the effect of the read action of {about} is stored"),
+    Verb.EMIT: _about("makes events of what it has read of source {about}"),
+    Verb.END_SOURCE: _about("ends the read action of source {about}"),
+    Verb.WAIT: _about("waits for a receiver that lags"),
+    Verb.DRAIN: _about("is asked to drain: its sources read no further, and end where they stand"),
+    Verb.DISCARD: _about("discards the stored effect {about}"),
+    Verb.START_JOB: _about("starts a job of up to {many} Input Sets of {about}"),
+    Verb.RUN_JOB: _about("runs the job of {about}"),
+    Verb.NOTE_JOB: _about("takes the results of the job of {about}"),
+    Verb.CLOSE: _about("closes its step"),
+    Verb.FINISH: _about("finishes"),
+    Verb.BEAT: _about("sends a heartbeat"),
+    Verb.COLLECT: _about("plans to collect up to {many} rows of garbage"),
+    Verb.EXPIRE: _about("plans a batch of up to {many} rows of retention"),
+    Verb.CHECK: _about("looks at its fence"),
+    Verb.TAKE: _take,
+    Verb.COMMIT: _commit,
+    Verb.RESOLVE: lambda driver, _: f"asks the log what became of commit {driver.fence.commit_no + 1}",
+    Verb.HAND_OVER: _about("releases what is durable now: write actions to their writers"),
+    Verb.TAKE_WRITES: _about("hands up to {many} write actions to the writer {about}"),
+    Verb.APPLY: _apply,
+    Verb.NOTE_WRITES: _note_writes,
+    Verb.VOID: _about("declares its memory void"),
+    Verb.HALT: _about("halts: it observes nothing more"),
+    Verb.JOIN: _about("joins its threads"),
 }
 
 

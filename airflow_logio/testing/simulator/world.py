@@ -3,62 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent, LogioError, Park
+from airflow_logio.errors import EpochVoid, Fenced, LogioError, Park
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.effects import ExpireLineage, Kept, SweepShared
+from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, GroupRef
-from airflow_logio.store.records.run_records import RunKey, RunSpec
+from airflow_logio.store.records.run_records import OperatorShape, RunKey, RunSpec
 from airflow_logio.store.records.upkeep_records import Collected
-from airflow_logio.testing.simulator.data.lake_store import Lake
-from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
+from airflow_logio.testing.simulator.actions import Action, Incarnation, Site, Verb
+from airflow_logio.testing.simulator.datasets import DatasetWorld
+from airflow_logio.testing.simulator.driver.options import Option, options_of, sites_of
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
-from airflow_logio.testing.simulator.driver.threads import Source
+from airflow_logio.testing.simulator.driver.sources import StoredEffect
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 from airflow_logio.testing.simulator.offers import SimulatedOffers
-from airflow_logio.testing.simulator.plan import Batch, Scenario
-from airflow_logio.testing.simulator.replica_world import Scaling, applications
-from airflow_logio.testing.simulator.sites import Site
-from airflow_logio.testing.simulator.upkeep import from_log, shapes, sweeps_of
+from airflow_logio.testing.simulator.plan import Batch, GroupPlan, Scenario, Sweep, senders_of
+from airflow_logio.testing.simulator.scaling import Scaling, applications
 from airflow_logio.testing.simulator.violation import Violation
 from airflow_logio.testing.simulator.watch.log_watch import LogWatch
 
 MAX_ZOMBIES = 2
 RETRIES = 3
 """Most retries of an Input Set. If its operator always raises, it stays quarantined."""
-
-
-class Action(NamedTuple):
-    """One choice of a schedule. `age` counts back from the group's newest incarnation: 0 is the newest, 1 its predecessor."""
-
-    group: str
-    age: int
-    verb: str
-    about: object = None
-    many: int = 1
-    outcome: str = ""
-
-
-class StoredEffect(NamedTuple):
-    """The path of a payload names the incarnation that wrote it (design D6)."""
-
-    group: str
-    incarnation: int
-    rest: str
-
-    @property
-    def path(self) -> str:
-        return f"{self.group}/{self.incarnation}/{self.rest}"
-
-    @classmethod
-    def of(cls, path: str) -> StoredEffect:
-        group, incarnation, rest = path.split("/", 2)
-        return cls(group, int(incarnation), rest)
 
 
 class World:
@@ -89,12 +61,12 @@ class World:
                 "graph",
                 "code",
                 RecoveryBudget(recoveries=1_000_000),
-                operators=shapes(self.groups) if scenario.retries or scenario.drains or scenario.replicated else {},
+                operators=_shapes(self.groups) if scenario.retries or scenario.drains or scenario.replicated else {},
                 replicated=scenario.replicated,
             )
         )
         self.watch.begin(
-            self.groups, self.systems, from_log(self.groups), scenario.retention, scenario.kept, scenario.replicated
+            self.groups, self.systems, _from_log(self.groups), scenario.retention, scenario.kept, scenario.replicated
         )
         specs = [spec for plan in self.groups.values() for spec in plan.operators]
         self.replayed = {spec.name: spec.logic for spec in specs if spec.replay and spec.logic is not None}
@@ -102,14 +74,14 @@ class World:
         self.offers = SimulatedOffers(scenario.codec, watch.bodies)
         self.is_bounded = not scenario.replicated and not any(spec.port_order for spec in specs)
         """Senders wait for receivers that lag."""
-        self.sweeps = sweeps_of(scenario, self.groups)
+        self.sweeps = _sweeps_of(scenario, self.groups)
         """Sweeps of the last group, which finishes last."""
         self.with_sources = [
             name for name, plan in self.plans.items() if any(not spec.inputs for spec in plan.operators)
         ]
         self.drivers: dict[str, list[SimulatedDriver]] = {name: [] for name in self.plans}
         self.incarnations = dict.fromkeys(self.plans, 0)
-        self.scaling = Scaling(self)
+        self.scaling: Scaling = Scaling(self)
         self.to_claim = {name: name not in self.scaling.retired for name in self.plans}
         self.finished: set[str] = set()
         self.wished: set[str] = set()
@@ -120,10 +92,10 @@ class World:
         """Groups that were asked to halt, and have not: their drivers die before they hear it, or halt."""
         self.known: dict[Port, int] = {}
         """Receiver port → greatest event_id that is logged for it, so that fetching may find something."""
-        self.lake = None if scenario.frames is None else Lake(self, *scenario.frames)
-        """The payload store of a scenario with datasets."""
-        if self.lake is not None:
-            self.watch.datasets.begin(self.lake.storage)
+        self.datasets: DatasetWorld | None = None if scenario.datasets is None else scenario.datasets(self)
+        """What a scenario with datasets brings: its payload store, above all."""
+        if self.datasets is not None:
+            self.watch.contents = self.datasets.watch
         self.effects: dict[str, list[Batch]] = {}
         """Payload store: reference → stored effect of a non-replayable read action."""
         self.commits = 0
@@ -132,7 +104,7 @@ class World:
         self._readings: Counter[str] = Counter()
         self._tries: Counter[tuple[str, ...]] = Counter()
         """(operator, Input Set) → how often it was retried."""
-        self._doubts: dict[str, tuple[SimulatedDriver, fx.Effects]] = {}
+        self._doubts: dict[str, tuple[Incarnation, fx.Effects]] = {}
 
     # --- the scheduler's side -----------------------------------------------------------------------------------------
 
@@ -153,6 +125,14 @@ class World:
         drivers = self.drivers[group]
         return drivers[-1] if drivers else None
 
+    def options(self, driver: SimulatedDriver) -> list[Option]:
+        """Steps of a driver that would change something, in the order in which an undisturbed driver takes them."""
+        return options_of(driver)
+
+    def leave(self, driver: Incarnation) -> bool:
+        """A replica without slots takes itself out of use, if all slots are done."""
+        return self.scaling.leave(driver)
+
     def zombies(self, group: str) -> list[SimulatedDriver]:
         """Replaced drivers that do not know it."""
         return [driver for driver in self.drivers[group][:-1] if driver.is_alive]
@@ -168,7 +148,7 @@ class World:
         if not driver.is_alive:
             return False
         try:
-            return driver.perform(action.verb, action.about, action.many, action.outcome)
+            return driver.perform(action)
         except Fenced as error:
             self._refused(driver, error)
         except EpochVoid:
@@ -181,7 +161,7 @@ class World:
 
     # --- the driver's side --------------------------------------------------------------------------------------------
 
-    def commit(self, driver: SimulatedDriver, effects: fx.Effects) -> tuple[Collected, ...]:
+    def commit(self, driver: Incarnation, effects: fx.Effects) -> tuple[Collected, ...]:
         """The log's part of a commit, which then is visible to all. Returns what its garbage collection has done."""
         collected = driver.session.commit(effects)
         self.watch.after_commit(driver, effects)
@@ -195,7 +175,7 @@ class World:
                 self.finished.add(driver.plan.name)
         return collected
 
-    def doubt(self, driver: SimulatedDriver, effects: fx.Effects) -> None:
+    def doubt(self, driver: Incarnation, effects: fx.Effects) -> None:
         """The connection breaks inside the transaction, which holds the fence row until the database has decided."""
         driver.session.check()  # the fence statement of the transaction has passed
         self._doubts[driver.plan.name] = (driver, effects)
@@ -203,43 +183,16 @@ class World:
     def is_locked(self, group: str) -> bool:
         return group in self._doubts
 
-    def is_in_doubt(self, driver: SimulatedDriver) -> bool:
+    def is_in_doubt(self, driver: Incarnation) -> bool:
         doubt = self._doubts.get(driver.plan.name)
         return doubt is not None and doubt[0] is driver
 
-    def obtain(self, driver: SimulatedDriver, name: str, action: int) -> tuple[str, int]:
-        """Obtain a non-replayable read action: its whole present effect goes to the payload store under a new name."""
-        script = self.scenario.sources[name]
+    def count_reading(self, driver: Incarnation, name: str, action_id: int) -> int:
+        """A driver is about to read a source that is not replayable: the number of this reading, which never repeats."""
         if not driver.is_replaced:
-            self.watch.a_complete_read_action_is_never_read_again(name, driver.protocol.source(name).action_id)
+            self.watch.a_complete_read_action_is_never_read_again(name, action_id)
         self._readings[name] += 1
-        reading = self._readings[name]
-        batches: list[Batch] = []
-        offset = 0
-        while (batch := script.batch(action, offset, reading)) is not None:
-            batches.append(batch)
-            offset = batch.next_offset
-        ref = StoredEffect(driver.plan.name, driver.number, f"{driver.epochs}/{name}.{reading}").path
-        self.effects[ref] = batches
-        return ref, len(batches)
-
-    def whole(self, driver: SimulatedDriver, name: str, action: int) -> list[Any]:
-        """As `obtain`, in a scenario with datasets: the records of the whole effect, as they are now."""
-        if not driver.is_replaced:
-            self.watch.a_complete_read_action_is_never_read_again(name, driver.protocol.source(name).action_id)
-        self._readings[name] += 1
-        batch = self.scenario.sources[name].batch(action, 0, self._readings[name])
-        return [] if batch is None else list(batch.payload)
-
-    def batch(self, driver: SimulatedDriver, name: str, source: Source) -> Batch | None:
-        """The next batch of a source, read from outside or from its stored effect."""
-        if source.stored is None:
-            return self.scenario.sources[name].batch(source.action, source.offset, 0)
-        if source.stored not in self.effects:
-            if driver.is_replaced:
-                raise LogInconsistent(f"{source.stored} is gone")
-            raise Violation("a_stored_effect_is_kept", f"{name} needs {source.stored}, which is discarded")
-        return next((batch for batch in self.effects[source.stored] if batch.next_offset > source.offset), None)
+        return self._readings[name]
 
     # --- supervision --------------------------------------------------------------------------------------------------
 
@@ -269,7 +222,7 @@ class World:
         driver = self.newest(action.group)
         if driver is None or not driver.is_alive:
             return False
-        self.sites.update(driver.sites())
+        self.sites.update(sites_of(driver))
         self.crashes += 1
         driver.end()
         self._declare_dead(driver)
@@ -281,7 +234,7 @@ class World:
         if driver is None or not driver.is_alive or driver.is_replaced or self.to_claim[action.group]:
             return False
         self.crashes += 1
-        self.sites.update(driver.sites())
+        self.sites.update(sites_of(driver))
         self._declare_dead(driver)
         return True
 
@@ -301,8 +254,8 @@ class World:
 
     def _sweep(self, action: Action) -> bool:
         """Remove payloads that the log does not name, if their incarnation is fenced or its group has finished."""
-        if self.lake is not None:
-            self.lake.sweep(action.group, action.many)
+        if self.datasets is not None:
+            self.datasets.sweep(action.group, action.many)
             return True
         named = self.watch.references()
         for path in list(self.effects):
@@ -314,9 +267,9 @@ class World:
 
     def _gc(self, action: Action) -> bool:
         """A person types `logio gc`, once or again, or the process takes another step; `about` is which process."""
-        if self.lake is None or not isinstance(action.about, int) or not self.is_over():
+        if self.datasets is None or not isinstance(action.about, int) or not self.is_over():
             return False
-        self.lake.collect(action.about, action.many, dies=action.outcome == "dies")
+        self.datasets.collect(action.about, action.many, dies=action.outcome == "dies")
         return True
 
     def _decide(self, action: Action) -> bool:
@@ -342,12 +295,11 @@ class World:
 
     def databases(self) -> list[str]:
         """The connections whose databases have staging tables."""
-        return [name for name, system in self.systems.items() if isinstance(system, StagingDatabase)]
+        return [name for name, system in self.systems.items() if system.stages]
 
     def _server(self, action: Action) -> bool:
         """A server of staging tables crashes, or commits what a task attempt has loaded that has lost."""
         system = self.systems[str(action.about)]
-        assert isinstance(system, StagingDatabase)
         return system.crash() if action.outcome == "crash" else system.commit_late()
 
     def earlier_runs(self) -> list[tuple[str, int]]:
@@ -377,7 +329,7 @@ class World:
         self._halted.add(group)
         return True
 
-    def has_halted(self, driver: SimulatedDriver) -> None:
+    def has_halted(self, driver: Incarnation) -> None:
         """Its threads are joined; if it was not replaced meanwhile, the log says that it has halted."""
         group = driver.plan.name
         if self.store.halted(driver.session.ref) and not driver.is_replaced:
@@ -452,26 +404,87 @@ class World:
         self.watch.close()
 
 
-_SUPERVISION: Mapping[str, Callable[[World, Action], bool]] = {
-    "claim": World._claim,
-    "crash": World._crash,
-    "suspect": World._suspect,
-    "kill": World._kill,
-    "decide": World._decide,
-    "sweep": World._sweep,
-    "gc": World._gc,
-    "intrude": World._intrude,
-    "server": World._server,
-    "stop": World._stop,
-    "retry": World._retry,
-    "wish": World._wish,
-    "request": lambda world, action: world.scaling.request(action.group, action.about),
-    "employ": lambda world, action: world.scaling.employ(action.group, action.many, action.about),
-    "execute": lambda world, action: world.scaling.execute(action.about, action.many),
-    "dismiss": lambda world, action: world.scaling.dismiss(action.about),
-    "supervise": lambda world, _action: world.scaling.supervise(),
-    "overdue": lambda world, action: world.scaling.overdue(action.group),
-    "place": lambda world, action: world.scaling.place(action.group, action.about),
-    "revive": lambda world, action: world.scaling.revive(action.group),
-    "end": lambda world, _action: world.scaling.end_run(),
+_SUPERVISION: Mapping[Verb, Callable[[World, Action], bool]] = {
+    Verb.CLAIM: World._claim,
+    Verb.CRASH: World._crash,
+    Verb.SUSPECT: World._suspect,
+    Verb.KILL: World._kill,
+    Verb.DECIDE: World._decide,
+    Verb.SWEEP: World._sweep,
+    Verb.GC: World._gc,
+    Verb.INTRUDE: World._intrude,
+    Verb.SERVER: World._server,
+    Verb.STOP: World._stop,
+    Verb.RETRY: World._retry,
+    Verb.WISH: World._wish,
+    Verb.REQUEST: lambda world, action: world.scaling.request(action.group, action.about),
+    Verb.EMPLOY: lambda world, action: world.scaling.employ(action.group, action.many, action.about),
+    Verb.EXECUTE: lambda world, action: world.scaling.execute(action.about, action.many),
+    Verb.DISMISS: lambda world, action: world.scaling.dismiss(action.about),
+    Verb.SUPERVISE: lambda world, _action: world.scaling.supervise(),
+    Verb.OVERDUE: lambda world, action: world.scaling.overdue(action.group),
+    Verb.PLACE: lambda world, action: world.scaling.place(action.group, action.about),
+    Verb.REVIVE: lambda world, action: world.scaling.revive(action.group),
+    Verb.END: lambda world, _action: world.scaling.end_run(),
 }
+
+
+# --- what a scenario's plans say --------------------------------------------------------------------------------------
+
+
+def _shapes(plans: Mapping[str, GroupPlan]) -> dict[str, OperatorShape]:
+    """The graph as the log keeps it. A retry looks up the ends of streams behind an Input Set in it."""
+    senders = senders_of(plans)
+    return {
+        spec.name: OperatorShape(
+            plan.name, {port: str(senders[Port(spec.name, port)]) for port in spec.inputs}, spec.outputs
+        )
+        for plan in plans.values()
+        for spec in plan.operators
+    }
+
+
+def _sweeps_of(scenario: Scenario, plans: Mapping[str, GroupPlan]) -> Sequence[Sweep]:
+    """As `driver/garbage.py`, but without an order: every batch must be harmless at any time."""
+    if scenario.retention is None:
+        return ()
+    if scenario.sweeps is not None:
+        return scenario.sweeps
+    return [*_expiring(plans, scenario.retention), *_shared(plans)]
+
+
+def _expiring(plans: Mapping[str, GroupPlan], retention: float) -> Iterator[Sweep]:
+    def expiry(operator: str, kept: Kept, name: str = "", ports: tuple[str, ...] = ()) -> Sweep:
+        return lambda limit: ExpireLineage(operator, kept, retention, 0, limit, name, ports)
+
+    for plan in plans.values():
+        for spec in plan.operators:
+            ports = tuple(sorted(spec.lineage_out))
+            for port in ports:
+                yield expiry(spec.name, Kept.EVENTS, port)
+            if ports and not spec.inputs:
+                yield expiry(spec.name, Kept.SOURCE_READS, ports=ports)
+            if ports and spec.reads_state:
+                yield expiry(spec.name, Kept.STATES)
+
+
+def _shared(plans: Mapping[str, GroupPlan]) -> Iterator[Sweep]:
+    group_of = {spec.name: plan.name for plan in plans.values() for spec in plan.operators}
+    kept = {Port(spec.name, port) for plan in plans.values() for spec in plan.operators for port in spec.lineage_out}
+
+    def sweep(sender: Port) -> Sweep:
+        return lambda limit: SweepShared(sender, 0, limit)
+
+    for plan in plans.values():
+        for sender, receivers in plan.receivers.items():
+            if sender not in kept and len({group_of[receiver.operator] for receiver in receivers}) > 1:
+                yield sweep(sender)
+
+
+def _from_log(plans: Mapping[str, GroupPlan]) -> frozenset[tuple[str, str]]:
+    """Input ports whose events come from the log."""
+    return frozenset(
+        (port.operator, port.name)
+        for plan in plans.values()
+        for port in GroupProtocol(plan.operators, plan.receivers, plan.lineage_in).inputs_from_log()
+    )

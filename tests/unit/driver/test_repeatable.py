@@ -18,7 +18,7 @@ from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.replay import MADE_BYTES
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.systems.arrow import decode, encode
-from airflow_logio.testing.simulator.plain_operators import PlainLogic
+from tests.simulator.plain_operators import PlainLogic
 
 MOST_SETS = 20_000
 

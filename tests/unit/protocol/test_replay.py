@@ -14,7 +14,7 @@ from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.replay import MADE_BYTES, Offers, Replay
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
-from airflow_logio.testing.simulator.plain_operators import SCOPE, CountWindow, PlainLogic, operator, source
+from tests.simulator.plain_operators import SCOPE, CountWindow, PlainLogic, operator, source
 
 READ = Port("read", "out")
 

@@ -28,8 +28,8 @@ from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.dataflow.sources.connected import ConnectedSource
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.testing import Observed, ScriptedSource, Simulator, Violation, pipeline_scenario
+from airflow_logio.testing.simulator.authored_pipeline import ExternalTables
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
-from airflow_logio.testing.simulator.simulated_reads import ExternalTables
 from tests.unit.testing.mutants import MUTANTS
 
 NUMBERS = pa.table({"number": [n % 50 for n in range(240)]})

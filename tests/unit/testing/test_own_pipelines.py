@@ -16,6 +16,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.systems.arrow import decode
 from airflow_logio.testing import Observed, ScheduleFigures, ScriptedSource, Simulator, pipeline_scenario
 from airflow_logio.testing.scenario_lookup import load_scenario
+from airflow_logio.testing.simulator.actions import Verb
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
 from airflow_logio.testing.simulator.scheduler import Seeded, Undisturbed
 from tests.simulator import SCENARIOS
@@ -74,7 +75,7 @@ def test_what_is_set_aside_is_retried_and_compared_regardless_of_order() -> None
     assert len(seen.ports["good.out"]) == EVENTS - EVENTS // 5
     assert any(figures.drained for figures in run(simulator))
     verbs = Counter(action.verb for action in simulator.record(1))
-    assert verbs["retry"] and not verbs["expire"]
+    assert verbs[Verb.RETRY] and not verbs[Verb.EXPIRE]
 
 
 def test_lineage_whose_scopes_have_a_retention_expires() -> None:
@@ -165,8 +166,8 @@ def test_replicas_make_what_one_would_make(retention: str | None) -> None:
     simulator = Simulator(scenario)
     assert any(figures.drained for figures in run(simulator))
     verbs = Counter(action.verb for seed in SEEDS for action in simulator.record(seed))
-    assert verbs["place"] and verbs["execute"] and verbs["retry"]
-    assert bool(verbs["expire"]) == bool(retention)
+    assert verbs[Verb.PLACE] and verbs[Verb.EXECUTE] and verbs[Verb.RETRY]
+    assert bool(verbs[Verb.EXPIRE]) == bool(retention)
 
 
 def test_the_judge_of_what_is_deterministic_sees_it_without_replicas() -> None:

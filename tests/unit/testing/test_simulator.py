@@ -16,17 +16,18 @@ from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.store.sql.engines import log_engine
 from airflow_logio.testing import INVARIANTS, LogWatch, Simulator, Site
 from airflow_logio.testing.memory_log.tables import Tables
-from airflow_logio.testing.simulator.data.published import PublishedFolder
-from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.drains import DRAIN_EVERY
-from airflow_logio.testing.simulator.executors import Work
 from airflow_logio.testing.simulator.plan import UpTo
-from airflow_logio.testing.simulator.replica_world import Move
+from airflow_logio.testing.simulator.scaling import Move, Work
 from airflow_logio.testing.simulator.scheduler import Seeded
 from airflow_logio.testing.simulator.simulated_logs import close_logs
 from airflow_logio.testing.simulator.simulation import MIN_COMMITS, MIN_CRASHES, MIN_EVENTS
 from airflow_logio.testing.simulator.world import World
 from tests.simulator import SCENARIOS, reference
+from tests.simulator.lake import DATASET_INVARIANTS
+from tests.simulator.lake.dataset_watch import DatasetWatch
+from tests.simulator.lake.published import PublishedFolder
+from tests.simulator.lake.staging import StagingDatabase
 from tests.support.postgres import PostgresServer
 
 WITH_ARROW = {"sales": 120, "scaled": 60}
@@ -226,10 +227,9 @@ def test_a_seed_is_a_schedule(name: str) -> None:
 
 def test_invariants_are_sentences_of_the_watches() -> None:
     assert len({invariant.__name__ for invariant in INVARIANTS}) == len(INVARIANTS) >= 15
-    watches = {
-        type(part).__name__: type(part)
-        for part in (*vars(LogWatch(Tables())).values(), PublishedFolder(), StagingDatabase())
-    }
-    for invariant in INVARIANTS:
+    assert len(set(DATASET_INVARIANTS)) == len(DATASET_INVARIANTS) == 11
+    watches = {type(part).__name__: type(part) for part in vars(LogWatch(Tables())).values()}
+    watches |= {one.__name__: one for one in (DatasetWatch, PublishedFolder, StagingDatabase)}
+    for invariant in (*INVARIANTS, *DATASET_INVARIANTS):
         owner, _, name = invariant.__qualname__.rpartition(".")
         assert getattr(watches[owner], name) is invariant, "it belongs to no watch that a LogWatch holds"

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from functools import cache
-from typing import TYPE_CHECKING
-
 from airflow_logio.protocol.commit import CommitStep
 from airflow_logio.protocol.life import LifeStep
 from airflow_logio.protocol.writes import WriteStep
-from airflow_logio.testing.simulator.sites import Site
+from airflow_logio.testing.simulator.actions import Site, Verb
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+from airflow_logio.testing.simulator.driver.sources import Source
+from airflow_logio.testing.simulator.driver.writing import SimulatedWriter
 
-if TYPE_CHECKING:
-    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
-    from airflow_logio.testing.simulator.driver.threads import SimulatedWriter, Source
-
-Option = tuple[str, object]
+Option = tuple[Verb, object]
 """A verb and what it is about: a port, an operator, a writer."""
 
 _BEGINNING = {
-    LifeStep.OPEN: "open",
-    LifeStep.ASK_SLOTS: "ask",
-    LifeStep.READ: "recover",
-    LifeStep.REBUILD: "rebuild",
+    LifeStep.OPEN: Verb.OPEN,
+    LifeStep.ASK_SLOTS: Verb.ASK,
+    LifeStep.READ: Verb.RECOVER,
+    LifeStep.REBUILD: Verb.REBUILD,
 }
 _BEGINNING_SITES = {
     LifeStep.OPEN: Site.AFTER_REGISTER,
@@ -35,30 +30,24 @@ _BEGINNING_SITES = {
 }
 
 
-@cache
-def method_of(verb: str) -> str:
-    """The name of a driver's method for a step, as one object: Python remembers by that where it has found a method."""
-    return sys.intern(f"_{verb}")
-
-
 def options_of(driver: SimulatedDriver) -> list[Option]:
     """Steps that would change something, in the order in which an undisturbed driver takes them."""
     if not driver.is_alive:
         return []
     if not driver.is_registered:
-        return [("register", None)]
+        return [(Verb.REGISTER, None)]
     wants = driver.life.wants
     if wants is LifeStep.RUN:
         out = _running(driver)
         if driver.plan.name in driver.world.to_halt and not driver.is_replaced:
-            out.insert(0, ("halt" if driver.halts else "beat", None))
+            out.insert(0, (Verb.HALT if driver.halts else Verb.BEAT, None))
         if driver.world.wished and not driver.loop.draining:
             _wishes(driver, out)
-        return out if driver.ready or not driver.plan.replica_of else [("beat", None), *out]
+        return out if driver.ready or not driver.plan.replica_of else [(Verb.BEAT, None), *out]
     if wants is LifeStep.WAIT:
-        return [("check", None)] if driver.ready else [("beat", None), ("check", None)]
+        return [(Verb.CHECK, None)] if driver.ready else [(Verb.BEAT, None), (Verb.CHECK, None)]
     if wants in (LifeStep.STOP, LifeStep.HALT):
-        return [*_transaction(driver), *_acting(driver), ("join", None)]
+        return [*_transaction(driver), *_acting(driver), (Verb.JOIN, None)]
     return [(_BEGINNING[wants], None)]
 
 
@@ -68,14 +57,14 @@ def _running(driver: SimulatedDriver) -> list[Option]:
     _inputs(driver, out)
     if driver.jobs:
         _generating(driver, out)
-    if driver.held_up.is_full() and not driver.held_up.lags():
-        out.append(("wait", None))
+    if driver.back_pressure.is_full() and not driver.back_pressure.lags():
+        out.append((Verb.WAIT, None))
     if driver.loop.has_step:
-        out.append(("close", None))
+        out.append((Verb.CLOSE, None))
     elif driver.loop.is_finished():
-        out.append(("finish", None))
+        out.append((Verb.FINISH, None))
     elif not out and (driver.plan.replica_of or driver.world.scenario.retries):
-        out.append(("check", None))
+        out.append((Verb.CHECK, None))
     return out
 
 
@@ -84,80 +73,80 @@ def _writing(driver: SimulatedDriver, out: list[Option]) -> None:
         wants = writer.wants
         if wants is WriteStep.COMPARE or wants is WriteStep.APPLY:
             if not driver.is_replaced or not driver.world.scenario.crash_stop:
-                out.append(("apply", key))
+                out.append((Verb.APPLY, key))
         elif wants is WriteStep.REPORT:
-            out.append(("note_writes", key))
+            out.append((Verb.NOTE_WRITES, key))
         elif writer.pending:
-            out.append(("take_writes", key))
+            out.append((Verb.TAKE_WRITES, key))
 
 
 def _wishes(driver: SimulatedDriver, out: list[Option]) -> None:
     """What an undisturbed driver does before anything else. It hears a wish with its next heartbeat."""
     if driver.heard:
         if not driver.loop.finishing:
-            out.insert(0, ("drain", None))
+            out.insert(0, (Verb.DRAIN, None))
     elif driver.plan.name in driver.world.wished and not driver.is_replaced:
-        out.insert(0, ("beat", None))
+        out.insert(0, (Verb.BEAT, None))
 
 
 def _transaction(driver: SimulatedDriver) -> list[Option]:
     committer = driver.committer
     if committer.wants is None:
-        return [("take", None)] if committer.steps and driver.is_running else []
+        return [(Verb.TAKE, None)] if committer.steps and driver.is_running else []
     if committer.wants is CommitStep.HAND_OVER:
-        return [("hand_over", None)]
+        return [(Verb.HAND_OVER, None)]
     if not driver.is_in_doubt:
-        return [("commit", None)]
-    return [] if not driver.may_read_back() and driver.world.is_in_doubt(driver) else [("resolve", None)]
+        return [(Verb.COMMIT, None)]
+    return [] if not driver.may_read_back() and driver.world.is_in_doubt(driver) else [(Verb.RESOLVE, None)]
 
 
 def _acting(driver: SimulatedDriver) -> list[Option]:
     """What is still on its way to external systems when the group stops."""
     if driver.is_replaced and driver.world.scenario.crash_stop:
         return []
-    return [("apply", key) for key, writer in driver.writers.items() if writer.wants is WriteStep.APPLY]
+    return [(Verb.APPLY, key) for key, writer in driver.writers.items() if writer.wants is WriteStep.APPLY]
 
 
 def _inputs(driver: SimulatedDriver, out: list[Option]) -> None:
     known = driver.world.known
     for port, cursor in driver.cursors.items():
         if known.get(port, 0) > cursor:
-            out.append(("fetch", port))
+            out.append((Verb.FETCH, port))
     observes = driver.observes()
     operators = driver.protocol.operators
     if driver.evaluating is not None:
-        out += [("evaluate", port) for port, events in driver.evaluating.arriving.items() if events]
+        out += [(Verb.EVALUATE, port) for port, events in driver.evaluating.arriving.items() if events]
         if driver.evaluating.removals:
-            out.append(("remove", None))
+            out.append((Verb.REMOVE, None))
     for port, events in driver.inbox.items():
         if events and observes and (operators[port.operator].order is None or driver.has_its_turn(port)):
-            out.append(("deliver", port))
+            out.append((Verb.DELIVER, port))
     _reading(driver, observes, out)
 
 
 def _reading(driver: SimulatedDriver, observes: bool, out: list[Option]) -> None:
     for name, source in driver.reading.sources.items():
         if observes and source.obtained is not None:
-            out.append(("note_effect", name))
+            out.append((Verb.NOTE_EFFECT, name))
         elif observes and source.inbox:
-            out.append(("emit", name))
+            out.append((Verb.EMIT, name))
         elif observes and not source.has_more:
-            out.append(("end_source", name))
+            out.append((Verb.END_SOURCE, name))
         if source.storing is not None or source.evaluating:
-            out.append(("advance", name))
+            out.append((Verb.ADVANCE, name))
         if source.may_read:
-            out.append(("read", name))
+            out.append((Verb.READ, name))
     for drop in driver.reading.drops:
-        out.append(("discard", drop))
+        out.append((Verb.DISCARD, drop))
 
 
 def _generating(driver: SimulatedDriver, out: list[Option]) -> None:
     for name, job in driver.jobs.items():
         if job is None:
             if driver.protocol.operators[name].next_triggered():
-                out.append(("start_job", name))
+                out.append((Verb.START_JOB, name))
         else:
-            out.append(("run_job" if job.ended is None else "note_job", name))
+            out.append((Verb.RUN_JOB if job.ended is None else Verb.NOTE_JOB, name))
 
 
 def sites_of(driver: SimulatedDriver) -> list[Site]:

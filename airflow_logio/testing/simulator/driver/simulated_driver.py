@@ -1,20 +1,23 @@
 """One simulated incarnation of a group: the protocol's loop and state machines, one step at a time.
 
-Every method named by a verb is one step. The scheduler may take the steps in any order that the threads of a real driver
-could. A step that is not possible now does nothing and returns False. The loop, the protocol and the store are the real ones.
+Every method that gets an `Action` is one step (`_STEPS`). The scheduler may take the steps in any order that the threads of a
+real driver could. A step that is not possible now does nothing and returns False. The loop, the protocol and the store are
+the real ones.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
+from airflow_logio.driver.back_pressure import ASK_EVERY_SECONDS, Backlog
 from airflow_logio.driver.garbage import COLLECT_SECONDS, Collection
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit import CommitAttempt, CommitQueue, CommitStep
 from airflow_logio.protocol.group import GroupProtocol
+from airflow_logio.protocol.job_queue import JobBounds, JobQueue
 from airflow_logio.protocol.life import Life, LifeStep
 from airflow_logio.protocol.loop import FLUSH_SECONDS, GroupLoop
 from airflow_logio.protocol.recovery import Recovered
@@ -24,38 +27,33 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, FenceRow
+from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.systems.connections import WriterIdentity
-from airflow_logio.testing.simulator.driver.evaluating import Evaluating
-from airflow_logio.testing.simulator.driver.held_up import HeldUp
-from airflow_logio.testing.simulator.driver.options import Option, method_of, options_of, sites_of
-from airflow_logio.testing.simulator.driver.simulated_generation import SimulatedGeneration
-from airflow_logio.testing.simulator.driver.source_readers import Reading
-from airflow_logio.testing.simulator.driver.threads import SimulatedWriters, serialized
+from airflow_logio.testing.simulator.actions import Action, Verb
+from airflow_logio.testing.simulator.codec import serialized
+from airflow_logio.testing.simulator.datasets import DatasetEpoch, Results
+from airflow_logio.testing.simulator.driver.ports import Epoch, Surroundings
+from airflow_logio.testing.simulator.driver.sources import Reading
+from airflow_logio.testing.simulator.driver.writing import SimulatedWriters
 from airflow_logio.testing.simulator.offers import replayed_size
 from airflow_logio.testing.simulator.plan import GroupPlan
-from airflow_logio.testing.simulator.sites import Site
+from airflow_logio.testing.simulator.stepwise import Steps, finished
 from airflow_logio.testing.simulator.violation import Violation
 
-if TYPE_CHECKING:
-    from airflow_logio.testing.simulator.world import World
-
-PARTS = (
-    dict.fromkeys(("read", "advance", "note_effect", "emit", "end_source", "discard"), "reading")
-    | dict.fromkeys(("take_writes", "apply", "note_writes"), "writers")
-    | dict.fromkeys(("start_job", "run_job", "note_job"), "jobs")
-)
-"""Verbs of the readers of sources, of the writers, and of jobs."""
 STEP_SECONDS = 0.001
 """Simulated time per step. If a driver waits for something, its clock advances by as much as that takes."""
 COLLECTED_ROWS = 12
 """Size of a batch of garbage collection: small, so that a batch often leaves something for the next."""
+BOUND = BacklogBound(events=12)
+SMALL_JOBS = JobBounds(target_records=4, first_records=2, linger_seconds=0.5, most_records=6)
+"""Bounds of jobs; an Input Set counts as one record."""
 
 
 class SimulatedDriver:
     """`number` is the incarnation; `fence` is the fence row as far as this driver knows."""
 
-    def __init__(self, world: World, plan: GroupPlan, claim: Claim) -> None:
+    def __init__(self, world: Surroundings, plan: GroupPlan, claim: Claim) -> None:
         self.world = world
         self.plan = plan
         self.claim = claim
@@ -75,10 +73,10 @@ class SimulatedDriver:
         self.attempt: CommitAttempt
         """The attempt to commit the transaction that is taken."""
         self.collection: Collection
-        self.writers = SimulatedWriters(self)
+        self.writers: SimulatedWriters = SimulatedWriters(self)
         self.reading: Reading
-        self.held_up: HeldUp
-        self.evaluating: Evaluating | None = None
+        self.back_pressure: BackPressure
+        self.evaluating: DatasetEpoch | None = None
         """In a scenario with datasets."""
         self.jobs: SimulatedGeneration
         self.replay: Replay
@@ -96,7 +94,7 @@ class SimulatedDriver:
         self.beats = 0
         self.ready = False
         """Its heartbeat says that it works, or that it waits for slots."""
-        self.epochs = 0
+        self.epochs: int = 0
         self.now = 0.0
         """Seconds of its own clock."""
 
@@ -126,26 +124,14 @@ class SimulatedDriver:
         """Stop: whatever it was doing, it does nothing more."""
         self.is_alive = False
 
-    def options(self) -> list[Option]:
-        """Steps that would change something, in the order in which an undisturbed driver takes them."""
-        return options_of(self)
-
-    def sites(self) -> list[Site]:
-        """Where it would die now, thread by thread."""
-        return sites_of(self)
-
-    def perform(self, verb: str, about: object, many: int, outcome: str) -> bool:
+    def perform(self, step: Action) -> bool:
         """Take one step. Raises what the step raises."""
         self.now += STEP_SECONDS
-        if verb in PARTS:
-            part = getattr(self, PARTS[verb], None)  # none before its memory is built
-            return part is not None and bool(getattr(part, verb)(about, many, outcome))
-        done: bool = getattr(self, method_of(verb))(about, many, outcome)
-        return done
+        return _STEPS[step.verb](self, step)
 
     # --- an epoch begins: fence, slots, log, memory -------------------------------------------------------------------
 
-    def _register(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _register(self, _step: Action) -> bool:
         if self.is_registered:
             return False
         identity = DriverIdentity("simulated", "boot", self.number, float(self.number))
@@ -163,14 +149,14 @@ class SimulatedDriver:
     def _wants(self, step: LifeStep) -> bool:
         return self.is_registered and self.life.wants is step
 
-    def _open(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _open(self, _step: Action) -> bool:
         if not self._wants(LifeStep.OPEN) or self.world.is_locked(self.plan.name):
             return False
         self.fence = self.session.open(raise_epoch=self.life.raises_epoch)
         self.life.done(LifeStep.OPEN)
         return True
 
-    def _ask(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _ask(self, _step: Action) -> bool:
         """A replica asks for its slots after the fence, so a later move voids this epoch."""
         if not self._wants(LifeStep.ASK_SLOTS):
             return False
@@ -181,14 +167,14 @@ class SimulatedDriver:
             self.life.owns_nothing()
         return True
 
-    def _recover(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _recover(self, _step: Action) -> bool:
         if not self._wants(LifeStep.READ):
             return False
         self.recovered = self.session.recover([spec.name for spec in self.operators])
         self.life.done(LifeStep.READ)
         return True
 
-    def _rebuild(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _rebuild(self, _step: Action) -> bool:
         if not self._wants(LifeStep.REBUILD):
             return False
         self.epochs += 1
@@ -204,8 +190,8 @@ class SimulatedDriver:
         protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
         names = [spec.name for spec in self.operators]
         self.committer, self.writers, self.reading = CommitQueue(), SimulatedWriters(self), Reading(self)
-        lake = self.world.lake
-        self.evaluating = None if lake is None else Evaluating(self, lake, protocol)
+        datasets = self.world.datasets
+        self.evaluating = None if datasets is None else datasets.epoch(self, protocol)
         self.collection = Collection(
             names, [], clock=lambda: self.now, batch_rows=COLLECTED_ROWS, most_rows=COLLECTED_ROWS
         )
@@ -230,7 +216,7 @@ class SimulatedDriver:
         return {sender: ports for sender, ports in self.plan.receivers.items() if sender.operator in mine}
 
     def _offer(self, event: Event, body: bytes) -> None:
-        """A body that does not go into the log is offered to receivers, before anybody knows whether its event does."""
+        """A body that does not go into the log is offered to receivers, before it is known whether its event does."""
         self.world.offers.add(self, event, body)
 
     def _unpacked(self, event: Event) -> Event:
@@ -240,7 +226,7 @@ class SimulatedDriver:
         if event.kind is not Kind.DATA:
             return event
         if self.evaluating is not None:
-            return self.evaluating.bodies.unpacked(event)
+            return self.evaluating.unpacked(event)
         payload = self.world.scenario.codec.decode(event.body or b"")
         return Event(event.sender, event.event_id, event.kind, event.records, payload, event.body, event.about)
 
@@ -248,7 +234,7 @@ class SimulatedDriver:
         operators = self.protocol.operators
         self.cursors = {p: operators[p.operator].context.mark(p.name) for p in self.protocol.inputs_from_log()}
         self.inbox = {port: deque() for port in self.cursors}
-        self.delivered, self.held_up = {}, HeldUp(self)
+        self.delivered, self.back_pressure = {}, BackPressure(self)
         self.drained = False
 
     def void(self) -> None:
@@ -256,20 +242,20 @@ class SimulatedDriver:
         self.life.void()
         self.committer.drop()
 
-    def _void(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _void(self, _step: Action) -> bool:
         if not self.is_running or self.loop.finishing:
             return False
         self.void()
         return True
 
-    def _halt(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _halt(self, _step: Action) -> bool:
         if not self.is_running or not self.halts or self.loop.finishing:
             return False
         self.life.halt()
         self.committer.drop()
         return True
 
-    def _join(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _join(self, _step: Action) -> bool:
         """The threads are joined: what they have not begun never happens."""
         if not self.is_stopping or self.world.is_in_doubt(self):
             return False
@@ -283,22 +269,22 @@ class SimulatedDriver:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _fetch(self, about: object, many: int, outcome: str) -> bool:
+    def _fetch(self, step: Action) -> bool:
         """A step of the channel's thread. Outcome ``again``: its cursor is lost; it starts at the first unassigned row."""
-        port = about
+        port = step.about
         assert isinstance(port, Port)
         if not self.is_running or port not in self.cursors:
             return False
         # Datasets are not fetched again: a channel hands an event over once in an epoch, and its files go with its row.
-        after = 0 if outcome == "again" and self.evaluating is None else self.cursors[port]
-        events = self.session.fetch(port, after, max_events=many, max_bytes=1 << 30)
+        after = 0 if step.outcome == "again" and self.evaluating is None else self.cursors[port]
+        events = self.session.fetch(port, after, max_events=step.many, max_bytes=1 << 30)
         if not events:
             return False
         inbox, unpacked = self.inbox[port], self._unpacked
         self.replay.expect(logged.event for logged in events)
         evaluating = self.evaluating
         for logged in events:
-            if evaluating is not None and evaluating.chains.wants(port):
+            if evaluating is not None and evaluating.wants(port):
                 evaluating.arrives(port, unpacked(logged.event))
             else:  # a body that is not in the log is made again as late as can be
                 inbox.append(logged.event if logged.event.made_of is not None else unpacked(logged.event))
@@ -309,20 +295,24 @@ class SimulatedDriver:
             self.cursors[port] = last.event_id
         return True
 
-    def _evaluate(self, about: object, many: int, _outcome: str) -> bool:
+    def _evaluate(self, step: Action) -> bool:
         """The channel's thread takes the evaluation of an event further."""
-        if not self.is_running or self.evaluating is None or not isinstance(about, Port):
+        if not self.is_running or self.evaluating is None or not isinstance(step.about, Port):
             return False
-        return self.evaluating.advance(about, many)
+        return self.evaluating.advance(step.about, step.many)
 
-    def _deliver(self, about: object, many: int, outcome: str) -> bool:
+    def _deliver(self, step: Action) -> bool:
         """Deliver some events of a port, in order. With outcome ``again``, first repeat the last one."""
-        port = about
+        port, many = step.about, step.many
         assert isinstance(port, Port)
         waiting = self.inbox.get(port)
         if not self.observes() or not waiting or not self.has_its_turn(port):
             return False
-        if outcome == "again" and port in self.delivered and self.loop.deliver(port, self.delivered[port], self.now):
+        if (
+            step.outcome == "again"
+            and port in self.delivered
+            and self.loop.deliver(port, self.delivered[port], self.now)
+        ):
             raise Violation("an_event_is_used_once", f"{port} used event {self.delivered[port].event_id} twice")
         while waiting and many > 0 and self.has_its_turn(port):
             event = waiting.popleft()
@@ -340,12 +330,12 @@ class SimulatedDriver:
 
     def observes(self) -> bool:
         """Whether the loop takes inputs now."""
-        return self.is_running and not self.must_drain and self.loop.accepts_inputs(self.held_up.is_full)
+        return self.is_running and not self.must_drain and self.loop.accepts_inputs(self.back_pressure.is_full)
 
-    def _wait(self, _about: object, _many: int, _outcome: str) -> bool:
-        return self.is_running and self.held_up.wait()
+    def _wait(self, _step: Action) -> bool:
+        return self.is_running and self.back_pressure.wait()
 
-    def _drain(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _drain(self, _step: Action) -> bool:
         """Stop reading, once per epoch. What was read but is not in a step counts as not read."""
         if not self.is_running or not self.must_drain or self.loop.finishing:
             return False
@@ -354,7 +344,7 @@ class SimulatedDriver:
 
     # --- steps and commits --------------------------------------------------------------------------------------------
 
-    def _close(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _close(self, _step: Action) -> bool:
         """The step is closed when it is due; if it is not, the driver waits until it is."""
         if not self.is_running or not self.loop.has_step:
             return False
@@ -365,18 +355,18 @@ class SimulatedDriver:
         self.loop.close()
         return True
 
-    def _finish(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _finish(self, _step: Action) -> bool:
         if not self.is_running or not self.loop.is_finished():
             return False
         self.loop.finish()
         return True
 
-    def _take(self, _about: object, many: int, _outcome: str) -> bool:
-        steps = self.committer.steps
+    def _take(self, step: Action) -> bool:
+        steps, many = self.committer.steps, step.many
         if not self.is_running or self.committer.wants is not None or not steps:
             return False
         sweeps = bool(self.world.sweeps)
-        expires = [sweeps and any(type(effect) is fx.ExpireLineage for effect in step) for step in steps][:many]
+        expires = [sweeps and any(type(effect) is fx.ExpireLineage for effect in queued) for queued in steps][:many]
         if True in expires:  # the clock ticks for every row: what this transaction logs would already be old in it
             many = max(1, expires.index(True))
         self.committer.take(lambda _: 0, most_steps=many)
@@ -388,22 +378,22 @@ class SimulatedDriver:
         self.attempt = CommitAttempt(self.fence.epoch, self.fence.commit_no + 1)
         return True
 
-    def _commit(self, _about: object, _many: int, outcome: str) -> bool:
+    def _commit(self, step: Action) -> bool:
         """It commits. ``lost``: and the acknowledgement is lost; ``fails``: nothing commits; ``doubt``: decided later."""
         committer = self.committer
         if committer.wants is not CommitStep.COMMIT or self.attempt.is_in_doubt or self.world.is_locked(self.plan.name):
             return False
         self.attempt.send()
         collected: tuple[Collected, ...] = ()
-        if outcome == "doubt":
+        if step.outcome == "doubt":
             self.world.doubt(self, committer.taken)
-        elif outcome != "fails":
+        elif step.outcome != "fails":
             collected = self.world.commit(self, committer.taken)
-        if not outcome:
+        if not step.outcome:
             self._committed(collected)
         return True
 
-    def _resolve(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _resolve(self, _step: Action) -> bool:
         """Read-back: the fence row, under its lock, says what became of the transaction (design D3)."""
         if not self.is_in_doubt or not self.may_read_back():
             return False
@@ -432,7 +422,7 @@ class SimulatedDriver:
             said = {(one.operator, one.action_id) for one in effects if type(one) is fx.DropRead}
             self.reading.dropped -= said
 
-    def _hand_over(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _hand_over(self, _step: Action) -> bool:
         """After the commit: release what is durable now."""
         if self.committer.wants is not CommitStep.HAND_OVER:
             return False
@@ -444,11 +434,11 @@ class SimulatedDriver:
             self.is_alive = False
         return True
 
-    def _remove(self, _about: object, many: int, _outcome: str) -> bool:
+    def _remove(self, step: Action) -> bool:
         """The thread that removes payloads takes a few steps. If it dies, the sweep finds what is left."""
-        return self.is_running and self.evaluating is not None and self.evaluating.remove(many)
+        return self.is_running and self.evaluating is not None and self.evaluating.remove(step.many)
 
-    def _collect(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _collect(self, _step: Action) -> bool:
         """Time passes until garbage collection is due. It goes through the committer, like everything else (Section 3.6)."""
         if not self.is_running or self.loop.finishing:
             return False
@@ -458,12 +448,12 @@ class SimulatedDriver:
         self.loop.close()
         return True
 
-    def _expire(self, about: object, many: int, _outcome: str) -> bool:
+    def _expire(self, step: Action) -> bool:
         """The group that finishes last takes a batch of retention, or of shared bodies."""
-        sweeps = self.world.sweeps
+        sweeps, about = self.world.sweeps, step.about
         if not self.is_running or self.loop.finishing or not isinstance(about, int) or about >= len(sweeps):
             return False
-        self.committer.add([sweeps[about](many)])
+        self.committer.add([sweeps[about](step.many)])
         return True
 
     def token(self, operator: str) -> int:
@@ -474,7 +464,7 @@ class SimulatedDriver:
 
     # --- beside the loop ----------------------------------------------------------------------------------------------
 
-    def _beat(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _beat(self, _step: Action) -> bool:
         if not self.is_registered or not self.is_alive:
             return False
         self.beats += 1
@@ -485,7 +475,7 @@ class SimulatedDriver:
         self.world.watch.a_replaced_driver_has_no_heartbeat(self)
         return True
 
-    def _check(self, _about: object, _many: int, _outcome: str) -> bool:
+    def _check(self, _step: Action) -> bool:
         """A driver with nothing to commit looks at its fence. Nothing changes unless that raises.
 
         A driver without slots leaves once it can never get any.
@@ -495,4 +485,143 @@ class SimulatedDriver:
         if not looks or self.world.is_locked(self.plan.name):
             return False
         self.session.check()
-        return waits and self.world.scaling.leave(self)
+        return waits and self.world.leave(self)
+
+
+_STEPS: Mapping[Verb, Callable[[SimulatedDriver, Action], bool]] = {
+    Verb.REGISTER: lambda driver, step: driver._register(step),
+    Verb.OPEN: lambda driver, step: driver._open(step),
+    Verb.ASK: lambda driver, step: driver._ask(step),
+    Verb.RECOVER: lambda driver, step: driver._recover(step),
+    Verb.REBUILD: lambda driver, step: driver._rebuild(step),
+    Verb.VOID: lambda driver, step: driver._void(step),
+    Verb.HALT: lambda driver, step: driver._halt(step),
+    Verb.JOIN: lambda driver, step: driver._join(step),
+    Verb.FETCH: lambda driver, step: driver._fetch(step),
+    Verb.EVALUATE: lambda driver, step: driver._evaluate(step),
+    Verb.DELIVER: lambda driver, step: driver._deliver(step),
+    Verb.WAIT: lambda driver, step: driver._wait(step),
+    Verb.DRAIN: lambda driver, step: driver._drain(step),
+    Verb.CLOSE: lambda driver, step: driver._close(step),
+    Verb.FINISH: lambda driver, step: driver._finish(step),
+    Verb.TAKE: lambda driver, step: driver._take(step),
+    Verb.COMMIT: lambda driver, step: driver._commit(step),
+    Verb.RESOLVE: lambda driver, step: driver._resolve(step),
+    Verb.HAND_OVER: lambda driver, step: driver._hand_over(step),
+    Verb.REMOVE: lambda driver, step: driver._remove(step),
+    Verb.COLLECT: lambda driver, step: driver._collect(step),
+    Verb.EXPIRE: lambda driver, step: driver._expire(step),
+    Verb.BEAT: lambda driver, step: driver._beat(step),
+    Verb.CHECK: lambda driver, step: driver._check(step),
+    Verb.READ: lambda driver, step: driver.epochs > 0 and driver.reading.read(step),
+    Verb.ADVANCE: lambda driver, step: driver.epochs > 0 and driver.reading.advance(step),
+    Verb.NOTE_EFFECT: lambda driver, step: driver.epochs > 0 and driver.reading.note_effect(step),
+    Verb.EMIT: lambda driver, step: driver.epochs > 0 and driver.reading.emit(step),
+    Verb.END_SOURCE: lambda driver, step: driver.epochs > 0 and driver.reading.end_source(step),
+    Verb.DISCARD: lambda driver, step: driver.epochs > 0 and driver.reading.discard(step),
+    Verb.START_JOB: lambda driver, step: driver.epochs > 0 and driver.jobs.start_job(step),
+    Verb.RUN_JOB: lambda driver, step: driver.epochs > 0 and driver.jobs.run_job(step),
+    Verb.NOTE_JOB: lambda driver, step: driver.epochs > 0 and driver.jobs.note_job(step),
+    Verb.TAKE_WRITES: lambda driver, step: driver.writers.take_writes(step),
+    Verb.APPLY: lambda driver, step: driver.writers.apply(step),
+    Verb.NOTE_WRITES: lambda driver, step: driver.writers.note_writes(step),
+}
+"""Verb → the step. Before an epoch's memory is built there are no sources and no jobs."""
+
+
+# --- parts of a driver -------------------------------------------------------------------------------------------------
+
+
+class BackPressure:
+    """What holds up a group that sends: the backlogs of its output ports (design D5), with a bound that is soon met.
+
+    It exists only after the rebuild: it depends on what the log says was sent. Groups with Dispatchers, and pipelines in
+    which an operator waits for the turn of a port, have no bound here: to decide which of their connections have one,
+    `driver/back_pressure.py` needs a pipeline, and a scenario has none.
+    """
+
+    def __init__(self, driver: Epoch) -> None:
+        self._driver = driver
+        mine = set(driver.protocol.operators)
+        self._backlogs = [
+            self._backlog(sender, others)
+            for sender, receivers in driver.plan.receivers.items()
+            if driver.world.is_bounded and (others := [to for to in receivers if to.operator not in mine])
+        ]
+
+    def _backlog(self, sender: Port, receivers: Sequence[Port]) -> Backlog:
+        driver = self._driver
+        last_sent, taken_back = driver.loop.last_sent, driver.loop.last_sent(sender)[1]
+        asked = driver.session.acknowledged
+        return Backlog(receivers, asked, BOUND, lambda: last_sent(sender)[0], taken_back, lambda: driver.now)
+
+    def is_full(self) -> bool:
+        """A receiver lags by the bound, as far as is known."""
+        for backlog in self._backlogs:  # noqa: SIM110 - asked at every step
+            if backlog.is_full():
+                return True
+        return False
+
+    def lags(self) -> bool:
+        """A receiver lags by the bound, as the log has it now: to wait would change nothing."""
+        counters = self._driver.session.acknowledged
+        return any(backlog.waiting_behind(counters(backlog.receivers)) >= BOUND.events for backlog in self._backlogs)
+
+    def wait(self) -> bool:
+        """Time passes until the receivers are asked again; False if they still lag."""
+        self._driver.now += ASK_EVERY_SECONDS
+        return not self.is_full()
+
+
+@dataclass(slots=True)
+class Job:
+    """A job under way: its Input Sets, and, once it has run, their outputs and its read actions; `steps` does that in mode
+    ``dataframe``."""
+
+    insets: Sequence[str]
+    steps: Steps[Results] | None = None
+    ended: Results | None = None
+
+
+class SimulatedGeneration(dict[str, "Job | None"]):
+    """The jobs of one epoch, by operator: asynchronous generation, one job at a time for each."""
+
+    def __init__(self, driver: Epoch, protocol: GroupProtocol) -> None:
+        super().__init__({spec.name: None for spec in driver.operators if spec.asynchronous})
+        self._driver = driver
+        self.queue = JobQueue(protocol, self, lambda _held: (1, 0), SMALL_JOBS)
+
+    def start_job(self, step: Action) -> bool:
+        name, driver = str(step.about), self._driver
+        if not driver.is_running or self.get(name, 0) is not None:
+            return False
+        self.queue.note(name, driver.now)
+        due_at = self.queue.due_at(name, driver.now)
+        if due_at is None:
+            return False
+        driver.now = max(driver.now, due_at)
+        chosen = self.queue.take(name, driver.now, most_records=step.many)
+        sets = driver.protocol.start_job(name, chosen)
+        state = deepcopy(driver.protocol.operators[name].state)
+        self[name] = Job(chosen, None if driver.evaluating is None else driver.evaluating.job(name, sets, state))
+        return True
+
+    def run_job(self, step: Action) -> bool:
+        job = self.get(str(step.about))
+        if not self._driver.is_running or job is None or job.ended is not None:
+            return False
+        if job.steps is not None:
+            job.ended = finished(job.steps, step.many)
+            return True
+        protocol = self._driver.protocol.operators[str(step.about)]
+        job.ended = [(inset_id, list(protocol.generate(inset_id))) for inset_id in job.insets], ()
+        return True
+
+    def note_job(self, step: Action) -> bool:
+        name = str(step.about)
+        job = self.get(name)
+        if not self._driver.is_running or job is None or job.ended is None:
+            return False
+        self._driver.loop.generated(name, *job.ended, self._driver.now)
+        self[name] = None
+        return True

@@ -1,6 +1,6 @@
 """The log's invariants, checked on the changes of each transaction as soon as it commits.
 
-Each invariant is a method of one of the watches here, and its name is the sentence that holds (`invariants.py` lists them).
+Each invariant is a method of one of the watches here, and its name is the sentence that holds (`INVARIANTS`).
 The watches see the tables of a log in memory (`Tables.observer`), and remember what was collected since.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import decode_state
@@ -20,19 +20,12 @@ from airflow_logio.store.records.run_records import ReplicatedShape
 from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.store.rules.header import read_header
 from airflow_logio.testing.memory_log.tables import ABSENT, Body, Change, GroupKey, GroupRow, RunRow, Tables
-from airflow_logio.testing.simulator.plan import GroupPlan, Logged, Read, Systems
-from airflow_logio.testing.simulator.upkeep import senders_of
-from airflow_logio.testing.simulator.watch.contexts import ContextWatch
-from airflow_logio.testing.simulator.watch.dataset_watch import DatasetWatch
-from airflow_logio.testing.simulator.watch.drain_watch import DrainWatch
-from airflow_logio.testing.simulator.watch.driver_watch import DriverWatch
-from airflow_logio.testing.simulator.watch.event_watch import EventWatch
-from airflow_logio.testing.simulator.watch.group_rows import GroupRowWatch
-from airflow_logio.testing.simulator.watch.scaling_watch import ScalingWatch
-from airflow_logio.testing.simulator.watch.slot_watch import SlotWatch
-
-if TYPE_CHECKING:
-    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+from airflow_logio.testing.simulator.actions import Incarnation
+from airflow_logio.testing.simulator.datasets import ContentWatch
+from airflow_logio.testing.simulator.plan import GroupPlan, Logged, Read, Systems, senders_of
+from airflow_logio.testing.simulator.watch.event_watch import ContextWatch, EventWatch
+from airflow_logio.testing.simulator.watch.group_watch import DrainWatch, DriverWatch, GroupRowWatch
+from airflow_logio.testing.simulator.watch.replica_watch import ScalingWatch, SlotWatch
 
 
 class LogWatch:
@@ -44,7 +37,8 @@ class LogWatch:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self._contexts = ContextWatch()
-        self.datasets = DatasetWatch(tables)
+        self.contents: ContentWatch | None = None
+        """Of a scenario with datasets."""
         self._drains = DrainWatch()
         self.bodies: dict[bytes, bytes] = {}
         """Digest → body, of all that replay operators have made: what the log does not have, and results are judged by."""
@@ -85,7 +79,7 @@ class LogWatch:
         """What a body says, wherever it is."""
         if not body.body and body.ref is None and (made_of := read_header("an event", body.header).made_of) is not None:
             return self.bodies[made_of.digest]
-        return self.datasets.content(body)
+        return body.body if self.contents is None else self.contents.content(body)
 
     def logged(self) -> Logged:
         """What the log has now."""
@@ -95,7 +89,8 @@ class LogWatch:
     def close(self) -> None:
         """Stop watching. Tables and watch refer to each other; this frees them without the garbage collector."""
         self.tables.observer = None
-        self.datasets.close()
+        if self.contents is not None:
+            self.contents.close()
 
     # --- what the oracle asks -----------------------------------------------------------------------------------------
 
@@ -124,7 +119,7 @@ class LogWatch:
 
     # --- what the world reports ---------------------------------------------------------------------------------------
 
-    def after_commit(self, driver: SimulatedDriver, effects: fx.Effects) -> None:
+    def after_commit(self, driver: Incarnation, effects: fx.Effects) -> None:
         """A driver has committed."""
         self._drivers.after_commit(driver, effects)
 
@@ -136,7 +131,7 @@ class LogWatch:
         """An external system has accepted a conditional write with this token."""
         self._drivers.a_lower_token_writes_nothing(key, token)
 
-    def a_replaced_driver_has_no_heartbeat(self, driver: SimulatedDriver) -> None:
+    def a_replaced_driver_has_no_heartbeat(self, driver: Incarnation) -> None:
         """The log has accepted a heartbeat of this driver."""
         self._drivers.a_replaced_driver_has_no_heartbeat(driver)
 
@@ -186,7 +181,8 @@ class LogWatch:
                 rows.setdefault(key, before)
                 last[key] = before
             elif table is bodies:
-                self.datasets.see_body(before, bodies.get(key, ABSENT))
+                if self.contents is not None:
+                    self.contents.see_body(before, bodies.get(key, ABSENT))
                 self._events.see_body(key, before, bodies.get(key, ABSENT))
             elif table is states:
                 self._state(key, before)
@@ -195,7 +191,8 @@ class LogWatch:
                 self._slots.note_epoch(key, before, fences[key])
             else:
                 self._seldom(table, key, before)
-        self.datasets.see()
+        if self.contents is not None:
+            self.contents.see()
         self._slots.see(reopened=self._contexts.is_retrying)
         if rows:
             self._events.see_rows(rows, last)
@@ -242,3 +239,50 @@ class LogWatch:
         ended = (RunState.FINISHED, RunState.QUARANTINED)
         if before is not ABSENT and before.state not in ended and after.state in ended:
             self._slots.a_run_has_finished_when_all_is_done(self._operators)
+
+
+INVARIANTS = (
+    DriverWatch.a_write_action_is_logged_before_it_is_applied,
+    DriverWatch.a_lower_token_writes_nothing,
+    DriverWatch.a_replaced_driver_commits_nothing,
+    DriverWatch.a_replaced_driver_has_no_heartbeat,
+    DriverWatch.a_complete_read_action_is_never_read_again,
+    EventWatch.event_ids_are_gapless,
+    EventWatch.the_end_of_a_stream_is_once_and_last,
+    EventWatch.a_body_never_changes,
+    EventWatch.no_body_is_collected_that_is_needed,
+    EventWatch.what_is_in_retention_is_kept,
+    EventWatch.no_event_enters_an_input_set_twice,
+    EventWatch.done_never_becomes_undone,
+    EventWatch.nothing_undone_is_removed,
+    EventWatch.an_undone_row_has_its_body,
+    EventWatch.a_write_action_is_done_when_it_is_applied,
+    ContextWatch.acknowledgements_are_a_prefix,
+    ContextWatch.marks_are_what_was_acknowledged,
+    ContextWatch.a_context_never_goes_back,
+    EventWatch.what_is_done_is_closed,
+    ContextWatch.closed_input_sets_stay_closed,
+    GroupRowWatch.fences_only_rise,
+    DrainWatch.what_is_to_drain_reads_no_further,
+    GroupRowWatch.a_drain_is_not_taken_back,
+    EventWatch.lineage_names_events_of_the_log,
+    EventWatch.lineage_goes_with_its_event,
+    GroupRowWatch.a_finished_group_holds_nothing,
+    SlotWatch.only_its_owner_commits_for_a_slot,
+    SlotWatch.a_retired_replica_commits_nothing,
+    SlotWatch.a_slot_that_is_done_never_moves,
+    SlotWatch.who_loses_or_gains_a_slot_gets_a_new_epoch,
+    SlotWatch.a_slot_is_done_when_its_operators_have_ended,
+    SlotWatch.a_retired_replica_is_launched_by_a_request_alone,
+    SlotWatch.a_retired_replica_owns_no_open_slot,
+    SlotWatch.a_run_has_finished_when_all_is_done,
+    ScalingWatch.a_key_names_one_request,
+    ScalingWatch.a_request_is_settled_once,
+    ScalingWatch.one_request_of_a_group_is_open,
+    ScalingWatch.nothing_moves_for_a_settled_request,
+    ScalingWatch.slots_are_placed_as_was_asked,
+    ScalingWatch.what_is_done_was_done_before,
+    ScalingWatch.a_replica_is_launched_for_an_open_request,
+    ScalingWatch.no_request_stays_open,
+)
+"""Checked at every transaction of every schedule on a log in memory; a scenario with datasets brings more."""

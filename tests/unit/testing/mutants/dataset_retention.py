@@ -12,8 +12,8 @@ from airflow_logio.supervision import tidying
 from airflow_logio.systems.payloads import sweeping
 from airflow_logio.testing.memory_log import retention
 from airflow_logio.testing.memory_log.tables import BodyKey, Tables
-from airflow_logio.testing.simulator.data import gc_processes
-from airflow_logio.testing.simulator.data.lake_store import Lake
+from tests.simulator.lake import lake_store
+from tests.simulator.lake.lake_store import Lake
 from tests.unit.testing.mutants.registry import mutant
 
 KEPT = "nothing_goes_that_a_living_row_names"
@@ -68,7 +68,7 @@ def removals_that_were_cut_short_are_forgotten(patch: pytest.MonkeyPatch) -> Non
     def tidied(payloads: Any, store: Any, run: Any) -> None:
         tidying.tidy(store, run.run_id, payloads.remove)
 
-    patch.setattr(gc_processes, "_tidied", tidied)
+    patch.setattr(lake_store, "_tidied", tidied)
     patch.setattr(Lake, "sweep", lambda _self, _group, _many: None)
 
 
@@ -90,4 +90,4 @@ def row_of_a_run_goes_before_its_files(patch: pytest.MonkeyPatch) -> None:
 @mutant("lake", GIVEN_UP)
 def removal_of_a_run_takes_what_rows_have_named(patch: pytest.MonkeyPatch) -> None:
     """A run is given up, and the files go that its rows have named: not those of a removal that was cut short."""
-    patch.setattr(gc_processes, "_clear", lambda _payloads, _run: None)
+    patch.setattr(lake_store, "_clear", lambda _payloads, _run: None)

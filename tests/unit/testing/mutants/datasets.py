@@ -18,11 +18,12 @@ from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.payloads import sweeping
 from airflow_logio.systems.payloads.manifests import DataFile, StoredFrame, is_stored_frame
 from airflow_logio.systems.payloads.payload_store import EpochPayloads, Payloads
-from airflow_logio.testing.simulator.data.lake_store import Lake
-from airflow_logio.testing.simulator.data.published import PublishedFolder
-from airflow_logio.testing.simulator.data.simulated_jobs import Piece, SimulatedJobs, Steps, finished
-from airflow_logio.testing.simulator.data.simulated_storage import SimulatedStorage, data_file, encoded
-from airflow_logio.testing.simulator.driver.evaluating import Evaluating
+from airflow_logio.testing.simulator.stepwise import Steps, finished
+from tests.simulator.lake.evaluating import Evaluating
+from tests.simulator.lake.jobs import Piece, SimulatedJobs
+from tests.simulator.lake.lake_store import Lake
+from tests.simulator.lake.published import PublishedFolder
+from tests.simulator.lake.storage import SimulatedStorage, data_file, encoded
 from tests.unit.testing.mutants.registry import mutant
 
 WHOLE = "every_manifest_that_the_log_reaches_is_whole"

@@ -15,6 +15,7 @@ from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind
 from airflow_logio.testing.memory_log import groups
+from airflow_logio.testing.simulator.actions import Action
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -90,8 +91,8 @@ def _is_end(effect: fx.Effect) -> bool:
 class EndsApart(SimulatedDriver):
     """The ends of the streams have a transaction of their own, before what says that the sources have ended."""
 
-    def _close(self, about: object, many: int, outcome: str) -> bool:
-        closed = super()._close(about, many, outcome)
+    def _close(self, step: Action) -> bool:
+        closed = super()._close(step)
         if closed and self.loop.draining and self.committer.steps:
             effects = self.committer.steps.pop()
             self.committer.add([effect for effect in effects if _is_end(effect)])
@@ -154,14 +155,14 @@ def drain_forgets_the_read_under_way(patch: pytest.MonkeyPatch) -> None:
 class DrainsOnce(SimulatedDriver):
     """Believes that a group drains once, whoever did it."""
 
-    def _drain(self, about: object, many: int, outcome: str) -> bool:
+    def _drain(self, step: Action) -> bool:
         if not self.is_running or not self.must_drain:
             return False
         row = self.world.store.group(self.claim.run_id, self.plan.name)
         if self.epochs > 1 or self.number > 1 or row.state is GroupState.DRAINING:
             self.loop.draining = True
             return True
-        return super()._drain(about, many, outcome)
+        return super()._drain(step)
 
 
 @mutant("linear", "every_schedule_ends", driver=DrainsOnce)

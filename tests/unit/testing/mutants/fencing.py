@@ -14,6 +14,7 @@ from airflow_logio.testing.memory_log.apply import apply_effects
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from airflow_logio.testing.memory_log.store import MemoryLogStore
 from airflow_logio.testing.memory_log.tables import BeatRow, GroupKey
+from airflow_logio.testing.simulator.actions import Action
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -37,13 +38,13 @@ class ChecksThenApplies(SimulatedDriver):
 
     checked = False
 
-    def _commit(self, about: object, many: int, outcome: str) -> bool:
+    def _commit(self, step: Action) -> bool:
         if self.committer.wants is CommitStep.COMMIT and not self.is_in_doubt and not self.checked:
             row = self.session.open()
             self.checked = row.epoch == self.fence.epoch
             return True
         self.checked = False
-        return super()._commit(about, many, outcome)
+        return super()._commit(step)
 
 
 @mutant("linear", "a_replaced_driver_commits_nothing", driver=ChecksThenApplies)

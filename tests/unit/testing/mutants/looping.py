@@ -15,7 +15,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.protocol.writes import Applied
 from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
-from airflow_logio.testing.simulator.driver import held_up
+from airflow_logio.testing.simulator.driver import simulated_driver
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -101,4 +101,4 @@ def held_up_by_what_is_not_done(patch: pytest.MonkeyPatch) -> None:
 
     acknowledged = MemoryGroupSession.acknowledged
     patch.setattr(MemoryGroupSession, "acknowledged", done)
-    patch.setattr(held_up, "BOUND", BacklogBound(events=2))
+    patch.setattr(simulated_driver, "BOUND", BacklogBound(events=2))

@@ -18,9 +18,10 @@ from airflow_logio.protocol.recovery import LoggedEvent, reload_order
 from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.values import Event, Status
 from airflow_logio.testing.memory_log import MemoryLogStore, apply
+from airflow_logio.testing.simulator.actions import Action, Verb
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
-from airflow_logio.testing.simulator.driver.source_readers import Reading
-from airflow_logio.testing.simulator.world import Action, World
+from airflow_logio.testing.simulator.driver.sources import Reading
+from airflow_logio.testing.simulator.world import World
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -158,17 +159,17 @@ def effect_dropped_in_the_loop(patch: pytest.MonkeyPatch) -> None:
     """Listing 1 as printed: the stored effect of a read action is discarded when its first batch is made."""
     emit, read = Reading.emit, Reading.read
 
-    def dropping(self: Reading, about: object, many: int, outcome: str) -> bool:
-        emitted = emit(self, about, many, outcome)
-        source = self.sources.get(str(about))
+    def dropping(self: Reading, step: Action) -> bool:
+        emitted = emit(self, step)
+        source = self.sources.get(str(step.about))
         if emitted and source is not None and source.stored is not None:
             self._driver.world.effects.pop(source.stored, None)
         return emitted
 
-    def whole(self: Reading, about: object, many: int, outcome: str) -> bool:
-        source = self.sources.get(str(about))
+    def whole(self: Reading, step: Action) -> bool:
+        source = self.sources.get(str(step.about))
         is_stored = source is not None and source.stored is not None
-        return read(self, about, 1_000_000 if is_stored else many, outcome)
+        return read(self, step._replace(many=1_000_000) if is_stored else step)
 
     patch.setattr(Reading, "emit", dropping)
     patch.setattr(Reading, "read", whole)
@@ -200,7 +201,7 @@ def sweep_of_a_living_incarnation(patch: pytest.MonkeyPatch) -> None:
     """The sweep removes every payload that the log does not name, also what a living driver has just stored."""
     from airflow_logio.testing.simulator import world
 
-    patch.setitem(world._SUPERVISION, "sweep", SweepsLiveOnes._sweep)
+    patch.setitem(world._SUPERVISION, Verb.SWEEP, SweepsLiveOnes._sweep)
 
 
 @mutant("lake", "columns_outlive_the_driver")

@@ -23,6 +23,7 @@ from airflow_logio.store.rules.wanted_sets import gone
 from airflow_logio.testing.memory_log import retention
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from airflow_logio.testing.memory_log.tables import BodyKey, LogRow, Tables
+from airflow_logio.testing.simulator.actions import Action
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -61,7 +62,7 @@ def result_unchecked(patch: pytest.MonkeyPatch) -> None:
 class ForgetsBodies(SimulatedDriver):
     """What was acknowledged and has no body in the log is recovered without records."""
 
-    def _rebuild(self, about: object, many: int, outcome: str) -> bool:
+    def _rebuild(self, step: Action) -> bool:
         empty = tuple(
             LoggedEvent(one.receiver, replace(one.event, payload=[], made_of=None, body=b"\x90"), one.inset_id)
             if one.event.made_of is not None
@@ -70,7 +71,7 @@ class ForgetsBodies(SimulatedDriver):
         )
         if hasattr(self, "recovered"):
             self.recovered = changed(self.recovered, acknowledged=empty)
-        return super()._rebuild(about, many, outcome)
+        return super()._rebuild(step)
 
 
 @mutant("replayed", RIGHT, PARKED, driver=ForgetsBodies)

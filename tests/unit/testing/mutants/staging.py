@@ -9,11 +9,10 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from airflow_logio.systems.staging_tables import StagingTables
-from airflow_logio.testing.simulator import write_attempts
-from airflow_logio.testing.simulator.data import gc_processes, simulated_staging
-from airflow_logio.testing.simulator.data.simulated_staging import MoveAttempt, SimulatedStaging
-from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
-from airflow_logio.testing.simulator.write_attempts import WritePhase
+from airflow_logio.testing.simulator import external_systems
+from airflow_logio.testing.simulator.external_systems import WritePhase
+from tests.simulator.lake import lake_store, staging
+from tests.simulator.lake.staging import MoveAttempt, SimulatedStaging, StagingDatabase
 from tests.unit.testing.mutants.registry import mutant
 
 RIGHT = "destinations_have_what_the_log_says"
@@ -23,7 +22,7 @@ LEFT = "no_staging_table_is_left"
 @mutant("effects", RIGHT)
 def move_without_a_count(patch: pytest.MonkeyPatch) -> None:
     """The move does not compare what is staged with the manifest: after a crash of the server it moves nothing."""
-    patch.setattr(simulated_staging, "check_counts", lambda *_: None)
+    patch.setattr(staging, "check_counts", lambda *_: None)
 
 
 @mutant("effects", RIGHT)
@@ -39,13 +38,13 @@ def move_of_what_was_staged_before(patch: pytest.MonkeyPatch) -> None:
         return found
 
     patch.setattr(StagingDatabase, "named", every_attempt)
-    patch.setattr(simulated_staging, "check_counts", lambda *_: None)
+    patch.setattr(staging, "check_counts", lambda *_: None)
 
 
 @mutant("effects", LEFT)
 def gc_drops_no_staging_table(patch: pytest.MonkeyPatch) -> None:
     """What a driver could not drop, and nobody swept, stays."""
-    patch.setattr(gc_processes, "drop_left", lambda _tables, _run: 0)
+    patch.setattr(lake_store, "drop_left", lambda _tables, _run: 0)
 
 
 @mutant("effects", LEFT)
@@ -94,7 +93,7 @@ def move_in_a_transaction_of_its_own(patch: pytest.MonkeyPatch) -> None:
             self._inserted = list  # type: ignore[method-assign]
 
     patch.setitem(
-        write_attempts._STEPS,
+        external_systems._STEPS,
         WritePhase.COMMIT,
         lambda self: rows_first(self) if isinstance(self, MoveAttempt) else commit(self),
     )

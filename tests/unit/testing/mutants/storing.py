@@ -13,6 +13,7 @@ from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.ledger import Ledger
 from airflow_logio.protocol.operator import OperatorProtocol
+from airflow_logio.testing.simulator.actions import Action
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from tests.unit.testing.mutants.registry import mutant
 
@@ -70,8 +71,8 @@ def acknowledge_after_send(patch: pytest.MonkeyPatch) -> None:
 
 
 class SerializesLate(SimulatedDriver):
-    def _take(self, about: object, many: int, outcome: str) -> bool:
-        taken = super()._take(about, many, outcome)
+    def _take(self, step: Action) -> bool:
+        taken = super()._take(step)
         if taken:
             self.committer.taken = [
                 fx.StoreState(effect.operator, self.protocol.operators[effect.operator].serialized())

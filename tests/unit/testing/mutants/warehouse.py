@@ -9,11 +9,9 @@ import pytest
 from airflow_logio.protocol import external_rules
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner
 from airflow_logio.protocol.writes import Compared, PendingWrite, WriteQueue, WriterKey
-from airflow_logio.testing.simulator import write_attempts
-from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
-from airflow_logio.testing.simulator.driver.threads import SimulatedWriter
-from airflow_logio.testing.simulator.external_systems import ExternalSystem, TableChange
-from airflow_logio.testing.simulator.write_attempts import WriteAttempt, WritePhase
+from airflow_logio.testing.simulator import external_systems
+from airflow_logio.testing.simulator.driver.writing import SimulatedWriter
+from airflow_logio.testing.simulator.external_systems import ExternalSystem, TableChange, WriteAttempt, WritePhase
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -35,7 +33,7 @@ def marker_read_without_its_lock(patch: pytest.MonkeyPatch) -> None:
 def what_was_not_marked_counts_as_applied(patch: pytest.MonkeyPatch) -> None:
     """A driver does not look at how many rows its update of the marker has changed: its rows are rolled back."""
     patch.setattr(WriteAttempt, "_lock_marker", lambda _self: True)
-    patch.setattr(write_attempts, "check_advanced", lambda *_: None)
+    patch.setattr(external_systems, "check_advanced", lambda *_: None)
 
 
 @mutant("linear", "destinations_are_those_of_a_run_without_failures")
@@ -123,7 +121,7 @@ def locks_let_go_before_the_commit(patch: pytest.MonkeyPatch) -> None:
         self._system.locks.release(self)
         return done
 
-    patch.setitem(write_attempts._STEPS, WritePhase.OWNER, and_lets_go)
+    patch.setitem(external_systems._STEPS, WritePhase.OWNER, and_lets_go)
 
 
 @mutant("linear", "no_group_is_parked")
@@ -131,9 +129,9 @@ def recovered_actions_count_as_new(patch: pytest.MonkeyPatch) -> None:
     """What an earlier driver was given, and has applied, is taken for what a log that lost commits gives out again."""
     look = SimulatedWriter.look
 
-    def at_what_it_has_taken(self: SimulatedWriter, driver: SimulatedDriver) -> None:
+    def at_what_it_has_taken(self: SimulatedWriter) -> None:
         self.log_end = self.taken[0].number - 1
-        look(self, driver)
+        look(self)
 
     patch.setattr(SimulatedWriter, "look", at_what_it_has_taken)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,11 @@ from airflow_logio.protocol import commit, writes
 from airflow_logio.protocol.commit import CommitStep
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.writes import WriteStep
+from airflow_logio.testing.simulator.actions import Action
 from airflow_logio.testing.simulator.driver.options import Option
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
-from airflow_logio.testing.simulator.driver.threads import SimulatedWriter
+from airflow_logio.testing.simulator.driver.writing import SimulatedWriter
+from airflow_logio.testing.simulator.world import World
 from tests.unit.testing.mutants.registry import mutant
 
 
@@ -40,33 +43,42 @@ def done_before_it_is_applied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(writes, "ORDER", (WriteStep.REPORT, WriteStep.APPLY))
 
 
+GHOST: Any = "ghost"
+"""A step that no driver has."""
+
+
 class LeavesWritersBehind(SimulatedDriver):
     """Writers of the old epoch go on while the new one is rebuilt."""
 
-    def _join(self, about: object, many: int, outcome: str) -> bool:
+    def _join(self, step: Action) -> bool:
         old = [writer for writer in self.writers.values() if writer.wants is WriteStep.APPLY and not writer.tried]
-        joined = super()._join(about, many, outcome)
+        joined = super()._join(step)
         if joined:
             self.ghosts = old
         return joined
 
     ghosts: Sequence[SimulatedWriter] = ()
 
-    def options(self) -> list[Option]:
-        return super().options() + [("ghost", index) for index, _ in enumerate(self.ghosts)]
-
-    def perform(self, verb: str, about: object, many: int, outcome: str) -> bool:
-        if verb != "ghost":
-            return super().perform(verb, about, many, outcome)
-        if not isinstance(about, int) or about >= len(self.ghosts):
+    def perform(self, step: Action) -> bool:
+        if step.verb != GHOST:
+            return super().perform(step)
+        if not isinstance(step.about, int) or step.about >= len(self.ghosts):
             return False
-        writer = self.ghosts[about]
-        if writer.act(self, 1):
+        writer = self.ghosts[step.about]
+        if writer.act(1):
             self.ghosts = [ghost for ghost in self.ghosts if ghost is not writer]
         return True
 
 
-@mutant("checkable", "destinations_are_those_of_a_run_without_failures", driver=LeavesWritersBehind, rare=523)
+class WithGhosts(World):
+    driver_class = LeavesWritersBehind
+
+    def options(self, driver: SimulatedDriver) -> list[Option]:
+        assert isinstance(driver, LeavesWritersBehind)
+        return super().options(driver) + [(GHOST, index) for index, _ in enumerate(driver.ghosts)]
+
+
+@mutant("checkable", "destinations_are_those_of_a_run_without_failures", world=WithGhosts, rare=523)
 def rebuilt_before_writers_are_joined(_patch: pytest.MonkeyPatch) -> None:
     """A group rebuilds itself while a writer thread of its old epoch is still writing: both ask, both write."""
 
@@ -75,8 +87,8 @@ def rebuilt_before_writers_are_joined(_patch: pytest.MonkeyPatch) -> None:
 def replay_without_asking(patch: pytest.MonkeyPatch) -> None:
     """Pending write actions of a checkable system are written again without asking which were applied."""
 
-    def at_once(self: SimulatedWriter, driver: SimulatedDriver, _many: int) -> bool:
-        driver.world.systems[self.key[1]].write(self.key, self.taken)
+    def at_once(self: SimulatedWriter, _many: int) -> bool:
+        self._system.write(self.key, self.taken)
         return True
 
     patch.setattr(SimulatedWriter, "act", at_once)

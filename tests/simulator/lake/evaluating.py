@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
@@ -18,37 +18,50 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
 from airflow_logio.driver.committer import serialize
 from airflow_logio.driver.spark_jobs.frame_jobs import ReadEffect
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.spark.chains import Apply, Chains, CountWindows, Duplicate, Evaluated, Materialize, Reopen, Step
 from airflow_logio.spark.dataset_parts import DatasetPart
-from airflow_logio.spark.spark_effects import StoredEvent
+from airflow_logio.spark.spark_effects import StoredEvent, stored_events
+from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.systems.payloads.bodies import Bodies
 from airflow_logio.systems.payloads.dataset import Dataset
-from airflow_logio.testing.simulator.data.simulated_jobs import SCHEMA, SimulatedJobs, Steps, finished
-from airflow_logio.testing.simulator.data.simulated_storage import Record, encoded
+from airflow_logio.testing.simulator.datasets import Reader, Results
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.plan import Batch
-from airflow_logio.testing.simulator.questions import Paused, Questions
+from airflow_logio.testing.simulator.stepwise import Paused, Questions, Steps, finished
+from tests.simulator.lake.dataset_watch import DatasetWatch
+from tests.simulator.lake.jobs import SCHEMA, SimulatedJobs
+from tests.simulator.lake.storage import Record, SimulatedPayloads, SimulatedStorage, encoded
 
-if TYPE_CHECKING:
-    from airflow_logio.protocol import effects as fx
-    from airflow_logio.protocol.group import GroupProtocol
-    from airflow_logio.protocol.writes import PendingWrite
-    from airflow_logio.store.records.upkeep_records import Collected
-    from airflow_logio.testing.simulator.data.lake_store import Lake
-    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 
-Results = tuple[list[tuple[str, Sequence[Output]]], Sequence[Read]]
-"""The outputs of each Input Set of a job, and its read actions."""
+class SharedDatasets(Protocol):
+    """What an epoch needs of the payload store and of what all drivers share (`Lake`)."""
+
+    members: Mapping[str, Operator]
+    arrow: str
+    storage: SimulatedStorage
+    payloads: SimulatedPayloads
+    watch: DatasetWatch
+
+    def records(self, driver: SimulatedDriver, dataset: Dataset) -> list[Record]:
+        """Read a dataset, as a driver or its tasks do."""
+
+    def remove(self, questions: Questions, refs: tuple[str, ...]) -> None:
+        """Remove what garbage collection has taken out of the log. Raises `Paused`."""
+
 
 READ_RECORDS = 4
 """Of what a read has obtained: two files."""
 
 
 class Evaluating:
-    """Of one epoch. Every method that returns `Steps` is what a thread does for one event, effect or job."""
+    """The threads of one epoch (`DatasetEpoch`). A method that returns `Steps` is work for one event, effect or job."""
 
-    def __init__(self, driver: SimulatedDriver, lake: Lake, protocol: GroupProtocol) -> None:
+    def __init__(self, driver: SimulatedDriver, lake: SharedDatasets, protocol: GroupProtocol) -> None:
         self._driver = driver
         self._lake = lake
         self._members = lake.members
@@ -62,6 +75,14 @@ class Evaluating:
         self.removals: deque[tuple[Questions, tuple[str, ...]]] = deque()
         """References that garbage collection has taken out of the log, and how far their removal has come."""
         self._sets = 0
+
+    def wants(self, receiver: Port) -> bool:
+        """Whether the events of a port are evaluated when they arrive."""
+        return bool(self.chains.wants(receiver))
+
+    def unpacked(self, event: Event) -> Event:
+        """An event of the log with its dataset."""
+        return self.bodies.unpacked(event)
 
     # --- events of the log --------------------------------------------------------------------------------------------
 
@@ -91,7 +112,42 @@ class Evaluating:
 
     # --- what sources read --------------------------------------------------------------------------------------------
 
-    def range(self, source: str, batch: Batch, action: int) -> Steps[Batch]:
+    def read(self, source: str, reader: Reader, many: int) -> None:
+        """Continue to read, from outside or from the stored effect; what is read is evaluated before it is used."""
+        if not self._driver.protocol.source(source).spec.replayable:
+            self._read_effect(source, reader)
+            return
+        for _ in range(many):
+            batch = self._driver.world.scenario.sources[source].batch(reader.action, reader.offset, 0)
+            if batch is None:
+                reader.exhausted = True
+                break
+            reader.evaluating.append(self.ranged(source, batch, reader.action + 1))
+            reader.offset = batch.next_offset
+
+    def _read_effect(self, source: str, reader: Reader) -> None:
+        if reader.stored is None:
+            reader.storing = self.effect(source, self._whole(source, reader.action), reader.action + 1)
+            return
+        where = f"the stored effect of read action {reader.action + 1} of source {source!r}"
+        for event in stored_events(self.payloads, where, reader.stored, reader.offset):
+            reader.evaluating.append(self.stored(source, reader.action + 1, event))
+            reader.offset = event.next_offset
+        reader.exhausted = True
+
+    def _whole(self, source: str, action: int) -> list[Record]:
+        """The records of the whole effect of a read action, as they are now."""
+        driver = self._driver
+        reading = driver.world.count_reading(driver, source, driver.protocol.source(source).action_id)
+        batch = driver.world.scenario.sources[source].batch(action, 0, reading)
+        return [] if batch is None else list(batch.payload)
+
+    def discard(self, ref: str) -> None:
+        """Discard a stored effect, whose events have all been in the log."""
+        self._lake.watch.discards(self._driver, ref)
+        self.payloads.remove([ref])
+
+    def ranged(self, source: str, batch: Batch, action: int) -> Steps[Batch]:
         """As `Evaluation.range`: the event of a read action."""
         port = self._port(source)
         made = yield from self._followed(self.chains.sent(port, batch.payload, str(action)))
@@ -179,7 +235,7 @@ class Evaluating:
         records = self._lake.records(self._driver, self.dataset(write))
         return replace(write, body=encoded(sorted(records)))
 
-    def read(self, dataset: Dataset) -> list[Record]:
+    def records(self, dataset: Dataset) -> list[Record]:
         """The records of a dataset, as this driver or its tasks read them."""
         return self._lake.records(self._driver, dataset)
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 from airflow_logio.testing.simulator.plan import Batch, Scenario
-from tests.simulator.lake import INPUT, RANGES, Ranges, Rows, expected_lake, lake, lake_scenario_of
+from tests.simulator.lake.scenarios import INPUT, RANGES, Ranges, Rows, expected_lake, lake, lake_scenario_of
+from tests.simulator.lake.staging import StagingDatabase
 
 
 class StoredRanges(Ranges):

@@ -16,7 +16,7 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
 from airflow_logio.systems.payloads.manifests import DataFile
 from airflow_logio.systems.payloads.storage import Storage
-from airflow_logio.testing.simulator.questions import Questions
+from airflow_logio.testing.simulator.stepwise import Questions
 from airflow_logio.testing.simulator.violation import Violation
 
 ROOT = "/simulated"

@@ -5,20 +5,17 @@ A task attempt that loses leaves its file; the job's result does not name it (AD
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark.spark_effects import put_effect
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest, in_order
-from airflow_logio.testing.simulator.data.simulated_storage import Record, SimulatedStorage, data_file, encoded
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work in steps; a driver may die after each."""
+from airflow_logio.testing.simulator.stepwise import Steps
+from tests.simulator.lake.storage import Record, SimulatedStorage, data_file, encoded
 
 SCHEMA = '{"fields":[],"type":"struct"}'
 """Of every simulated DataFrame, as Spark has it."""
@@ -117,13 +114,3 @@ def _pieces(records: Iterable[Record], partition_by: Sequence[str]) -> list[Piec
 
 def _first(record: Record) -> Any:
     return record[0]
-
-
-def finished(steps: Steps[Any], many: int) -> Any:
-    """Take at most so many steps: the result if that was the last one, otherwise None."""
-    try:
-        for _ in range(many):
-            next(steps)
-    except StopIteration as ended:
-        return ended.value
-    return None

@@ -1,21 +1,37 @@
-"""Code of the runtime that asks a log or a store, a few questions at a time: whoever runs it may die between any two."""
+"""Work that a schedule takes a few steps at a time, so that a driver or process may die between any two.
+
+Work of the simulator is a generator (`Steps`). Code of the product that asks a log or a store knows nothing of steps: an
+exception pauses it at a question, and it resumes by replaying the earlier answers (`Questions`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar, cast
 
 from airflow_logio.errors import LogioError
 
 T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work in steps; a driver may die after each."""
+
+
+def finished(steps: Steps[Any], many: int) -> Any:
+    """Take at most so many steps: the result if that was the last one, otherwise None."""
+    try:
+        for _ in range(many):
+            next(steps)
+    except StopIteration as ended:
+        return ended.value
+    return None
 
 
 class Paused(BaseException):
-    """Who asks waits before the next question."""
+    """The code that asks waits before its next question."""
 
 
 class Questions:
-    """The code knows nothing of this: an exception pauses it, and it resumes by replaying the earlier answers."""
+    """The questions that some code has asked, with their answers."""
 
     def __init__(self) -> None:
         self._answers: list[tuple[Any, Exception | None]] = []
@@ -42,7 +58,7 @@ class Questions:
         return cast(T, answer)
 
     def forget_frames(self) -> None:
-        """Tracebacks would hold who asks, and its world, until the garbage collector runs."""
+        """Tracebacks would hold the code that asks, and its world, until the garbage collector runs."""
         for _, failure in self._answers:
             if failure is not None:
                 failure.__traceback__ = None

@@ -14,10 +14,10 @@ from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.spark.published_places import Publication
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import Manifest
-from airflow_logio.testing.simulator.data.simulated_jobs import Steps
-from airflow_logio.testing.simulator.data.simulated_storage import Record, decoded, encoded
-from airflow_logio.testing.simulator.external_systems import AppliedWrite, ExternalSystem, Guarantee
+from airflow_logio.testing.simulator.external_systems import AppliedWrite, Attempt, Client, ExternalSystem, Guarantee
+from airflow_logio.testing.simulator.stepwise import Steps, finished
 from airflow_logio.testing.simulator.violation import Violation
+from tests.simulator.lake.storage import Record, decoded, encoded
 
 Read = Callable[[Dataset], list[Record]]
 
@@ -32,16 +32,18 @@ class PublishedFolder(ExternalSystem):
     _copies: int = 0
     """Hidden names that were given."""
 
+    def begin(self, client: Client) -> Attempt:
+        return Publishing(self, client)
+
     def published(
         self,
         key: WriterKey,
         token: int,
         run_uid: str,
         writes: Sequence[tuple[PendingWrite, Dataset]],
-        read: Read | None,
+        read: Read,
     ) -> Steps[bool]:
         """Publish write actions in order, as `DatasetTarget` does; a step ends with each name that appears."""
-        assert read is not None
         for write, dataset in writes:
             plan = Publication(run_uid, key[0], write.number, token, dataset.manifest)
             self._clean(plan)
@@ -82,7 +84,7 @@ class PublishedFolder(ExternalSystem):
     # --- invariants ---------------------------------------------------------------------------------------------------
 
     def what_is_published_never_changes(self, path: str, content: bytes) -> None:
-        """Whoever executes an action makes the same files of the same names."""
+        """Every driver that executes an action makes the same files of the same names."""
         if self.files.get(path, content) != content:
             raise Violation("what_is_published_never_changes", f"{path} has another content than before")
 
@@ -97,7 +99,7 @@ class PublishedFolder(ExternalSystem):
         self.an_action_is_published_once()
 
     def an_action_is_published_once(self) -> None:
-        """Under one name, whoever has executed it."""
+        """Under one name, whichever driver has executed it."""
         seen: set[tuple[str, int]] = set()
         for receipt in self._receipts():
             action = (receipt["operator"], receipt["number"])
@@ -124,6 +126,23 @@ class PublishedFolder(ExternalSystem):
             for path, content in self.files.items()
             if path.startswith(f"{RECEIPTS}/") and not _name(path).startswith(".")
         ]
+
+
+class Publishing:
+    """An attempt of a client to publish what it has taken: copies that are under way."""
+
+    def __init__(self, folder: PublishedFolder, client: Client) -> None:
+        client.watch.before_write(client.key, client.taken)
+        epoch = client.datasets
+        writes = [(write, epoch.dataset(write)) for write in client.taken]
+        self._copies = folder.published(client.key, client.token(), client.run_uid, writes, epoch.records)
+
+    def advance(self, steps: int) -> bool:
+        return finished(self._copies, steps) is not None
+
+    def break_off(self) -> bool:
+        """What is copied is left behind, and copied again."""
+        return False
 
 
 def one_file(dataset: Dataset, index: int) -> Dataset:

@@ -1,30 +1,45 @@
-"""Replicas of one schedule: which are in use, and what executors, supervisors and persons do to them."""
+"""Scaling in a schedule: which replicas are in use, what is done to them, and the executors that carry out requests.
+
+An executor is a supervisor, a task or a person; its code is `supervision/requests.py`. The schedule may pause an executor
+between any two questions to the log, for any time, and may kill it there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from airflow_logio.errors import ProtocolViolation, ReplicaBusy
+from airflow_logio.errors import LogioError, ProtocolViolation, ReplicaBusy
 from airflow_logio.protocol.replicas import Placement
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.states import OPEN_SCALING, GroupState
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, GroupRef, LaunchRecipe
-from airflow_logio.store.records.run_records import ReplicatedShape
+from airflow_logio.store.records.run_records import ReplicatedShape, Run
 from airflow_logio.store.records.status_records import ScalingRequest
-from airflow_logio.testing.simulator.executors import WHOLE, Executor, Work
-from airflow_logio.testing.simulator.plan import GroupPlan
-from airflow_logio.testing.simulator.questions import Paused
+from airflow_logio.supervision.requests import Stage, is_due, look_after, next_step
+from airflow_logio.testing.simulator.actions import Incarnation
+from airflow_logio.testing.simulator.plan import GroupPlan, Scenario
+from airflow_logio.testing.simulator.stepwise import Paused, Questions
 from airflow_logio.testing.simulator.violation import Violation
+from airflow_logio.testing.simulator.watch.log_watch import LogWatch
 
-if TYPE_CHECKING:
-    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
-    from airflow_logio.testing.simulator.world import World
+T = TypeVar("T")
+
+WHOLE = sys.maxsize
+"""Number of questions: as many as it has."""
 
 
-ROUNDS = 5
-"""Most looks of a supervisor after the end."""
+class Work(NamedTuple):
+    """The job of an executor. A supervisor handles all requests and has none of its own."""
+
+    role: str
+    """``supervisor``, ``task`` or ``person``; a ``controller`` makes a request and leaves it to them."""
+    replicas: int = 0
+    key: str | None = None
 
 
 class Move(NamedTuple):
@@ -32,6 +47,149 @@ class Move(NamedTuple):
 
     placement: tuple[tuple[int, str | None], ...]
     retire: tuple[str, ...] = ()
+
+
+class ScaledWorld(Protocol):
+    """The world of a schedule, as far as scaling asks and changes it."""
+
+    scenario: Scenario
+    run: Run
+    store: LogStore
+    watch: LogWatch
+    to_claim: dict[str, bool]
+    incarnations: dict[str, int]
+    scaling: Scaling
+
+    def is_locked(self, group: str) -> bool:
+        """A transaction in doubt holds the group's fence row."""
+
+    def begin(self, group: str, claim: Claim) -> None:
+        """Start the process of a claim."""
+
+
+class Executor:
+    """One process. `resume` lets it ask the log some questions, which change the log as those of a real process do."""
+
+    def __init__(self, world: ScaledWorld, group: str, work: Work) -> None:
+        self.world = world
+        self.group = group
+        self.work = work
+        self._round = _ROUNDS[work.role]
+        self._questions = Questions()
+        self.request: ScalingRequest | None = None
+        """Its own request, once it has made it."""
+        self.carrying: ScalingRequest | None = None
+        """The request that it is carrying out."""
+
+    @property
+    def store(self) -> LogStore:
+        """The log; each question to it is one step."""
+        return cast(LogStore, _Asked(self))
+
+    def resume(self, questions: int) -> bool:
+        """Run at most until the end of its round. False if it has nothing more to do."""
+        self._questions.begin(questions)
+        self.carrying = None
+        try:
+            is_busy = self._round(self)
+        except Paused:
+            return True
+        except LogioError as error:
+            raise Violation("an_executor_never_fails", f"{self.work.role}: {type(error).__name__}: {error}") from error
+        finally:
+            self._questions.forget_frames()
+        self._questions.clear()
+        return is_busy
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Ask the log one question, or replay the answer that it gave."""
+        return self._questions.ask(question)
+
+    def launch(
+        self, group: str, *, expected: int, reason: str, by_user: bool = False, request_id: int | None = None
+    ) -> Claim:
+        """As `launch_group`: the claim comes first, and the executor may die before it starts the driver."""
+        scaling, carrying = self.world.scaling, self.carrying
+        claim = self.ask(lambda: scaling.claim(carrying, group, expected, reason, by_user, request_id))
+        self.ask(lambda: scaling.begin(claim))
+        return claim
+
+
+class _Asked:
+    """The log, each question of which is a step of an executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        executor = self._executor
+        method: Callable[..., Any]
+        if name == "rescale":
+            method = partial(executor.world.scaling.rescale, executor.carrying)
+        elif name == "request_scaling":
+            method = executor.world.scaling.ask
+        else:
+            method = getattr(executor.world.store, name)
+        return lambda *values, **named: executor.ask(lambda: method(*values, **named))
+
+
+# --- one round of each: it is called again and again, with what it keeps in the executor ------------------------------
+
+
+def _supervise(executor: Executor) -> bool:
+    """As `LocalRun` does at every look."""
+    store, run = executor.store, executor.world.run
+    try:
+        for request in (one for sight in store.sight([run.uid]) for one in look_after(store, sight)):
+            executor.carrying = request
+            next_step(store, run, request, executor.launch)
+            executor.carrying = None
+    except ProtocolViolation:
+        pass  # the run has ended; the next look sees it
+    return True
+
+
+def _task(executor: Executor) -> bool:
+    """As `LogioScaleOperator` does; its trigger waits until the next step can be taken. Its next try has the same key."""
+    if executor.request is None:
+        return _ask(executor)
+    store, run, request = executor.store, executor.world.run, executor.request
+    found = next(one for one in store.scalings(run.run_id, executor.group) if one.request_id == request.request_id)
+    if found.state in OPEN_SCALING:
+        replicas = run.spec.replicated[executor.group].replicas
+        if not is_due(store, found, [one for one in store.groups(run.run_id) if one.group in replicas]):
+            return True
+    return _carries_on(executor, found)
+
+
+def _person(executor: Executor) -> bool:
+    """As `logio scale` does."""
+    return _ask(executor) if executor.request is None else _carries_on(executor, executor.request)
+
+
+def _ask(executor: Executor) -> bool:
+    """One round of its own request; False if the run has ended."""
+    run_id, work = executor.world.run.run_id, executor.work
+    try:
+        executor.request = executor.store.request_scaling(
+            run_id, executor.group, work.replicas, by=work.role, key=work.key
+        )
+    except ProtocolViolation:
+        return False
+    return True
+
+
+def _carries_on(executor: Executor, request: ScalingRequest) -> bool:
+    executor.carrying = request
+    step = next_step(executor.store, executor.world.run, request, executor.launch)
+    return step.stage not in (Stage.DONE, Stage.REFUSED)
+
+
+_ROUNDS: Mapping[str, Callable[[Executor], bool]] = {"supervisor": _supervise, "task": _task, "person": _person}
+
+
+ROUNDS = 5
+"""Most looks of a supervisor after the end."""
 
 
 def applications(groups: Mapping[str, GroupPlan], shapes: Mapping[str, ReplicatedShape]) -> dict[str, GroupPlan]:
@@ -49,7 +207,7 @@ def applications(groups: Mapping[str, GroupPlan], shapes: Mapping[str, Replicate
 class Scaling:
     """`retired` are the replicas that are not in use according to the log."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ScaledWorld) -> None:
         self._world = world
         self._store = world.store
         self._run_id = world.run.run_id
@@ -143,11 +301,11 @@ class Scaling:
         return True
 
     def execute(self, number: object, questions: int) -> bool:
-        """It resumes, and leaves when it has nothing more to do."""
+        """An executor resumes, and leaves when it has nothing more to do."""
         executor = self.executors.get(number)
         if executor is None:
             return False
-        if not executor.go_on(questions):
+        if not executor.resume(questions):
             del self.executors[number]
         return True
 
@@ -159,7 +317,7 @@ class Scaling:
         """A request is made and left to others."""
         assert isinstance(what, Work)
         try:
-            self.ask(self._run_id, group, what.replicas, by=what.who, key=what.key)
+            self.ask(self._run_id, group, what.replicas, by=what.role, key=what.key)
         except ProtocolViolation:
             return False  # the run has ended
         return True
@@ -167,7 +325,7 @@ class Scaling:
     def supervise(self) -> bool:
         """A supervisor looks, undisturbed, and does all there is to do. False if that was nothing."""
         before = self._world.watch.tables.commits
-        Executor(self._world, "", Work("supervisor")).go_on(WHOLE)
+        Executor(self._world, "", Work("supervisor")).resume(WHOLE)
         return self._world.watch.tables.commits != before
 
     def overdue(self, replica: str) -> bool:
@@ -180,7 +338,7 @@ class Scaling:
         self._world.to_claim[replica] = True
         return True
 
-    def leave(self, driver: SimulatedDriver) -> bool:
+    def leave(self, driver: Incarnation) -> bool:
         """A replica without slots takes itself out of use when all slots are done (`driver/epochs.py`)."""
         group = driver.plan.replica_of
         if not all(slot.done for slot in self._store.slots(self._run_id, group)):

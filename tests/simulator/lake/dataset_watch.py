@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_logio.store.rules.payload_references import Reference
 from airflow_logio.systems.payloads.dataset import Dataset
@@ -17,20 +17,19 @@ from airflow_logio.systems.payloads.manifests import (
     stored_frame_of,
 )
 from airflow_logio.testing.memory_log.tables import ABSENT, Body, Tables
-from airflow_logio.testing.simulator.data.simulated_storage import SimulatedStorage, damage, decoded, encoded
+from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.violation import Violation
-
-if TYPE_CHECKING:
-    from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
+from tests.simulator.lake.storage import SimulatedStorage, damage, decoded, encoded
 
 
 class DatasetWatch:
-    """What rows of the log name, and what those name. Knows nothing where no `begin` says that there are datasets."""
+    """What rows of the log name, and what those name."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, storage: SimulatedStorage) -> None:
+        """From now on, what happens to this store is watched."""
         self._tables = tables
-        self._storage = SimulatedStorage()
-        self._is_watching = False
+        self._storage = storage
+        storage.removing = self._removing
         self._owners: dict[str, str] = {}
         """Path → the reference in the log that reaches it."""
         self._named: dict[str, Sequence[str]] = {}
@@ -45,11 +44,6 @@ class DatasetWatch:
         self._added: list[str] = []
         self._gone: list[str] = []
 
-    def begin(self, storage: SimulatedStorage) -> None:
-        """From now on, what happens to this store is watched."""
-        self._storage, self._is_watching = storage, True
-        storage.removing = self._removing
-
     def close(self) -> None:
         """Stop watching."""
         self._storage.removing = lambda _: None
@@ -58,8 +52,6 @@ class DatasetWatch:
 
     def see_body(self, before: Any, after: Any) -> None:
         """A row of EVENT_DATA has changed."""
-        if not self._is_watching:
-            return
         if before is not ABSENT and before.ref is not None:
             self._gone.append(before.ref)
         if after is not ABSENT and after.ref is not None:
@@ -85,7 +77,7 @@ class DatasetWatch:
 
     def content(self, body: Body) -> bytes | None:
         """The records of a body, in an order of their own."""
-        if body.ref is None or not self._is_watching:
+        if body.ref is None:
             return body.body
         if body.ref not in self._contents:
             self._contents[body.ref] = self._records(body.ref)

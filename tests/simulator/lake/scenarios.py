@@ -28,9 +28,8 @@ from airflow_logio.driver.garbage import sweeps_of
 from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.protocol.values import Port
 from airflow_logio.systems.connections import Connections
+from airflow_logio.testing.simulator.authored_pipeline import Reads
 from airflow_logio.testing.simulator.codec import Codec, PlainCodec
-from airflow_logio.testing.simulator.data.published import PublishedFolder
-from airflow_logio.testing.simulator.data.staging_database import StagingDatabase
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
 from airflow_logio.testing.simulator.plan import (
     Batch,
@@ -44,7 +43,9 @@ from airflow_logio.testing.simulator.plan import (
     Systems,
     UpTo,
 )
-from airflow_logio.testing.simulator.simulated_reads import Reads
+from tests.simulator.lake.lake_store import Lake
+from tests.simulator.lake.published import PublishedFolder
+from tests.simulator.lake.staging import StagingDatabase
 
 Rows = Sequence[Sequence[int]]
 RANGES, PER_RANGE = 54, 4
@@ -355,7 +356,7 @@ def _scenario(
         codec=DatasetCodec(),
         drains=True,
         **_kept(pipeline),
-        frames=(members, ARROW),
+        datasets=lambda world: Lake(world, members, ARROW),
         about=about,
         **judged,
     )
