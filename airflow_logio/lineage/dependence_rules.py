@@ -70,7 +70,7 @@ def made_from(made: Made, columns: EventColumns) -> Iterator[Found]:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """What is compared of the records of some input ports: output column → input column of each port, and as what type."""
+    """Columns of some input ports that are compared with output columns, and the type in which they are."""
 
     ports: Sequence[str]
     columns: Mapping[str, Mapping[str, str]]
@@ -174,7 +174,7 @@ class _Step:
     def _comparisons(
         self, dependence: Dependence, inputs: Mapping[Taken, pa.Table | None], outputs: Iterable[pa.Table]
     ) -> list[_Comparison]:
-        """One for the ports whose dependencies are of the same output columns."""
+        """One comparison for all ports that depend on the same output columns."""
         known = {one: table for one, table in inputs.items() if table is not None}
         ports = list(dict.fromkeys(one.port for one in known))
         if dependence.columns is None:
@@ -224,7 +224,7 @@ class _Step:
         return _Comparison(ports, columns, kinds)
 
     def _inexact(self, sentence: str) -> None:
-        """Of records that are made of one, it is counted how many are alike, whatever that is."""
+        """A doubt, unless each record is made of one: then it is counted how many are alike, however they are compared."""
         if self._dependence is not None and self._dependence.uses not in COUNTED:
             self._doubt(sentence)
 

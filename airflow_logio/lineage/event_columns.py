@@ -34,7 +34,7 @@ class EventColumns:
         """Events whose records were asked for, and bytes of these, if they are bounded."""
         self._records: dict[EventNode, int | None] = {}
         self._record_bytes = 0.0
-        """Of the largest records that were seen."""
+        """Bytes per record, of the largest records that were seen."""
 
     def know(self, events: Iterable[EventNode]) -> None:
         """Ask how many records events have, all at once, unless they say it; one by one they are asked for otherwise.
@@ -58,14 +58,14 @@ class EventColumns:
         return self._records[event]
 
     def kept(self, event: EventNode, columns: Sequence[str] | None) -> pa.Table | None:
-        """Those of `columns` that it has; None: all. No table for records that retention has removed, or that a replay
-        operator made. Raises as `lineage_records.records` for others."""
+        """Those of `columns` that the event has; all for None. No table for records that retention has removed, or that a
+        replay operator made. Raises as `lineage_records.records` for others."""
         return dict(self.each_kept([event], columns)).get(event)
 
     def each_kept(
         self, events: Collection[EventNode], columns: Sequence[str] | None
     ) -> Iterator[tuple[EventNode, pa.Table]]:
-        """As `kept`, of all that have a table."""
+        """As `kept`, for all events that have a table."""
         self.know(one for one in events if one not in self._records)
         there = [one for one in dict.fromkeys(events) if self._records[one] is not None]
         if columns is not None and not columns:
@@ -103,7 +103,7 @@ class EventColumns:
     def each_needed(
         self, events: Collection[EventNode], columns: Sequence[str] | None
     ) -> Iterator[tuple[EventNode, pa.Table]]:
-        """As `each_kept`, of all these events. Raises `LineageUnknown` or `NotKept` at the end if one has no table."""
+        """As `each_kept`, for all these events. Raises `LineageUnknown` or `NotKept` at the end if one has no table."""
         missing = dict.fromkeys(events)
         for event, table in self.each_kept(events, columns):
             del missing[event]
@@ -112,7 +112,7 @@ class EventColumns:
             raise why_left_out(self._log, event.port, event.event_id, str(event))
 
     def _groups(self, events: Collection[EventNode]) -> Iterator[tuple[Port, list[EventNode]]]:
-        """As many of one port as are read at once, by what is known of the size of records when it is asked for them."""
+        """Events of one port that are read at once, by what is known of the size of records when they are asked for."""
         by_port: dict[Port, deque[EventNode]] = defaultdict(deque)
         for event in events:
             by_port[event.port].append(event)
@@ -127,7 +127,7 @@ class EventColumns:
                 yield port, group
 
     def _size(self, event: EventNode) -> float:
-        """What the body of an event may have, in bytes."""
+        """An estimate of the body of an event, in bytes."""
         return max(1, self._records[event] or 0) * (self._record_bytes or UNKNOWN_RECORD)
 
     def ports_of(self, inset: InputSetNode) -> Collection[tuple[str, Port, int]]:

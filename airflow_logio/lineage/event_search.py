@@ -86,9 +86,9 @@ def events_holding(
     load: Elsewhere | None = None,
     spent: Spent | None = None,
 ) -> Sequence[Holding]:
-    """All events of an output port that hold a record with all these values: column → the value as text. `spent`: only as
-    many, the newest ones, as its limits leave; who waits for it is told.
+    """All events of an output port that hold a record with all these values: column → the value as text.
 
+    With `spent`, only as many, the newest ones, as its limits leave; its watch is told.
     A value is read as the type of its column. `port` is as for a lineage query, and also one inside of a replicated group,
     whose slots count their events on their own: the answer has one `Holding` for each port of the log. Raises
     `LineageUnknown` for a port in no scope, for a column that no searched event has and for a value that its type cannot

@@ -157,7 +157,7 @@ def _extent(log: LineageLog, operator: str, channel: str, number: int) -> Extent
 
 
 def columns_of(stored: StoredBody, where: str, load: Elsewhere | None, columns: Sequence[str] | None) -> pa.Table:
-    """Of the records of an event, those of `columns` that they have; None: all. `where` names the event in errors.
+    """The records of an event, with those of `columns` that they have, or all for None. `where` names it in errors.
 
     Raises as `records`, and `NotKept` for one that a replay operator has made. A table without columns does not say how many
     records there are.
@@ -170,7 +170,7 @@ def columns_of(stored: StoredBody, where: str, load: Elsewhere | None, columns: 
 
 
 def why_left_out(log: LineageLog, port: Port, event_id: int, where: str) -> LineageUnknown | NotKept:
-    """The error for an event of which there is no table."""
+    """The error for an event that has no table."""
     try:
         _stored(log, port.operator, port.name, event_id, where)
     except LineageUnknown as removed:
@@ -263,7 +263,7 @@ def rows_at(table: pa.Table, places: Sequence[int]) -> pa.Table:
 
 
 def distinct_names(table: pa.Table) -> pa.Table:
-    """With a number behind a name that there is already, so that no column hides another one."""
+    """The table with a number behind a name that there is already, so that no column hides another one."""
     names: list[str] = []
     for name in table.column_names:
         number, unique = 2, name

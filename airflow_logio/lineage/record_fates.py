@@ -25,7 +25,7 @@ from airflow_logio.store.port.lineage_port import Delivered, LineageLog
 from airflow_logio.store.records.run_records import Run
 
 LEAST_FATES = 20
-"""Events of which it is said what became of them, even if the time is over."""
+"""Events whose fate is always told, even if the time is over."""
 
 
 class Fate(StrEnum):
@@ -71,7 +71,7 @@ class Met:
     made: tuple[EventNode, ...] = ()
     """What was made from the Input Set on the way to the port that was asked for, as its author numbers events."""
     error: str = ""
-    """Of a quarantined Input Set."""
+    """Why the Input Set is quarantined."""
     is_output_known: bool = True
     """All records behind the operator were searched, and none of them is what was sought."""
 
@@ -118,7 +118,9 @@ class RecordFates:
             of_event[row.event_id].append(row)
         met: list[Met] = []
         for known, with_such in enumerate(self._delivered(way, port, values, of_event, log)):
-            if self._spent.is_late() and known >= LEAST_FATES:  # asked at each event: no one may wait any more
+            if (
+                self._spent.is_late() and known >= LEAST_FATES
+            ):  # asked at each event: the caller may have stopped waiting
                 return met, True
             for row in with_such:  # each may be a question to the log
                 if self._spent.is_late() and len(met) >= LEAST_FATES:
@@ -129,8 +131,10 @@ class RecordFates:
     def _delivered(
         self, way: Way, port: Port, values: Sought, rows: Mapping[int, Sequence[Delivered]], log: LineageLog
     ) -> Iterator[Sequence[Delivered]]:
-        """Of each event the rows whose Input Set has such a record of it, or that have none. Without the events that
-        retention has removed meanwhile."""
+        """For each event, the rows without an Input Set, or whose Input Set has such a record of it.
+
+        Events that retention has removed meanwhile are left out.
+        """
         rules = self._run.spec.operators[way.receiver.operator].rules
         insets = {row.inset_id for some in rows.values() for row in some if row.inset_id is not None}
         parts = {inset: InputSetPart.of(rules, inset) for inset in insets}

@@ -31,8 +31,8 @@ from airflow_logio.store.records.run_records import OperatorShape, Run
 MOST_STEP_EVENTS = 1_000
 MOST_STEP_RECORDS = 50_000
 MOST_STEP_BYTES = 8 * 2**20
-"""What `step_behind` searches through, so that it takes less than 300 ms (docs/performance.md): rows of the log of each kind,
-records, and bytes of bodies in the log."""
+"""`step_behind` searches through no more, so that it takes less than 300 ms (docs/performance.md): rows of the log of each
+kind, records, and bytes of bodies in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class TracedRead:
     """None if it is restricted by no key, or if not all keys are known: perhaps all rows."""
 
     def rows(self, effect: pa.Table) -> tuple[pa.Table, bool]:
-        """Those of its stored effect, and whether they are no others: if keys cannot be found in it, they are all rows."""
+        """The rows of its stored effect, and whether these are exactly the ones: all rows, if keys cannot be found in it."""
         key = str(self.read.description.get("key"))
         if self.keys is None or effect.column_names.count(key) != 1:
             return effect, False
@@ -82,7 +82,7 @@ class TracedRead:
 
 @dataclass(frozen=True)
 class TracedRecords:
-    """The answer, under the names of the pipeline's author; events of which no record counts are left out."""
+    """The answer, under the names of the pipeline's author; without events that have no record in it."""
 
     roots: tuple[TracedEvent, ...]
     origins: tuple[TracedEvent, ...]
@@ -90,11 +90,11 @@ class TracedRecords:
     reads: tuple[TracedRead, ...]
     """Side-effect read actions of the Input Sets on the way."""
     lineage: Lineage
-    """Of the events, as `backward` gives it."""
+    """The lineage of the events, as `backward` gives it."""
 
     @property
     def is_exact(self) -> bool:
-        """What records of a source were made from is in no log: of nothing, nothing is exact."""
+        """False without origins: no log says what the records of a source were made from."""
         return bool(self.origins) and all(one.is_exact for one in self.origins)
 
 
@@ -157,7 +157,7 @@ def _too_many(what: str) -> LineageUnknown:
 
 @dataclass
 class _Selected:
-    """What counts of an event so far; it may be in several Input Sets."""
+    """The records of an event that count so far; it may be in several Input Sets."""
 
     places: Places | None
     doubts: dict[str, None] = field(default_factory=dict)
@@ -260,7 +260,7 @@ class _Tracing:
                     yield port, node
 
     def _keys_of(self, read: ReadNode, used: Mapping[EventNode, Places | None]) -> Iterator[pa.Array | None]:
-        """The keys of a read in records of events; None for an event of which they are not known."""
+        """The keys of a read in records of events; None for an event whose keys are not known."""
         key = read.description.get("key")
         if not isinstance(key, str) or any(places is None for places in used.values()):
             yield None

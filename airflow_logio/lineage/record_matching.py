@@ -15,7 +15,7 @@ Places = npt.NDArray[np.int64]
 
 
 class ComparedAs(NamedTuple):
-    """As what type values of several columns are compared."""
+    """The type in which values of several columns are compared."""
 
     kind: pa.DataType
     is_exact: bool

@@ -1,4 +1,4 @@
-"""Whether records of an event have given values: of a stored body, no more columns are decoded than the values name."""
+"""Whether records of an event have given values: only the columns that the values name are decoded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Sought = Mapping[str, Condition | AllOf]
 
 
 class Looked(NamedTuple):
-    """A part of an event's records, of which one at a time is in memory."""
+    """A part of an event's records; one part at a time is in memory."""
 
     matching: int
     """Records with all the values."""

@@ -1,4 +1,4 @@
-"""What searches through records may use up, what they have used up, and who waits for them."""
+"""Limits of searches through records, what a search has used up of them, and who waits for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_LIMITS = SearchLimits()
 
 
 class SearchStopped(Exception):
-    """No one waits for the answer any more. No `LogioError`: a search passes over some of those, and not over this."""
+    """The caller waits for the answer no more. No `LogioError`: a search passes over some of those, and not over this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,10 @@ class SearchedSoFar:
 
 
 class SearchWatch:
-    """Who waits for a search: is told how far it is, and may end it. This one does neither. Called by the searching thread,
-    at each event: so it does not wait."""
+    """Gets told how far a search is, and may end it; this one does neither.
+
+    The searching thread calls it at each event, so a method must not wait.
+    """
 
     def looks(self, so_far: SearchedSoFar) -> None:
         """The search has come so far."""
@@ -96,7 +98,7 @@ class Spent:
         return self.is_late() or self._size >= self._limits.size or self._found >= self._limits.found
 
     def is_late(self) -> bool:
-        """Whether the time is over. Raises `SearchStopped` if no one waits any more."""
+        """Whether the time is over. Raises `SearchStopped` if the caller waits no more."""
         self._check()
         limits = self._limits
         most = limits.seconds if self.events else max(limits.seconds, limits.alone_seconds)

@@ -1,4 +1,4 @@
-"""What receivers have done with events from which they have made nothing (so far): lineage leads nowhere there."""
+"""Events from which receivers have made nothing so far, and why: lineage leads nowhere there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLOCK_SECONDS = 60.0
 
 
 class Use(StrEnum):
-    """What an operator has done with an event of which it has made nothing."""
+    """What an operator has done with an event that it has made nothing from."""
 
     UNUSED_YET = "unused_yet"
     """It has not processed the event."""
@@ -63,8 +63,9 @@ class Unmade:
 def unmade_of(
     store: LogStore, run: Run, port: AnyPort, event_ids: Iterable[int], *, most_rows: int
 ) -> tuple[list[Unmade], bool]:
-    """What has become of events at their receivers in lineage scopes, apart from what was made of them; and whether there may
-    be more of that.
+    """What has become of events at their receivers in lineage scopes, apart from what was made of them.
+
+    Also whether there may be more of that.
 
     It takes at most `most_rows` rows of each kind. Raises `LineageUnknown`, `LogUnavailable`.
     """

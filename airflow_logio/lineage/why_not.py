@@ -48,7 +48,7 @@ class PortSearch:
     is_cut: bool = False
     """Limits were reached: only the newest events were searched."""
     is_partly: bool = False
-    """Of large events only the first records were searched."""
+    """Only the first records of large events were searched."""
     is_met_cut: bool = False
     """Limits were reached: more may have become of the events than `met` says."""
     slots: int = 1
@@ -76,7 +76,7 @@ class WhyNot:
 
 
 class AnswerWatch(SearchWatch):
-    """Who waits for the answer, and may look at it while it grows. This one does not."""
+    """May look at the answer while it grows; this one does not."""
 
     def grows(self, so_far: Callable[[], WhyNot]) -> None:
         """One more port was searched; `so_far` may be called in here, and makes the answer as far as it is known."""
@@ -115,7 +115,7 @@ class _Ask:
 
 
 class _State(IntEnum):
-    """Of a search; of two on one port for the same records before it, the larger one counts."""
+    """State of a search; of two on one port for the same records before it, the larger one counts."""
 
     NONE = 0
     """No record that is in the log is the one: it is sought before the operator."""
@@ -194,7 +194,7 @@ class _Search:
         return WhyNot(self._ports.authored, summed_up(self._answer.searches, self._ports), notes)
 
     def _sentences(self) -> Iterable[str]:
-        """Of ports that were not searched, or not to the end; slots are one."""
+        """Sentences about ports that were not searched, or not to the end; slots count as one."""
         for (sentence, _), ports in self._unsearched.items():
             yield sentence.format(self._ports.authored.told(ports[0], len(ports)))
 
@@ -209,7 +209,7 @@ class _Search:
         return found
 
     def _searched(self, ask: _Ask) -> _Searched:
-        if self._spent.is_over() and self._answer.searches:  # asked in each case: no one may wait any more
+        if self._spent.is_over() and self._answer.searches:  # asked in each case: the caller may have stopped waiting
             self._say_unsearched(ask.port, "{} was not searched: the limits of this search are reached")
             return _Searched(_State.UNKNOWN)
         try:
@@ -320,7 +320,7 @@ class _Search:
         ask.ways.append(Way(receiver, newest, outputs, is_known))
 
     def _translated(self, ask: _Ask, name: str, sender: Port) -> tuple[Sought, list[str]]:
-        """What records of the sender would have, and the columns that nothing is known of."""
+        """The values that records of the sender would have, and the columns that nothing is known about."""
         dependence = self._shape(ask.port.operator).rules.outputs.get(ask.port.name)
         if dependence is None:
             return {}, list(ask.values)
@@ -368,7 +368,7 @@ class _Search:
 
 
 def _left_out(one: Holding) -> str:
-    """What limits have left out of a search."""
+    """The events that limits have left out of a search, in words."""
     if one.before > 1:
         return "only the newest events were searched: earlier ones"
     return "large events were searched in part: their other parts" if one.partly else ""

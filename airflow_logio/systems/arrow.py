@@ -25,13 +25,13 @@ THREADS_FROM_BYTES = 1 << 18
 """Below this it costs more to hand columns to other threads, 0.1 ms each time, than they save."""
 
 BYTES_OF_A_TABLE = 4096
-"""What a table takes in memory beside its records, about."""
+"""What a table takes in memory beside its records, roughly."""
 
 SMALL_BYTES = 4096
-"""What holds no more, in one piece, is taken to show all that it holds."""
+"""A table in one piece that holds no more is taken to show all that it holds."""
 
 FEW_COLUMNS = 16
-"""As many could share their buffers without hiding much."""
+"""So many columns could share their buffers without hiding much."""
 
 _PLAIN = pa.ipc.IpcWriteOptions()
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -130,9 +130,9 @@ def as_read(table: pa.Table) -> pa.Table:
 
 
 _CONTINUES = b"\xff\xff\xff\xff"
-"""What every message of a stream begins with; the length of its header follows, in four bytes."""
+"""Every message of a stream begins with it; the length of its header follows, in four bytes."""
 END = _CONTINUES + bytes(4)
-"""What every whole stream ends with."""
+"""Every whole stream ends with it."""
 _PREFIX_BYTES = 8
 """Bytes of a message before its header: the marker and a length."""
 _HEADER, _COMPRESSION = 2, 3

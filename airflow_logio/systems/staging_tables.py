@@ -170,7 +170,7 @@ class StagingTables:
                 warehouse_rows.advance_marker(connection, marker, before, before.number)
 
     def _noted(self, marker: Marker) -> Sequence[TableName] | None:
-        """Those of a writer, with tokens up to the marker's; None if this user cannot have made one."""
+        """The staging tables of a writer, with tokens up to the marker's; None if this user cannot have made one."""
         columns = noted.c
         return self._where(
             columns.run_uid == marker.run_uid,

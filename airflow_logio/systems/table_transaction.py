@@ -71,7 +71,7 @@ class TableTransaction:
     def refused_row(self, connection: Connection) -> str:
         """The first row that the database refuses, in words for an error; empty if it refuses none by itself.
 
-        Found by trying (`refused_rows`). Everything is rolled back.
+        Found by trying (`first_refused`). Everything is rolled back.
         """
         with connection.begin() as transaction:
             _, pending = self._open(connection)

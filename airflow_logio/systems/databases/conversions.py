@@ -245,7 +245,7 @@ def no_number(found: str) -> Check:
 
 
 def at_most(length: int) -> Check:
-    """Blanks behind the last character that there is room for are cut."""
+    """A longer text, which would lose the blanks that there is no room for."""
 
     def check(values: pa.ChunkedArray) -> None:
         if _any(pc.greater(pc.utf8_length(values), length)):
@@ -255,7 +255,7 @@ def at_most(length: int) -> Check:
 
 
 def exactly(length: int) -> Check:
-    """What is shorter is filled with blanks."""
+    """A shorter text would be filled with blanks."""
 
     def check(values: pa.ChunkedArray) -> None:
         if _any(pc.not_equal(pc.utf8_length(values), length)):

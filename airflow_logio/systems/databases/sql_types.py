@@ -86,7 +86,7 @@ def sql_type(kind: ColumnType) -> TypeEngine[Any]:
 
 
 def read_type(kind: ColumnType) -> TypeEngine[Any]:
-    """As which type values are taken from the database: JSON as the text that it is."""
+    """The type in which values are taken from the database: JSON as the text that it is."""
     return sa.Text() if kind.name == "json" else sql_type(kind)
 
 

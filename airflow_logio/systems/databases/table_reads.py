@@ -106,7 +106,7 @@ class Selection:
         return schema_of_kinds(self.kinds)
 
     def by_keys(self, key: str) -> sa.Select[Any]:
-        """Those rows whose key is among the values `KEYS`. Raises `ConfigurationError` if there is no such column."""
+        """The rows whose key is among the values `KEYS`. Raises `ConfigurationError` if there is no such column."""
         if key not in self.table.columns:
             raise ConfigurationError(f"{self.where} has no column {key!r}, by which it is read")
         return self.statement.where(self.table.columns[key].in_(sa.bindparam(KEYS, expanding=True)))

@@ -76,7 +76,7 @@ def check_paths(what: str, files: Iterable[DataFile]) -> None:
 
 
 def in_order(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
-    """As a manifest has them if their records have no order."""
+    """Files in the order of a manifest whose records have no order: by path."""
     return tuple(sorted(files, key=lambda file: file.path))
 
 

@@ -73,7 +73,7 @@ def redacted(text: str, root: str) -> str:
 
 
 def secrets_of(root: str) -> list[str]:
-    """What of a root must not be shown: password and query, in every way in which they may be written."""
+    """The secrets in a root: password and query, in every way in which they may be written."""
     if "://" not in root:
         return []
     parts = urlsplit(root)
