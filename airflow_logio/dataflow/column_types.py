@@ -13,8 +13,12 @@ COLUMN_TYPES = (
     "bigint", "int", "double", "decimal(p,s)", "text", "boolean",
     "timestamp", "timestamptz", "date", "json", "uuid", "binary",
 )  # fmt: skip
+"""``bigint`` and ``int`` take integers; ``double`` floats and integers, no decimals; ``decimal(p,s)`` decimals and integers
+of at most `MOST_DIGITS` digits; ``timestamp`` times, those with a zone in UTC; ``timestamptz`` the same, those without a
+zone are UTC; ``json`` text that is JSON; ``uuid`` text with hyphens, or 16 bytes; ``binary`` bytes. A value that does not
+fit without loss is refused."""
 MOST_DIGITS = 38
-"""Of a decimal: what Arrow's and Spark's 128 bits hold."""
+"""What the 128 bits of a decimal hold in Arrow and Spark."""
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 

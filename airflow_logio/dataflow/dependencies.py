@@ -49,6 +49,8 @@ or what `from_every` and `from_one` give; or output port → one of these."""
 def from_every(columns: Mapping[str, InputColumns]) -> Depends:
     """Dependencies of an operator that makes an output record of *every* input record with the same values: a grouping.
 
+    :param columns: output column → the input column that it equals; `window_start` for the start of the window.
+
     ``depends=from_every({"store_id": "store_id"})``: what lineage finds is exactly what the record was made from.
     """
     return Depends(columns, Uses.EVERY)
@@ -58,7 +60,8 @@ def from_one(columns: Mapping[str, InputColumns] | None = None) -> Depends:
     """Dependencies of an operator that makes each output record of *one* input record, by its values alone, and of each
     input record at most one: a filter, a renaming, an added column.
 
-    ``from_one()``: it hands columns on under their names. ``from_one({"shop": "store_id"})``: under these.
+    :param columns: output column → the input column that it equals, ``{"shop": "store_id"}``. None (the default): it
+        hands columns on under their names.
     """
     return Depends(columns, Uses.ONE)
 

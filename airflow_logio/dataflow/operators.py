@@ -34,28 +34,38 @@ SparkFrame = Any
 
 @dataclass(frozen=True, slots=True)
 class InputEvent:
-    """An event as an operator sees it: the input port it came on, its id on the sender's port, its records."""
+    """An event as an operator sees it.
+
+    :param port: the input port that it has come on.
+    :param event_id: its number on the sender's port, from 1 on and rising.
+    :param table: its records.
+    :param progress: for an event from a Dispatcher: how far the windows of the whole stream have come
+        (`Window.progress`).
+    :param place: where a Merger keeps the order: the number of the Dispatcher's event, from 1, and whether nothing more
+        follows for it on this port.
+    """
 
     port: str
     event_id: int
     table: pa.Table
     progress: Mapping[str, str] = field(default_factory=dict)
-    """Set for an event from a Dispatcher: how far the windows of the whole stream have come (`Window.progress`)."""
     place: tuple[int, bool] | None = None
-    """Where a Merger keeps the order: the number of the Dispatcher's event, from 1, and whether nothing more follows for
-    it on this port."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSet:
-    """One Input Set with its event state; `held` is what the operator's `accumulate` built."""
+    """One complete Input Set: some events, or parts of them, from which an Output Set is made (Section 2).
+
+    :param inset_id: its name, which the operator's `assign` has given it.
+    :param held: its event state: what the operator's `accumulate` has made of the parts, by default the list of them.
+    """
 
     inset_id: str
     held: Any
 
 
 class External(Protocol):
-    """The external systems, and what else comes from outside, as the runtime gives them to `process` and `generate`."""
+    """What comes from outside the events, as a driver gives it to `process` and `generate`."""
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -63,20 +73,36 @@ class External(Protocol):
         ...
 
     def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
-        """Side-effect read action (Algorithm 4): the rows of `read`, restricted to `keys` of its key column."""
+        """Read from an external system (Algorithm 4). The rows are logged with the Output Set, so that lineage shows
+        them.
+
+        :param read: what to read; the operator's `connections` must name its connection.
+        :param keys: restrict the rows to those with these values in the read's key column; None: all rows.
+
+        While the external system is unavailable it is asked again, with back-off. Raises OperatorFailed for a
+        connection that the operator does not name, or writes to.
+        """
         ...
 
     def write(self, connection: str, table: pa.Table) -> None:
-        """Write action (Algorithm 5). It is logged with the Output Set and executed after that commit, not here."""
+        """Add a write action (Algorithm 5). It is logged with the Output Set, and executed after that commit, not here.
+
+        :param connection: a connection that the operator's `writes` names.
+        :param table: the records to write.
+        """
         ...
 
 
 class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds its own abstract method
-    """What all operators share. `inputs` and `outputs` are port names; a name may be used once per operator.
+    """What all operators share: ports, connections, settings. Derive from one of the roles instead: `SourceOperator`,
+    `StatelessOperator`, `StatefulOperator`, `SinkOperator`, a writer, or `ManualOperator`.
 
-    Raise `state_version` when stored state, or the meaning of the graph around it, changes: a run begun under another
-    version is then parked instead of continuing with state that it would misread. `reads_state` says that the
-    generation reads the global state, so that it is logged as it was at the trigger (Algorithm 3 Step 2).
+    An operator object holds settings only; what changes during a run is handed in. A driver of another process makes an
+    equal object from the same module, so keep no open files, clients or random numbers in it, and no secrets: name a
+    connection instead.
+
+    Class attributes say what a role does differently; each is described below. `inputs` and `outputs` are the names of
+    its ports; within an operator no name is used twice.
     """
 
     inputs: tuple[str, ...] = ("in",)
@@ -108,7 +134,7 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     """How output records depend on input records, for all output ports or by output port; see `from_every` and `from_one`."""
 
     def record_rules(self) -> RecordRules:
-        """What lineage between records is found by (Section 7.3). Said of the operator, no part of the run's fingerprint.
+        """What lineage between records is found by (Section 7.3). It is no part of the run's fingerprint.
 
         Raises PipelineDefinitionError for what `depends` cannot be.
         """
@@ -164,12 +190,19 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
 
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
-    """Records of one output event; `next_offset` is the number of records read up to and including this batch."""
+    """The records of one output event of a source.
+
+    :param table: the records: an Arrow table, or a DataFrame of pandas or polars, which becomes one.
+    :param next_offset: how many records of the read action have been read up to and including these.
+    :param about: which part of the read action it is, small and JSON-able; lineage shows it. ``first`` and ``last`` are
+        row numbers.
+
+    Raises OperatorFailed for a `table` that is none.
+    """
 
     table: pa.Table
     next_offset: int
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Which part of the read action it is, small and JSON-able; lineage shows it. ``first`` and ``last`` are row numbers."""
 
     def __post_init__(self) -> None:
         """A frame of pandas or polars becomes a table. Raises OperatorFailed for anything else."""
@@ -177,11 +210,15 @@ class SourceBatch:
 
 
 class SourceOperator(Operator):
-    """Has no input port and turns read actions, one after the other, into events (Algorithms 1 and 6).
+    """A source turns read actions, one after the other, into events (Algorithms 1 and 6). It has no input port.
 
-    `replayable` says that a read action returns the same records in the same order when it is executed again, perhaps
-    with more behind them. The effect of one that is not is stored before its first event is made (Step 2), and the
-    external system is not read again.
+    Implement `action` (what is to be read) and `read` (read it). Implement `next_action`, too, if a run reads more than
+    one thing. A source that reads a connection of the pipeline derives from `ConnectedSource`, one whose records Spark
+    reads from `RangeSource`.
+
+    A read action is logged before it is executed, and executed again after a failure. `replayable` (by default true)
+    says that it then returns the same records in the same order, perhaps with more behind them. The records of one that
+    is not are stored before the first event is made of them (Step 2), and the external system is not read again.
     """
 
     inputs = ()
@@ -192,33 +229,44 @@ class SourceOperator(Operator):
 
     @abstractmethod
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """JSON-able description of the first read action, with a fingerprint of what is read; asked once per run.
+        """The first read action, JSON-able: what is to be read, with a fingerprint by which `read` notices a change.
+        Asked once per run.
 
-        What later read actions need to know of it goes under ``plan``: the run keeps that, and the log entry of an action
-        does not repeat it. Raises ConfigurationError if the source cannot be read.
+        :param params: the run's parameters.
+
+        What later read actions need to know of it goes under ``plan``: the run keeps that, and the log entry of an
+        action does not repeat it. Raises ConfigurationError if the source cannot be read.
         """
 
     def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The read action that follows `previous`, or None (the default) if the stream ends with it.
+        """The read action that follows, or None (the default) if the stream ends.
 
-        `previous` has the ``plan`` of the first one, if there is one. A source whose read actions cannot be replayed is not
-        asked again for what is in the log.
+        :param params: the run's parameters.
+        :param previous: the read action before, with the ``plan`` of the first one, if there is one.
+
         Asked in the driver when all events of `previous` are made; logged with the last of them, before it is executed.
+        A source whose read actions cannot be replayed is not asked again for what is in the log.
         """
         return None
 
     @abstractmethod
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
-        """Execute the logged `action` and resume *after* its first `offset` records; 0 starts at the beginning.
+        """Execute a logged read action: yield the records of one event after the other.
 
-        A replayable source returns the same records in the same batches every time; one that is not is always asked for
-        all (`offset` is 0). Wait for records no longer than seconds at a time, yielding an empty batch if none come: a
-        group that halts or rebuilds itself waits for this. Raises SourceChanged if it cannot.
+        :param params: the run's parameters.
+        :param action: what `action` or `next_action` has returned, as the log gives it back.
+        :param offset: how many records to pass over, because their events are in the log; 0 starts at the beginning. It
+            is always 0 if the source is not `replayable`.
+
+        A replayable source returns the same records in the same batches every time. Wait for records no longer than
+        seconds at a time, yielding an empty batch if none come: a group that halts or rebuilds itself waits for this.
+        Raise SourceChanged if it is not what it was, ExternalUnavailable (or an error that `unavailable` names) to be
+        called again with back-off. Any other error fails the group.
         """
 
 
 class StatelessOperator(Operator):
-    """Computes output events from each input event alone; every Input Set is one event (Section 2)."""
+    """Makes output events of each input event alone; every Input Set is one event (Section 2). Implement `process`."""
 
     order_insensitive = True
     partitionable = True
@@ -228,11 +276,25 @@ class StatelessOperator(Operator):
 
     @abstractmethod
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
-        """The Output Set of one event, in the order in which it is to be sent."""
+        """The Output Set of one event: pairs (output port, table), in the order in which they are to be sent.
+
+        :param event: the input event.
+        :param external: the run's parameters, reads and writes.
+
+        Deterministic: after a failure it is called again, and lineage and replicas rely on the same result.
+        """
 
 
 class StatefulOperator(Operator):
-    """The paper's three phases: State Update (Algorithm 2), Triggering, Generation (Algorithm 3)."""
+    """The paper's three phases as methods: State Update (Algorithm 2), Triggering, Generation (Algorithm 3).
+
+    Implement `assign`, `part`, `triggered` and `generate`. `initial_state`, `accumulate`, `flush`, `function` and
+    `order` have defaults. For Input Sets by number of events or by time, use a `generate` function with a window
+    instead.
+
+    The *global state* is stored with every step. The *event state* of an Input Set is in memory only: a recovery builds
+    it again from the logged events with `part` and `accumulate`, which must therefore be pure.
+    """
 
     def initial_state(self) -> dict[str, Any]:
         """Global state before the first event: text, bytes, numbers, booleans, None, datetimes in UTC, lists and dicts.
@@ -244,21 +306,32 @@ class StatefulOperator(Operator):
 
     @abstractmethod
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, Any]:
-        """State Update, called exactly once per event: {inset_id: part of the event}; may change `state`.
+        """State Update, called exactly once per event: {inset_id: the part of the event that this Input Set gets}.
+
+        :param event: the input event.
+        :param state: the global state, which it may change.
 
         An empty mapping says that no Input Set uses the event; it is then done.
         """
 
     @abstractmethod
     def part(self, event: InputEvent, inset_id: str) -> Any:
-        """The part of a logged event that belongs to an Input Set: equal to what `assign` returned (Alg. 9 Step 2.b).
+        """The part of a logged event that belongs to an Input Set: equal to what `assign` returned (Algorithm 9 Step
+        2.b).
 
-        Pure: it sees no state, because on recovery the state already counts the event. No clock and no random number, either:
-        a record would count twice, or not at all. Drivers compare it with what `assign` returned now and then.
+        :param event: the input event, read back from the log.
+        :param inset_id: name of the Input Set.
+
+        Pure: it sees no state, because on recovery the state already counts the event. No clock and no random number,
+        either: a record would count twice, or not at all. Drivers compare it with what `assign` returned now and then.
         """
 
     def accumulate(self, held: Any | None, part: Any) -> Any:
-        """Event state of one Input Set after `part`; `held` is None at first, and may be changed and returned. Pure."""
+        """The event state of one Input Set with one more part. By default it is the list of the parts. Pure.
+
+        :param held: the event state so far, which may be changed and returned; None if this is the first part.
+        :param part: what `assign` or `part` returned.
+        """
         if held is None:
             return [part]
         held.append(part)
@@ -266,13 +339,20 @@ class StatefulOperator(Operator):
 
     @abstractmethod
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
-        """Which of the open Input Sets are complete, in the order in which to generate.
+        """Triggering: which of the open Input Sets are complete, in the order in which to generate.
 
-        Level-triggered: it depends on `state` and on the names alone, so asking twice, or later, is harmless.
+        :param state: the global state.
+        :param open_insets: names of the Input Sets that have events and are not generated yet.
+
+        Level-triggered: it depends on these two alone, so that asking twice, or later, is harmless.
         """
 
     def flush(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
-        """The Input Sets to generate when all inputs have ended, in order; all of them by default."""
+        """The Input Sets to generate when all inputs have ended, in order; all of them by default.
+
+        :param state: the global state.
+        :param open_insets: names of the Input Sets that have events and are not generated yet.
+        """
         return sorted(open_insets, key=self._flush_key)
 
     def _flush_key(self, inset_id: str) -> tuple[Any, ...]:
@@ -280,11 +360,18 @@ class StatefulOperator(Operator):
         return (1, inset_id) if order is None else (0, order, inset_id)
 
     def function(self, inset_id: str) -> str:
-        """The generative function that an Input Set is for, if the operator has several (the paper's Example OP2)."""
+        """The generative function that an Input Set is for, if the operator has several (the paper's Example OP2); by
+        default ``""``.
+
+        :param inset_id: name of the Input Set.
+        """
         return ""
 
     def order(self, inset_id: str) -> int | str | None:
-        """A sortable place in the order in which Input Sets of its `function` close; None if they close in no order.
+        """A sortable place in the order in which Input Sets of its `function` close; None (the default) if they close
+        in no order.
+
+        :param inset_id: name of the Input Set.
 
         With an order, one low-water mark stands for all closed Input Sets; without, each is remembered by name.
         """
@@ -292,13 +379,23 @@ class StatefulOperator(Operator):
 
     @abstractmethod
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
-        """The Output Set of one complete Input Set (mode ``driver``), in the order in which it is to be sent."""
+        """Generation: the Output Set of one complete Input Set, as pairs (output port, table) in the order in which
+        they are to be sent.
+
+        :param input_set: its name and its event state.
+        :param state: the global state: as it is now; with ``reads_state = True`` as it was when the Input Set was
+            triggered.
+        :param external: the run's parameters, reads and writes.
+
+        Of a generation that is repeated after a failure, the result that was logged first stands.
+        """
 
 
 class BatchGenerator(ABC):
     """Mixed into a StatefulOperator of mode ``executors``: the generation of many Input Sets is one Spark job.
 
-    The defaults of `tagged` and `split` suit an event state that is a list of tables, and one output port.
+    Implement `run`, or `run_with` if it needs the run's parameters. The defaults of `tagged` and `split` suit an event
+    state that is a list of tables, and one output port. `reads` are its declared reads by name.
     """
 
     reads: Mapping[str, DeclaredRead] = {}
@@ -309,19 +406,34 @@ class BatchGenerator(ABC):
         def outputs(self) -> tuple[str, ...]: ...
 
     def tagged(self, input_sets: Sequence[InputSet]) -> pa.Table:
-        """All records of the Input Sets, with int64 column ``inset_id`` = place (from 0) in the given sequence."""
+        """All records of the Input Sets, with int64 column ``inset_id``: the place, from 0, in the given sequence.
+
+        :param input_sets: the Input Sets of one Spark job.
+        """
         return tag_input_sets([input_set.held for input_set in input_sets])
 
     @abstractmethod
     def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
-        """The author's Spark function; its result keeps column ``inset_id``."""
+        """The author's Spark function: DataFrame in, DataFrame out. The result keeps column ``inset_id``.
+
+        :param tagged: the records of many Input Sets, as `tagged` made them.
+        :param reads: declared read → its rows, restricted to the keys of the records if it has a key.
+        """
 
     def run_with(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
-        """As `run`, with the run's parameters: override this one if the function needs them."""
+        """As `run`, with the run's parameters: override this one if the function needs them.
+
+        :param tagged: the records of many Input Sets.
+        :param reads: declared read → its rows.
+        :param params: the run's parameters.
+        """
         return self.run(tagged, reads)
 
     def split(self, result: pa.Table, count: int) -> list[list[PortTable]]:
-        """The Output Set of each of the `count` Input Sets, without column ``inset_id``; [] where it has no rows.
+        """The Output Set of each Input Set, without column ``inset_id``; [] where it has no rows.
+
+        :param result: what the Spark function returned, as a table.
+        :param count: how many Input Sets the job had.
 
         Raises OperatorFailed if the column is missing or names an Input Set that was not in the batch.
         """
@@ -330,10 +442,13 @@ class BatchGenerator(ABC):
 
 
 class WriterOperator(StatelessOperator):
-    """Middle operator with write actions (Algorithm 5); sends what it writes on to ``out``, which may stay unconnected.
+    """An operator whose every input event is a write action (Algorithm 5); it sends what it writes on to ``out``, which
+    may stay unconnected.
 
-    `write_guarantee` is ``conditional`` (the external system applies action and marker in one step), ``checkable`` (it
-    can be asked whether an action was applied) or ``idempotent``. A pipeline refuses None.
+    Do not derive from it but from `ConditionalWriter`, `CheckableWriter` or `IdempotentWriter`: these say how actions
+    are executed. Its `connection` is the external system, `write_guarantee` what can be said of a repeated action:
+    ``conditional`` (the external system applies action and marker in one step), ``checkable`` (it can be asked whether
+    an action was applied) or ``idempotent``. A pipeline refuses a writer that says none of these.
     """
 
     connection: str
@@ -344,21 +459,28 @@ class WriterOperator(StatelessOperator):
 
 
 class SinkOperator(StatefulOperator):
-    """An operator without output ports."""
+    """An operator without output ports. Implement the methods of `StatefulOperator`; `generate` yields nothing. What is
+    to be written is for a writer.
+    """
 
     outputs = ()
 
 
 class ManualOperator(Operator):
-    """Declares ports and connections like every operator; its one method is executed in place of the group's loop.
+    """An operator whose author drives the protocol by hand (Section 6.3), with `airflow_logio.contrib.paper_api`.
+    Implement `run`.
 
-    It is alone in its group. Without input ports it is a source; add it with `Pipeline.operator` in any case. Connections
-    that it only reads are named by `connections`, those it writes to by `writes`, with the guarantee that its author makes.
+    It declares ports and connections like every operator; its one method is executed in place of the group's loop. It
+    is alone in its group. Without input ports it is a source; add it with `Pipeline.operator` in any case. Connections
+    that it only reads are named by `connections`, those it writes to by `writes`, with the guarantee that its author
+    makes.
     """
 
     @abstractmethod
     def run(self, logio: Logio) -> None:
         """Recover, then process until every input has ended; on return the end of the stream is logged.
+
+        :param logio: the paper's calls (Tables 7 to 9), bound to this operator.
 
         Called by the driver at every start, the first and every recovery alike. Keep what changes in local objects: a
         rebuild in place calls it again on the same operator. Do not catch errors of `logio`. Any other error ends the

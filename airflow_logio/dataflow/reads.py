@@ -18,10 +18,15 @@ from airflow_logio.errors import PipelineDefinitionError
 class TableRead:
     """Rows of one external table, as additional input of a generation (Algorithm 4).
 
-    `columns` are the columns to fetch, all of them if empty. `key` is the column by which the rows are restricted to
-    the keys present in a batch, and by which the rows that one Input Set used can be listed later; the input records
-    must have a column of the same name. Without a key the whole table is read.
-    Raises PipelineDefinitionError for a name that is not allowed and for a key outside `columns`.
+    :param connection: the connection, which must be a SQL database.
+    :param table: ``table`` or ``schema.table``.
+    :param columns: the columns to fetch; by default all.
+    :param key: the column by which the rows are restricted to the keys of the records, and by which the rows that one
+        Input Set used can be listed later; the records must have a column of the same name. Without a key the whole
+        table is read.
+
+    The rows are read once per generation and logged: what the table has tomorrow changes nothing. Raises
+    PipelineDefinitionError for a name that is not allowed and for a key outside `columns`.
     """
 
     connection: str
@@ -48,15 +53,19 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRead:
-    """What a function of the author reads from an external system, as additional input of a generation (Algorithm 4).
+    """What a function of yours reads from an external system, as additional input of a generation (Algorithm 4).
 
-    `fetch(url, keys)` gets the URL of the connection, and the keys to look up, if the read has a `key` (as in `TableRead`;
-    else None); it returns an Arrow table. If it takes ``params``, it gets the run's parameters, too. It is called once per
-    generation and its result, the effect, is logged: what it answers need not be the same tomorrow. While the external
-    system is unavailable it is called again, with back-off:
-    that is what ExternalUnavailable, ConnectionError, TimeoutError and their like in urllib, requests and httpx mean
-    (`unavailability.is_outage`), and errors of the classes `unavailable`. `description` says what is read, JSON-able,
-    for READ_ACTION; no secrets. Raises PipelineDefinitionError.
+    :param connection: the connection, whose URL the function gets.
+    :param fetch: ``fetch(url, keys)`` returns an Arrow table. `keys` are those to look up (an Arrow array), None
+        without a `key`. If it takes ``params``, it gets the run's parameters, too.
+    :param description: what is read, JSON-able, for the log; no secrets.
+    :param key: the column whose values in the records are looked up, as in `TableRead`.
+    :param unavailable: more classes of errors that mean that the external system is unavailable.
+
+    It is called once per generation and its result, the effect, is logged: what it answers need not be the same
+    tomorrow. While the external system is unavailable it is called again, with back-off: that is what
+    ExternalUnavailable, ConnectionError, TimeoutError and their like in urllib, requests and httpx mean
+    (`unavailability.is_outage`). Any other error fails the group. Raises PipelineDefinitionError.
     """
 
     connection: str
@@ -64,7 +73,6 @@ class FunctionRead:
     description: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None
     unavailable: tuple[type[Exception], ...] = ()
-    """More errors that mean that the external system is unavailable."""
 
     def __post_init__(self) -> None:
         check_name("connection", self.connection)

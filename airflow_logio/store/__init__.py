@@ -23,12 +23,16 @@ def open_store(
     create: bool = False,
     connections: int | None = None,
 ) -> LogStore:
-    """Open the log at `url`, with its schema checked.
+    """Open the log of runs, with its schema checked.
 
-    `application` names the database sessions (PostgreSQL). The sessions of a `driver` are named for its claim instead:
-    if it stops inside a transaction, they are found and ended by that name. `create` makes the tables if there are
-    none. Older tables are never migrated here, because other runs may be active. `connections` bounds those that are
-    open at a time.
+    :param url: a database URL, ``sqlite:///path`` or ``postgresql://user@host/database``.
+    :param application: names the database sessions (PostgreSQL).
+    :param driver: the claim of the driver that opens it. Its sessions are named for that instead: if it stops inside a
+        transaction, they are found and ended by that name.
+    :param patience: how long a driver's session waits for a database that does not answer; by default 15 minutes.
+    :param create: make the tables if there are none. Older tables are never migrated here, because other runs may be
+        active.
+    :param connections: the most connections that are open at a time.
 
     Raises `ConfigurationError` for an unusable URL, `SchemaMismatch` for a schema of another version, `LogUnavailable`
     if the database does not answer.

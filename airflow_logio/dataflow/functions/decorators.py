@@ -102,24 +102,33 @@ def stateless(
     materialize_input: bool = False,
     depends: Dependencies | None = None,
 ) -> StatelessFunction | Callable[[Function], StatelessFunction]:
-    """A deterministic function of each event: ``fn(table)`` returns a table, ``{output port: table}``, or None.
+    """Decorator of a deterministic function of each event: ``fn(records)`` returns a table, ``{output port: table}``,
+    or None.
 
-    Mode ``driver``: it gets an Arrow table, and may return frames of pandas or polars instead (`frames.as_table`).
+    :param fn: the function, if the decorator is used without arguments. It gets the records of one event, and by name
+        what its parameters ask for: ``port`` the input port, ``params`` the run's parameters (a mapping), in mode
+        ``driver`` also ``event_ids``, a list with the number of the event on the sender's port, as `logio lineage`
+        takes it. A parameter that nothing fills is refused.
+    :param mode: ``"driver"`` (the default): an Arrow table comes, and an Arrow table or a DataFrame of pandas or polars
+        is returned. ``"dataframe"``: a DataFrame of Spark comes, and one is returned, or ``{output port: DataFrame}``
+        with every port; the records stay on the executors.
+    :param inputs: names of the input ports; each event of any of them is one call. By default ``in``.
+    :param outputs: names of the output ports; by default ``out``. In mode ``driver`` an output without records is not
+        sent; in mode ``dataframe`` each event makes one event per port, also without records.
+    :param columns: the input columns that it needs; by default all.
+    :param state_version: a number to raise when a run that was begun before must not continue with this function.
+    :param on_error: ``"fail"`` (the default) fails the group when the function raises; ``"quarantine"`` sets the event
+        aside with the error, and processes the others (`logio status` shows it, `logio retry` puts it back). In mode
+        ``dataframe`` only ``"fail"``.
+    :param materialize_input: in mode ``dataframe``, put the records into files before the function is called, so that
+        it may use actions (``count()``, ``collect()``). Without, it is evaluated lazily together with its neighbours,
+        perhaps more than once: an action might see other records than those of the result, and is refused where Spark
+        tells.
+    :param depends: how output records depend on input records, for all output ports or by port: ``from_one()`` for a
+        filter, which hands columns on under their names, ``from_one({"shop": "store_id"})`` for a renaming. Only
+        lineage of records uses it.
 
-    Mode ``dataframe``: it gets a DataFrame of Spark and returns one, or ``{output port: DataFrame}`` with every port; its
-    records stay on the executors. It is evaluated lazily together with its neighbours, perhaps more than once, so an action
-    in it (``count()``, ``collect()``) might see other records than those of the result: it is refused where Spark tells.
-    With `materialize_input` the records are in files before the function is called, and actions are allowed. Each event
-    makes one event per port, also without records. It may take ``port`` and ``params``.
-
-    `columns` are the input columns it needs (all by default). A parameter named ``port`` gets the input port, ``params`` the
-    run's parameters (a mapping), ``event_ids`` a list with the number of the event on the sender's port, as `logio lineage`
-    takes it. An output
-    without records is not sent. With ``on_error="quarantine"`` an event on which it raises is set aside with the error,
-    and the other events are processed (`logio status` shows it, `logio retry` puts it back). `depends` says how its records
-    depend on those of the event, for all output ports or by port: ``from_one()`` of a filter, which hands columns on under
-    their names, ``from_one({"shop": "store_id"})`` of a renaming. Only lineage of records uses it. Raises
-    PipelineDefinitionError for a signature that cannot be filled.
+    The decorated function can still be called, so test it as it is. Raises PipelineDefinitionError.
     """
 
     def wrap(function: Function) -> StatelessFunction:
@@ -175,38 +184,52 @@ def generate(
     order_insensitive: bool = False,
     depends: Dependencies | None = None,
 ) -> GenerativeFunction | Callable[[Function], GenerativeFunction]:
-    """The generation of one Input Set (``driver``), or of many in one Spark job (``executors``).
+    """Decorator of the generation of an Input Set: ``fn(records)`` makes of all its records its Output Set.
 
-    Mode ``driver``: ``fn(records, ...)`` gets the Input Set as an Arrow table and returns its Output Set: None, a table,
-    ``{port: table}``, ``{port: [table, ...]}``, or, to say in which order events of several ports are sent, an iterable
-    of ``(port, table)``; each table is an event. With `inputs`, ``fn(clicks, views, ...)`` gets a table per input port,
-    by name, without rows where nothing has come (and without columns, if no event of that port was ever seen). It may
-    also take, by name: ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; time windows
-    only), ``state`` (the global state; it is then logged at the trigger), ``params`` (the run's parameters, a mapping),
-    ``event_ids`` (the numbers of its events on the sender's port, in order: a list, or with `inputs` a list per port) and
-    each declared read (an Arrow table).
-    `accumulate(held or None, table) -> held` replaces the list of tables as event state, so that it stays small;
-    `finish(held)` then makes of it what `fn` gets (default: the attribute ``finish`` of `accumulate`, else `held`).
+    Add it with a window: ``pipeline.operator("totals", fn, upstream, window=EveryEvents(100))``.
 
-    Mode ``executors``: ``fn(records, ...)`` gets Spark DataFrames: the records of many Input Sets with column
-    ``inset_id`` (and ``window_start``), and each declared read; the DataFrame it returns keeps column ``inset_id``. It may
-    take ``params``.
+    :param fn: the function, if the decorator is used without arguments. It gets the records, and by name what its
+        parameters ask for (below).
+    :param mode: ``"driver"`` (the default): one Input Set at a time as an Arrow table. ``"executors"``: DataFrames of
+        Spark with the records of many Input Sets, which the driver ships there. ``"dataframe"``: the same for records
+        that do not fit through a driver, because executors read and write them.
+    :param reads: name → `TableRead` or `FunctionRead`: what else it needs from outside. It must have a parameter of
+        each name.
+    :param columns: the input columns that it needs, so that less is held and shipped; by default all. Not with `inputs`.
+    :param accumulate: ``accumulate(held or None, table) -> held`` makes the event state of an Input Set, in place of
+        the list of its tables, so that it stays small: `Sums`, or a pure function. Mode ``driver`` only, and
+        not with `inputs`.
+    :param finish: ``finish(held)`` makes of that what `fn` gets; by default the attribute ``finish`` of `accumulate`,
+        else `held` as it is.
+    :param inputs: names of the input ports, if there are several: then ``fn(clicks, views, ...)`` gets a table of each,
+        by name. One to which nothing has come has no rows (and no columns, if no event of that port was ever seen). Not
+        in mode ``executors``.
+    :param outputs: names of the output ports; by default ``out``. Several only in mode ``driver``. An output without
+        records is not sent.
+    :param state_version: a number to raise when a run that was begun before must not continue with this function.
+    :param on_error: ``"fail"`` (the default) fails the group when the function raises; ``"quarantine"`` sets the Input
+        Set aside with the error, and generates the others. This needs `order_insensitive`. An error of `accumulate` or
+        of the window fails the group all the same: it comes before the Input Set is complete.
+    :param order_insensitive: your word that it does not matter when an Output Set comes.
+    :param depends: how output records depend on those of the Input Set, so that lineage leads from one to the other
+        (Section 7.3): output column → input column, ``{"store_id": "store_id", "hour": window_start}``, with `inputs`
+        ``"clicks.store_id"``. Alone it means: made from some of the records with the same values. `from_every`: from
+        every one of them, as in a grouping; so also with `Sums`, where all columns of its `by` are named. `from_one`:
+        from one of them. With several `outputs`, one for all or one by port.
 
-    Mode ``dataframe``: the same, for records that do not fit through a driver: executors read and write them. With
-    `inputs`, ``fn(clicks, views, ...)`` gets a DataFrame per input port. What it gets does not change any more, so that
-    actions are allowed.
+    In mode ``driver`` it returns None, a table (of Arrow, pandas or polars), ``{port: table}`` or ``{port: [table,
+    ...]}``; or an iterable of ``(port, table)``, which says in which order events of several ports are sent. Each table
+    is an event. It may ask for ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; windows of time only),
+    ``state`` (the global state, which is then logged at the trigger), ``params`` (the run's parameters), ``event_ids``
+    (the numbers of its events on the sender's port, in order: a list, or with `inputs` a list per port) and each
+    declared read (an Arrow table).
 
-    `columns` are the input columns it needs (all by default): less to hold, less to ship. An output without records is
-    not sent. With ``on_error="quarantine"`` an Input Set on which it raises is set aside with the error, and the others
-    are generated. This needs ``order_insensitive=True``, the author's word that it does not matter when an Output Set
-    comes. An error of `accumulate` or of the window fails the group all the same: it comes before the Input Set is
-    complete.
+    In modes ``executors`` and ``dataframe`` the records have column ``inset_id`` (and ``window_start``), and the
+    DataFrame that it returns keeps column ``inset_id``: group by it, join with it. It may ask for ``params`` and each
+    declared read (a DataFrame). What it gets in mode ``dataframe`` does not change any more, so that actions are
+    allowed.
 
-    `depends` says how its records depend on those of the Input Set, so that lineage leads from one to the other (7.3):
-    ``{"store_id": "store_id", "hour": window_start}``, with `inputs` ``"clicks.store_id"``. Alone it means: made from some of
-    the records with the same values. `from_every`: from every one of them, as in a grouping; so also with `Sums`, where all
-    columns of its `by` are named. `from_one`: from one of them. With several `outputs`, one for all or one by port. Raises
-    PipelineDefinitionError.
+    The decorated function can still be called, so test it as it is. Raises PipelineDefinitionError.
     """
 
     def wrap(function: Function) -> GenerativeFunction:

@@ -33,7 +33,11 @@ _HAVE_COLUMNS = ("pyarrow", "pandas", "polars", "numpy")
 
 
 class FunctionOperator(StatelessOperator):
-    """A `stateless` function as an operator."""
+    """A `stateless` function as an operator. `Pipeline.operator` makes it; derive from `StatelessOperator` for one of
+    your own.
+
+    :param function: what `stateless` has returned.
+    """
 
     def __init__(self, function: StatelessFunction) -> None:
         self._function = function
@@ -60,7 +64,11 @@ class FunctionOperator(StatelessOperator):
 
 
 class FrameOperator(StatelessOperator):
-    """A stateless operator whose records are on Spark's executors. It sends one event per input event and output port."""
+    """A stateless operator whose records are on Spark's executors (mode ``dataframe``). Implement `frames`.
+
+    It sends one event per input event and output port. For a single function, `stateless` with ``mode="dataframe"`` is
+    shorter.
+    """
 
     mode = ExecutionMode.DATAFRAME
     materialize_input: bool = False
@@ -68,8 +76,13 @@ class FrameOperator(StatelessOperator):
 
     @abstractmethod
     def frames(self, port: str, frame: SparkFrame, params: Mapping[str, Any]) -> Mapping[str, SparkFrame]:
-        """Output port → lazy DataFrame, for the records of one event that came on `port`. Without `materialize_input` it
-        runs no action: what it is given may be evaluated again, and be another one then."""
+        """Output port → lazy DataFrame, for the records of one event.
+
+        :param port: the input port that they came on.
+        :param frame: the records. With ``materialize_input = True`` they are in files, and actions may be called on
+            them; without, what is given may be evaluated again, and be another one then.
+        :param params: the run's parameters.
+        """
 
     def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:
         raise OperatorFailed(f"operator {type(self).__name__} works on DataFrames: its events are evaluated in Spark")

@@ -25,10 +25,13 @@ from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 
 def filtered(condition: pc.Expression) -> StatelessFunction:
-    """Keeps the records for which `condition` is true, unchanged and in their order; where it is null, a record is left out.
+    """An operator that keeps the records for which a condition is true, unchanged and in their order.
 
-    ``filtered((pc.field("amount") > 0) & pc.field("state").is_valid())``. Raises PipelineDefinitionError for what is no
-    expression of ``pyarrow.compute``; in a run OperatorFailed, if it names a column that the records lack or is not boolean.
+    :param condition: an expression of ``pyarrow.compute`` on their columns: ``(pc.field("amount") > 0) &
+        pc.field("state").is_valid()``. Where it is null, a record is left out.
+
+    Raises PipelineDefinitionError for what is no expression; in a run OperatorFailed, if it names a column that the
+    records lack or is not boolean.
     """
     if not isinstance(condition, pc.Expression):
         raise PipelineDefinitionError(
@@ -38,9 +41,12 @@ def filtered(condition: pc.Expression) -> StatelessFunction:
 
 
 def selected(columns: Mapping[str, str] | Iterable[str]) -> StatelessFunction:
-    """Keeps these columns alone, in this order: new name → input column, or names that stay as they are.
+    """An operator that keeps some columns alone, in this order.
 
-    Raises PipelineDefinitionError for names that are not allowed; in a run OperatorFailed for a column that records lack.
+    :param columns: new name → input column; or the names of columns that stay as they are.
+
+    Raises PipelineDefinitionError for names that are not allowed; in a run OperatorFailed for a column that records
+    lack.
     """
     names = _renamed("selected", columns)
     if not names:
@@ -51,16 +57,19 @@ def selected(columns: Mapping[str, str] | Iterable[str]) -> StatelessFunction:
 def joined(
     name: str, read: DeclaredRead, on: str | None = None, columns: Mapping[str, str] | Iterable[str] | None = None
 ) -> GenerativeFunction:
-    """Each record with the columns of the row of `read` that has the same value in column `on`, the key of the read.
+    """An operator that adds columns of an external table to each record: those of the row with the record's key.
 
-    ``joined("products", TableRead("warehouse", "products", key="product_id"), columns=["department"])``, with a window:
-    ``EveryEvents(1)`` reads for each event. A record without such a row is left out, also one whose key is null. `name`
-    is the read's name in the pipeline; `on` must be given for a read without a key, which reads the whole table. `columns`
-    are those to add, new name → column of the read or names; all but `on` by default; () adds none.
+    :param name: the read's name in the pipeline.
+    :param read: a `TableRead` or `FunctionRead`, usually with a `key`: ``TableRead("warehouse", "products",
+        key="product_id")``.
+    :param on: the column that both have; by default the key of the read. Must be given for a read without a key, which
+        reads the whole table.
+    :param columns: those to add, new name → column of the read, or names; by default all but `on`; ``()`` adds none.
 
-    Every record is made of one record, and of each at most one, so lineage is that of a filter; the rows of the read are
-    those with the keys of the records. Raises PipelineDefinitionError. In a run OperatorFailed, where a key is in several
-    rows, a column is missing, or both have one of the same name.
+    Add it with a window; ``EveryEvents(1)`` reads for each event. A record without such a row is left out, also one
+    whose key is null. Every record is made of one record, and of each at most one, so lineage is that of a filter; the
+    rows of the read are those with the keys of the records. Raises PipelineDefinitionError; in a run OperatorFailed,
+    where a key is in several rows, a column is missing, or both have one of the same name.
     """
     if not isinstance(read, DeclaredRead):
         raise PipelineDefinitionError(f"joined: read is {read!r}; give a TableRead or a FunctionRead")
@@ -85,11 +94,16 @@ def joined(
 
 
 def summed(by: Iterable[str], of: Iterable[str], start: str | None = None) -> GenerativeFunction:
-    """The sums of columns `of` per value of columns `by` of an Input Set, as `Sums` makes them: ordered by `by`.
+    """An operator that sums columns per group of an Input Set, as `Sums` does: one row per group, ordered by `by`.
 
-    ``summed(by=["store_id"], of=["amount"], start="hour")`` with ``Tumbling("1h", on="date")``: the start of the window is
-    the first column, ``hour``, timestamp[us] in UTC without zone. Lineage of a sum is every record of the group. Raises
-    PipelineDefinitionError for names that are not allowed, empty, or given twice; in a run OperatorFailed as `Sums`.
+    :param by: the columns that make a group.
+    :param of: the columns to sum.
+    :param start: name of a first column with the start of the window, timestamp[us] in UTC without zone; for windows of
+        time. By default there is none.
+
+    ``summed(by=["store_id"], of=["amount"], start="hour")`` with ``window=Tumbling("1h", on="date")``. Lineage of a sum
+    is every record of the group. Raises PipelineDefinitionError for names that are not allowed, empty, or given twice;
+    in a run OperatorFailed as `Sums`.
     """
     keys, values = (tuple(_renamed("summed", given, name)) for name, given in (("by", by), ("of", of)))
     if not keys or not values:
@@ -103,7 +117,11 @@ def summed(by: Iterable[str], of: Iterable[str], start: str | None = None) -> Ge
 
 
 class Count(SinkOperator):
-    """Counts what it is sent. Global state: ``{"events": ..., "records": ...}``; it uses no Input Sets."""
+    """A sink that counts what it is sent: ``pipeline.sink("done", Count(), upstream)``. It is for output ports that
+    nothing else uses.
+
+    Global state: ``{"events": ..., "records": ...}``; it uses no Input Sets.
+    """
 
     order_insensitive = True
 
@@ -140,11 +158,16 @@ class PartialSums:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """``@generate(accumulate=Sums(by=..., of=...))``: the function gets the sums of columns `of` per value of `by`.
+    """Sums that are made while records come: ``@generate(accumulate=Sums(by=..., of=...))``. The function gets the sums
+    in place of the records.
 
-    The event state holds at most about twice as many rows as there are groups: when the unsummed records outnumber the
-    sums, they are merged, so that each record is summed a few times at most. The result has the columns `by` then `of`,
-    ordered by `by`. Sum integers: sums of floating point numbers depend on the order of addition.
+    :param by: the columns that make a group.
+    :param of: the columns to sum. Prefer integers: sums of floating point numbers depend on the order of addition.
+
+    The result has the columns `by` then `of`, ordered by `by`. The event state holds at most about twice as many rows
+    as there are groups: when the unsummed records outnumber the sums, they are merged, so that each record is summed a
+    few times at most. Raises PipelineDefinitionError for columns that are in both, or none; in a run OperatorFailed for
+    a column that is missing or cannot be summed, and for a sum of integers that does not fit into 64 bits.
     """
 
     by: tuple[str, ...]

@@ -32,10 +32,11 @@ from airflow_logio.protocol.values import ExecutionMode
 
 
 class WindowedOperator(StatefulOperator):
-    """A window for State Update and Triggering, a `generate` function for the Generation.
+    """A `generate` function with its window as an operator. `Pipeline.operator` makes it.
 
-    Event state: as the `Holding` of the function says, which is chosen once. Global state: the window's, with key ``schemas``
-    if the function names its input ports, so that a port without events in an Input Set gives a table without rows.
+    Event state: as the `Holding` of the function says, which is chosen once. Global state: the window's, with key
+    ``schemas`` if the function names its input ports, so that a port without events in an Input Set gives a table
+    without rows.
 
     :param function: what `generate` has returned.
     :param window: how events become Input Sets.
@@ -156,7 +157,13 @@ class WindowedOperator(StatefulOperator):
 
 
 class BatchOperator(WindowedOperator, BatchGenerator):
-    """A windowed operator whose generation of many Input Sets is one Spark job (mode ``executors``)."""
+    """A `generate` function of mode ``executors`` with its window: the generation of many Input Sets is one Spark job.
+
+    :param function: what `generate` has returned.
+    :param window: how events become Input Sets.
+
+    Raises PipelineDefinitionError if function and window do not fit together.
+    """
 
     def tagged(self, input_sets: Sequence[InputSet]) -> pa.Table:
         """As in `BatchGenerator`; a time window adds ``window_start``, timestamp[us]."""

@@ -48,13 +48,24 @@ from airflow_logio.protocol.values import ExecutionMode, Port
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Handle of an operator in a pipeline under construction; as an upstream it means its only output port."""
+    """The handle of an operator of a pipeline, as the pipeline's builder methods return it.
+
+    As an upstream it means the operator's only output port.
+
+    :param name: name of the operator.
+    :param pipeline: the pipeline that it is in.
+    """
 
     name: str
     pipeline: Pipeline
 
     def port(self, name: str | None = None) -> Port:
-        """The output port of that name, or the only one; raises PipelineDefinitionError."""
+        """An output port of the operator.
+
+        :param name: name of the port; None (the default) means the only one.
+
+        Raises PipelineDefinitionError if there is no such port, or none was named and there are several.
+        """
         return self.pipeline.output(self.name if name is None else f"{self.name}.{name}")
 
     @property
@@ -74,12 +85,23 @@ OneFunction = GenerativeFunction | tuple[GenerativeFunction, Window]
 class Pipeline:
     """A graph of operators, cut into groups, with named parameters and connections to external systems.
 
-    All builder methods raise PipelineDefinitionError. `params` maps names to str, int, float or bool; `connections` are
-    names that a deployment resolves, never URLs. `environment` names variables of whatever process launches a driver, which
-    the driver gets, too: a token, a proxy. Their values are in no command line, Spark property or log.
+    Build it at the top of a module, with one call per operator. From its first use on (a run, `freeze`, or any of the
+    views) it cannot be changed. What it needs from a deployment has a name here and a value there.
 
-    Operators that are in no `group` share one where nothing tells them apart, which costs the least; with ``fuse=False``
-    each has a group of its own. Cut where you want a unit of failure, of scaling, or of parallel work (ADR-121).
+    :param name: name of the pipeline: lower-case letters, digits and ``_``, at most 63 characters, as all names here.
+    :param params: name of a run parameter → its type: ``str``, ``int``, ``float`` or ``bool``. Every run must give a
+        value for each (`local_defaults` is for `logio run`). Paths of sources name them as ``{name}``, functions take
+        them as ``params``.
+    :param connections: names of the external systems that operators use. A deployment says what they are; a URL is
+        refused.
+    :param environment: names of environment variables of whatever process launches a driver, which the driver gets,
+        too: a token, a proxy. Their values are in no command line, Spark property or log. Names of Airflow's own
+        variables are refused.
+    :param fuse: operators that are in no `group` share one where nothing tells them apart, which costs the least.
+        False: each has a group of its own. Cut where you want a unit of failure, of scaling, or of parallel work
+        (ADR-121).
+
+    All methods that build raise PipelineDefinitionError for what they can judge at once; `validate` judges the rest.
     """
 
     def __init__(
@@ -106,7 +128,13 @@ class Pipeline:
     # --- building ----------------------------------------------------------------------------------------------------
 
     def source(self, name: str, source: SourceOperator) -> Node:
-        """Add an operator without input ports."""
+        """Add an operator without input ports, and return its handle.
+
+        :param name: name of the operator, unique in the pipeline.
+        :param source: a ready-made source, or one derived from `SourceOperator`, `ConnectedSource` or `RangeSource`.
+
+        Raises PipelineDefinitionError.
+        """
         return self._add(name, source, SourceOperator)
 
     def operator(
@@ -118,14 +146,23 @@ class Pipeline:
         replay: bool = False,
         **inputs: Upstream,
     ) -> Node:
-        """Add an operator: a `stateless` function, a `generate` function with its `window`, or an `Operator`.
+        """Add an operator, and return its handle.
 
-        A mapping makes one operator of several `generate` functions over the same events, ``{"totals": f, "hourly": (g,
-        Tumbling("1h", on="time"))}``: `window` is for those without one of their own, output ports are named by function.
-        `upstreams` feed its input ports in their order; with several ports, name them: ``clicks=upstream``.
+        :param name: name of the operator, unique in the pipeline.
+        :param function: a `stateless` function; a `generate` function, which needs a `window`; or an `Operator`. A
+            mapping makes one operator of several `generate` functions over the same events, ``{"totals": f, "hourly":
+            (g, Tumbling("1h", on="time"))}``: `window` is for those without one of their own, and output ports have the
+            names of the functions. A plain function is refused.
+        :param upstreams: output ports that feed its input ports, in the order of these: a `Node`, a port,
+            ``"operator.port"`` or ``"operator"``. Each input port has exactly one.
+        :param window: how events become Input Sets: `EveryEvents`, `Tumbling`, `Synchronized`, or one derived from
+            `Window`. Refused for anything but `generate` functions.
+        :param replay: keep the records of its events out of the log: receivers make them again from the Input Sets,
+            which are in it. Only for what makes the same of the same events, with lineage on all its ports (ADR-106 has
+            the conditions). By default False.
+        :param inputs: upstreams by the name of the input port, where it has several: ``clicks=upstream``.
 
-        `replay` keeps the records of its events out of the log: receivers make them again from the Input Sets, which are in
-        it. Only for what makes the same of the same events, with lineage on all its ports (ADR-106 has the conditions).
+        Raises PipelineDefinitionError.
         """
         operator = _made(self._definition, name, function, window)
         node = self._add(name, operator, Operator, upstreams, inputs)
@@ -134,17 +171,40 @@ class Pipeline:
         return node
 
     def writer(self, name: str, writer: WriterOperator, *upstreams: Upstream, **inputs: Upstream) -> Node:
-        """Add an operator whose every input event is a write action."""
+        """Add an operator whose every input event is a write action, and return its handle.
+
+        :param name: name of the operator, unique in the pipeline.
+        :param writer: a ready-made writer, or one derived from `ConditionalWriter`, `CheckableWriter` or
+            `IdempotentWriter`.
+        :param upstreams: the output port that feeds it.
+        :param inputs: the same by the name of the input port: ``**{"in": upstream}``.
+
+        It sends on what it writes; its output port may stay unconnected. Raises PipelineDefinitionError.
+        """
         return self._add(name, writer, WriterOperator, upstreams, inputs)
 
     def sink(self, name: str, sink: Operator, *upstreams: Upstream, **inputs: Upstream) -> Node:
-        """Add an operator without output ports."""
+        """Add an operator without output ports, and return its handle.
+
+        :param name: name of the operator, unique in the pipeline.
+        :param sink: `Count`, or one derived from `SinkOperator`. One with output ports is refused.
+        :param upstreams: output ports that feed its input ports, in the order of these.
+        :param inputs: upstreams by the name of the input port.
+
+        Raises PipelineDefinitionError.
+        """
         if ports := getattr(sink, "outputs", ()):
             self._definition.refuse(f"sink {name!r} has output port {ports[0]!r}; add it with .operator(...)")
         return self._add(name, sink, Operator, upstreams, inputs)
 
     def connect(self, sender: Upstream, receiver: Port | str) -> None:
-        """Connect an output port to an input port: ``connect("a.out", "b.in")``."""
+        """Connect an output port to an input port that has no sender yet: ``connect("a.out", "b.in")``.
+
+        :param sender: the output port: a `Node`, a port, ``"operator.port"`` or ``"operator"``.
+        :param receiver: the input port, ``"operator.port"`` or ``"operator"``.
+
+        Raises PipelineDefinitionError if one of them does not exist, or the input port has a sender.
+        """
         self._open()
         begin = self._definition.output(self._reference(sender), "connection from port")
         self._definition.connect(begin, self._definition.input(str(receiver)))
@@ -157,15 +217,20 @@ class Pipeline:
         jobs_at_once: int | None = None,
         standby: int = 0,
     ) -> Group:
-        """Put operators into one Spark application, with Spark settings of its own.
+        """Put operators into one Spark application, which fails and recovers as one, and return the group.
 
-        `jobs_at_once` is how many waiting events are evaluated side by side, each by Spark jobs of its own, where operators
-        are of mode ``dataframe``. Results leave in the order of events. The default is what cores and memory of the driver
-        allow. It may be changed between a driver and its successor, as Spark settings may.
+        :param name: name of the group, unique in the pipeline.
+        :param operators: the members: nodes or names. Each operator is in one group at most.
+        :param spark: Spark properties of its drivers, ``{"spark.driver.memory": "2g"}``; values are text. They are no
+            part of what a run resumes with, and an Airflow operator may override them.
+        :param jobs_at_once: how many waiting events are evaluated side by side, each by Spark jobs of its own: 1 to 64.
+            Only for groups with an operator of mode ``dataframe``. Results leave in the order of events. By default
+            what cores and memory of the driver allow. It may be changed between a driver and its successor.
+        :param standby: 1: a second process stands by on the driver's machine, with everything imported and its Spark
+            session made. When the driver dies, it takes its place, and starts the next one. It needs about as much
+            memory as an idle driver. Each replica of a replicated group has one of its own. By default 0.
 
-        With ``standby=1`` a second process stands by on the driver's machine, with everything imported and its Spark session
-        made. When the driver dies, it takes its place, and starts the next one. It needs about as much memory
-        as an idle driver. Each replica of a replicated group has one of its own.
+        Raises PipelineDefinitionError.
         """
         self._open()
         members = tuple(self._reference(operator) for operator in operators)
@@ -184,12 +249,19 @@ class Pipeline:
         initial: int | None = None,
         ordered: bool = False,
     ) -> Replicated:
-        """Let between `min` and `max` replicas share the work of a group, `initial` of them when a run begins (default: 1,
-        or `min`). Their number can be changed during a run (`logio scale`, LogioScaleOperator).
+        """Let several replicas share the work of a group. Their number can be changed during a run (`logio scale`,
+        LogioScaleOperator).
 
-        `partition` says which replica gets what: `RoundRobin`, `LeastLoaded`, or `ByKey` where operators have state. With
-        `ordered` what comes out has the order of what went in, for whole events and operators without state. Name the
-        group, or an operator that is in no named group. Conditions are checked on first use (`Replicated`).
+        :param group: the group; or an operator that is in no named group.
+        :param partition: which replica gets what: `RoundRobin`, `LeastLoaded`, or `ByKey` where operators have state.
+        :param max: the largest number of replicas there may be in a run.
+        :param min: the smallest number; with 0 (the default) the group may sleep until there is work.
+        :param initial: how many there are when a run begins; by default 1, or `min`.
+        :param ordered: what comes out has the order of what went in: for whole events, and operators without state. By
+            default False.
+
+        The group's operators must allow it (docs/how-to/scale.md): that is checked on first use. Raises
+        PipelineDefinitionError.
         """
         self._open()
         name = group.name if isinstance(group, Group) else self._reference(group)
@@ -200,11 +272,17 @@ class Pipeline:
         return one
 
     def limit(self, *operators: Node | str, max_seconds: float, on_overrun: str = "recover") -> None:
-        """A call of these operators' functions, sources or writers that runs longer ends its driver. The default is no limit.
+        """Let a call of these operators' functions, sources or writers that runs too long end its driver. The default
+        is no limit.
 
-        The group is then recovered (at the third overrun at the same place parked), or parked at once with
-        ``on_overrun="park"``. Limits may be changed between a driver and its successor: they are no part of what a run
-        resumes with (ADR-57). Waiting for an external system that says it is unavailable does not count.
+        :param operators: nodes or names.
+        :param max_seconds: how many seconds one call may take. Waiting for an external system that says it is
+            unavailable does not count.
+        :param on_overrun: ``"recover"`` (the default) recovers the group, and parks it at the third overrun at the same
+            place; ``"park"`` parks it at once.
+
+        Limits may be changed between a driver and its successor: they are no part of what a run resumes with (ADR-57).
+        Raises PipelineDefinitionError.
         """
         self._open()
         limit = CallLimit(max_seconds, on_overrun)
@@ -214,10 +292,14 @@ class Pipeline:
             self._definition.limits[name] = limit
 
     def lineage(self, start: Upstream, target: Upstream, *, retention: str | None = None) -> LineageScope:
-        """Capture lineage on all paths between two output ports (Section 3.1).
+        """Capture lineage on all paths between two output ports (Section 3.1), and return the scope.
 
-        `retention` (``"7d"``, ``"12h"``) is how long the lineage of a target event is kept: for runs that never end. By
-        default it is kept as long as the run is in the log (Section 3.6).
+        :param start: the output port that lineage leads back to.
+        :param target: the output port that lineage starts from, downstream of `start`.
+        :param retention: how long the lineage of a target event is kept, ``"12h"`` or ``"7d"``: for runs that never
+            end. By default as long as the run is in the log (Section 3.6).
+
+        Raises PipelineDefinitionError; a scope without a path is refused on first use.
         """
         self._open()
         ports = [self._definition.output(self._reference(end), "lineage scope names port") for end in (start, target)]
@@ -229,10 +311,13 @@ class Pipeline:
     def column_lineage(self, output: Upstream, columns: Mapping[str, str | Iterable[str]]) -> None:
         """Say which input columns the columns of an output port are made from, for OpenLineage (docs/airflow.md).
 
-        ``{"revenue": "sales_value"}``; with several input ports ``"clicks.price"``, of a declared read
-        ``"products.department"``.
-        Nothing is derived from an author's code, so a column that is not named here has no lineage. Ready-made sources and
-        writers need no declaration. It may be changed during a run: it is no part of what a run resumes with.
+        :param output: the output port.
+        :param columns: output column → input column, or several: ``{"revenue": "sales_value"}``; with several input
+            ports ``"clicks.price"``, from a declared read ``"products.department"``.
+
+        Nothing is derived from an author's code, so a column that is not named here, nor in ``depends``, has no
+        lineage. Ready-made sources and writers need no declaration. It may be changed during a run: it is no part of
+        what a run resumes with. Raises PipelineDefinitionError.
         """
         self._open()
         port = self._definition.output(self._reference(output), "column lineage names port")
@@ -248,12 +333,16 @@ class Pipeline:
         connections: Mapping[str, str | Path] | None = None,
         prepare: Prepare | None = None,
     ) -> None:
-        """What `logio run` uses where nothing else is given, so that an example needs no options; Airflow ignores it.
+        """Say what `logio run` uses where nothing else is given, so that an example needs no options. Airflow ignores
+        it.
 
-        `params` maps a run parameter to a function that makes its value, `connections` a connection to an SQLite file, or to
-        a folder if files are written there.
-        `prepare` is called before a run that uses any of them is started, with connection name → database URL, and may
-        return a sentence for the terminal.
+        :param params: run parameter → a function without arguments that makes its value.
+        :param connections: connection → an SQLite file, or a folder if files are written there; relative to the
+            terminal's folder.
+        :param prepare: called before a run that uses any of these is started, with connection name → database URL. It
+            may return a sentence for the terminal.
+
+        Raises PipelineDefinitionError for a name that the pipeline does not have.
         """
         self._open()
         files = {name: Path(file) for name, file in (connections or {}).items()}
@@ -263,22 +352,35 @@ class Pipeline:
         self._definition.local = local
 
     def output(self, reference: str) -> Port:
-        """The output port meant by ``"operator.port"`` or ``"operator"``."""
+        """The output port that a reference means.
+
+        :param reference: ``"operator.port"``, or ``"operator"`` if it has one output port.
+
+        Raises PipelineDefinitionError.
+        """
         return self._definition.output(reference, "reference to port")
 
     def validate(self) -> Pipeline:
-        """Check the whole pipeline and return it; changes nothing."""
+        """Check the whole pipeline and return it. It changes nothing, and the pipeline can still be built on.
+
+        Raises PipelineDefinitionError for a cycle, a port without a connection, operators that cannot share a group,
+        and the like.
+        """
         check_whole(self._definition)
         return self
 
     def freeze(self) -> Pipeline:
-        """Check the whole pipeline, end its construction and return it; reading any view below does the same."""
+        """Check the whole pipeline, end its construction and return it; reading any of the views does the same.
+
+        Raises PipelineDefinitionError.
+        """
         _ = self._frozen
         return self
 
     def unreplicated(self) -> Pipeline:
-        """The same pipeline with nothing replicated, in the same groups: replicas must produce what it produces, however
-        many there are."""
+        """The same pipeline with nothing replicated, in the same groups. However many replicas there are, they must
+        produce what it produces.
+        """
         plain = Pipeline(self.name, params=self.params, connections=self.connections)
         plain._definition = replace(check_whole(self._definition)[0], replicated=[])
         return plain.freeze()
@@ -348,11 +450,17 @@ class Pipeline:
         return tuple(name for group in self.groups for name in replicas.get(group, (group,)))
 
     def group_of(self, application: str) -> Group:
-        """The group that an application runs, itself or as a replica; KeyError if there is none."""
+        """The group that an application runs, itself or as a replica; KeyError if there is none.
+
+        :param application: name of a group, or of a replica.
+        """
         return self.groups[replicated_group(application)]
 
     def no_group(self, *names: str) -> str:
-        """The sentence for groups that there are not; an operator of such a name may be in another one (ADR-121)."""
+        """The sentence for groups that there are not; an operator of such a name may be in another one (ADR-121).
+
+        :param names: the names that were given for groups.
+        """
         inside = "".join(
             f". Operator {name!r} is in group {self.home(name)!r}: give it a group of its own with .group({name!r}, {name!r})"
             for name in names
@@ -361,12 +469,18 @@ class Pipeline:
         return f"pipeline {self.name!r} has no group {', '.join(map(repr, names))}; it has {list(self.groups)}{inside}"
 
     def applications_of(self, operator: str) -> tuple[str, ...]:
-        """The applications in which an operator may run: that of its group, or all its replicas."""
+        """The applications in which an operator may run: that of its group, or all its replicas.
+
+        :param operator: name of the operator.
+        """
         home = self.home(operator)
         return self.replicated[home].replicas if home in self.replicated else (home,)
 
     def home(self, operator: str) -> str:
-        """Name of the group of an operator; KeyError if unknown."""
+        """Name of the group of an operator; KeyError if unknown.
+
+        :param operator: name of the operator.
+        """
         return self._frozen.homes[operator]
 
     @property
@@ -380,27 +494,47 @@ class Pipeline:
         return self._frozen.graph
 
     def receivers(self, sender: Port) -> tuple[Port, ...]:
-        """Input ports fed by an output port; KeyError if there is no such port."""
+        """Input ports fed by an output port; KeyError if there is no such port.
+
+        :param sender: the output port.
+        """
         return self._frozen.graph.receivers(sender)
 
     def sender(self, receiver: Port) -> Port:
-        """The output port that feeds an input port; KeyError if there is no such port."""
+        """The output port that feeds an input port; KeyError if there is no such port.
+
+        :param receiver: the input port.
+        """
         return self._frozen.graph.senders[receiver]
 
     def lineage_ports(self, operator: str) -> LineagePorts:
-        """(IN, OUT): input and output ports of an operator for which lineage is captured; KeyError if unknown."""
+        """(IN, OUT): input and output ports of an operator for which lineage is captured; KeyError if unknown.
+
+        :param operator: name of the operator.
+        """
         return self._frozen.lineage[operator]
 
     def lineage_starts(self, operator: str) -> frozenset[str]:
-        """Output ports of OUT at which lineage paths only start; KeyError if unknown."""
+        """Output ports of OUT at which lineage paths only start; KeyError if unknown.
+
+        :param operator: name of the operator.
+        """
         return self._frozen.lineage_starts[operator]
 
     def replays(self, operator: str) -> bool:
-        """Whether it is a replay operator, whose events' bodies are not in the log."""
+        """Whether it is a replay operator, whose events' bodies are not in the log.
+
+        :param operator: name of the operator.
+        """
         return base_operator(operator) in self._definition.replays
 
     def check_params(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of a run's parameters, checked; raises ConfigurationError if one is missing, unknown or wrong."""
+        """The values of a run's parameters, checked, text turned into the declared type.
+
+        :param given: name → value.
+
+        Raises ConfigurationError if one is missing, unknown or wrong.
+        """
         return parameters.check_params(self.name, self._definition.params, given)
 
     def describe(self) -> dict[str, Any]:

@@ -24,19 +24,24 @@ MOST_JOBS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`operators` in topological order, and the group's own Spark settings (an Airflow operator may override them).
+    """Operators that share one Spark application and fail together, as `Pipeline.group` returns it.
 
-    Raises PipelineDefinitionError for an illegal name, an empty group, a setting that is no ``spark.`` property, or a number
-    of jobs or standbys that is none.
+    :param name: name of the group.
+    :param operators: names of its operators, in topological order once the pipeline is frozen.
+    :param spark: Spark properties of its drivers; an Airflow operator may override them.
+    :param jobs_at_once: how many events are evaluated side by side in mode ``dataframe`` (ADR-92), 1 to 64; None: what
+        the cluster has room for.
+    :param standby: how many processes stand by to take the place of its driver: none, or one (ADR-108).
+
+    Raises PipelineDefinitionError for an illegal name, an empty group, a setting that is no ``spark.`` property, or a
+    number out of its range.
     """
 
     name: str
     operators: tuple[str, ...]
     spark: Mapping[str, str] = field(default_factory=dict)
     jobs_at_once: int | None = None
-    """Events that are evaluated side by side in mode ``dataframe`` (ADR-92). None: what the cluster has room for."""
     standby: int = 0
-    """How many processes stand by to take the place of its driver: none, or one (ADR-108)."""
 
     def __post_init__(self) -> None:
         check_name("group", self.name)
@@ -74,9 +79,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """`group` has between `least` and `most` replicas, `initial` of them when a run begins.
+    """A group that several replicas share, as `Pipeline.replicate` returns it.
 
-    Raises PipelineDefinitionError.
+    :param group: name of the group.
+    :param partition: how a Dispatcher splits its events between slots.
+    :param least: the smallest number of replicas.
+    :param most: the largest one.
+    :param initial: how many there are when a run begins.
+    :param ordered: what comes out has the order of what went in.
+
+    Raises PipelineDefinitionError for numbers that do not fit together.
     """
 
     group: str
@@ -85,7 +97,6 @@ class Replicated:
     most: int
     initial: int
     ordered: bool = False
-    """What comes out has the order of what went in."""
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"min": self.least, "max": self.most, "initial": self.initial}

@@ -24,19 +24,29 @@ LineagePorts = tuple[frozenset[str], frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class LineageScope:
-    """A couple (start, target) of output ports between which lineage is captured."""
+    """Two output ports between which lineage is captured, as `Pipeline.lineage` returns it.
+
+    :param start: the port that lineage leads back to.
+    :param target: the port that lineage starts from.
+    :param retention_seconds: how long lineage of target events is kept (τ, Section 3.6); None for the life of the run.
+    """
 
     start: Port
     target: Port
     retention_seconds: float | None = None
-    """How long lineage of target events is kept (τ, Section 3.6); None for the life of the run."""
 
     def __str__(self) -> str:
         return f"({self.start}, {self.target})"
 
 
 def lineage_paths(graph: Graph, scope: LineageScope) -> Iterator[tuple[Port, ...]]:
-    """All lineage paths of a scope, in the order of ports and connections; there may be very many."""
+    """All lineage paths of a scope, each as a tuple of ports from start to target. There may be very many.
+
+    :param graph: the graph of a pipeline (`Pipeline.graph`).
+    :param scope: the scope.
+
+    They come in the order of ports and connections.
+    """
     useful = _reaching(graph, scope.target)
 
     def walk(path: tuple[Port, ...]) -> Iterator[tuple[Port, ...]]:
@@ -58,10 +68,13 @@ def has_path(graph: Graph, scope: LineageScope) -> bool:
 
 
 def lineage_ports(graph: Graph, scopes: Iterable[LineageScope]) -> dict[str, LineagePorts]:
-    """(IN, OUT) of every operator, over all scopes; both empty where no lineage is captured.
+    """Operator → (IN, OUT), the names of its ports for which lineage is captured; both empty where none is.
 
-    The start port is in OUT of its operator: its events are what lineage leads back to, and are kept. IN of that operator
-    gets nothing from the scope, because no path enters it; see `lineage_starts`.
+    :param graph: the graph of a pipeline (`Pipeline.graph`).
+    :param scopes: the lineage scopes.
+
+    The start port is in OUT of its operator: its events are what lineage leads back to, and are kept. IN of that
+    operator gets nothing from the scope, because no path enters it; see `lineage_starts`.
     """
     entered: dict[str, set[str]] = {name: set() for name in graph.inputs}
     left: dict[str, set[str]] = {name: set() for name in graph.inputs}

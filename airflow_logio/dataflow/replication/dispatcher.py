@@ -38,12 +38,17 @@ class Dispatched:
 
 
 class Dispatcher(StatefulOperator):
-    """Sends the records of each event on to its output ports ``slot0``, ``slot1``, ..., one per slot.
+    """An operator that sends the records of each event on to output ports ``slot0``, ``slot1``, ..., one per slot
+    (Section 7.1). `Pipeline.replicate` puts it in front of a group.
 
-    `windows` are those of the operators behind it. A slot may get no records for long while others do: when the whole
-    stream enters a later window, every slot is told, so that each can close the earlier one. `ordered` ones number their
-    events for an `OrderedMerger`. Global state: how far each window has come, the event that brought it there, and how many
-    events were numbered. Raises PipelineDefinitionError.
+    :param partition: which slot takes which records.
+    :param slots: the number of slots; by default what the partition says for one replica.
+    :param windows: the windows of the operators behind it.
+    :param ordered: number the events for an `OrderedMerger`.
+
+    A slot may get no records for long while others do: when the whole stream enters a later window, every slot is told,
+    so that each can close the earlier one. Global state: how far each window has come, the event that brought it there,
+    and how many events were numbered. Raises PipelineDefinitionError.
     """
 
     order_insensitive = True
@@ -120,7 +125,11 @@ def _reached(window: Window, event: InputEvent) -> str | None:
 
 
 class Merger(StatelessOperator):
-    """Sends on what comes on any of its input ports ``slot0``, ``slot1``, ..., as it comes. It ends when all have ended."""
+    """An operator that sends on what comes on any of its input ports ``slot0``, ``slot1``, ..., as it comes (Section
+    7.1). `Pipeline.replicate` puts it behind a group. It ends when all ports have ended.
+
+    :param slots: the number of slots.
+    """
 
     def __init__(self, slots: int) -> None:
         self.inputs = slot_ports(check_count("Merger: slots", slots))

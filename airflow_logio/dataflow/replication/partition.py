@@ -47,18 +47,32 @@ class AllSlots:
 
 
 class Partition(ABC):
-    """Which slot takes which records of an event."""
+    """Which slot takes which records of an event. Use `RoundRobin`, `LeastLoaded` or `ByKey`, or derive one of your
+    own.
+
+    Implement `slots_for`, `part` and `describe`, and say in `keyed` whether all records of a key go to one slot.
+    """
 
     keyed: ClassVar[bool]
     """All records of a key go to one slot, for ever; else whole events go anywhere, to operators without state."""
 
     @abstractmethod
     def slots_for(self, replicas: int) -> int:
-        """The number of slots of a group that may have so many replicas. Raises PipelineDefinitionError."""
+        """The number of slots of a group.
+
+        :param replicas: how many replicas it may have.
+
+        Raises PipelineDefinitionError if there are fewer slots than replicas.
+        """
 
     @abstractmethod
     def part(self, event: InputEvent, slots: int, routes: Routes) -> Iterable[tuple[int, pa.Table]]:
-        """(slot, records) of the slots that get any; together they are the records of the event, each once."""
+        """(slot, records) for the slots that get any; together they are the records of the event, each once.
+
+        :param event: the event to split.
+        :param slots: the number of slots.
+        :param routes: what is known of the replicas. A hint: no result may depend on it.
+        """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -67,10 +81,12 @@ class Partition(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin(Partition):
-    """Whole events, to the replicas in turn; one whose backlog is full is passed over until it has room again.
+    """Whole events, to the replicas in turn; one whose backlog is full is passed over until it has room again. For
+    operators without state.
 
-    `slots` is in how many parts the work can be cut: by default the largest number of replicas. Raises
-    PipelineDefinitionError.
+    :param slots: into how many parts the work can be cut; by default the largest number of replicas.
+
+    Raises PipelineDefinitionError.
     """
 
     keyed: ClassVar[bool] = False
@@ -94,7 +110,12 @@ class RoundRobin(Partition):
 
 @dataclass(frozen=True, slots=True)
 class LeastLoaded(Partition):
-    """Whole events, each to the replica with the smallest backlog per slot. `slots` as for `RoundRobin`."""
+    """Whole events, each to the replica with the smallest backlog per slot. For operators without state.
+
+    :param slots: into how many parts the work can be cut; by default the largest number of replicas.
+
+    Raises PipelineDefinitionError.
+    """
 
     keyed: ClassVar[bool] = False
     slots: int | None = None
@@ -115,11 +136,15 @@ class LeastLoaded(Partition):
 
 
 class ByKey(Partition):
-    """All records with the same values of `columns` to one of `slots` slots; an event is split by slot.
+    """All records with the same key to one slot; an event is split by slot. For operators with state by key, as windows
+    of time have it.
 
-    The slot of a key is a fixed hash of the values: it is the same in every process, run and version. More slots spread
-    skewed keys more evenly between replicas, but each is an event, and an Input Set, of its own. A null is a value like
-    any other. Raises PipelineDefinitionError.
+    :param columns: the columns that make the key: ``ByKey("product_id")``. A null is a value like any other.
+    :param slots: into how many parts the work is cut, 16 by default. More slots spread skewed keys more evenly between
+        replicas, but each is an event, and an Input Set, of its own.
+
+    The slot of a key is a fixed hash of the values: it is the same in every process, run and version. Raises
+    PipelineDefinitionError.
     """
 
     keyed: ClassVar[bool] = True

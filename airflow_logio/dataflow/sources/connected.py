@@ -15,7 +15,7 @@ from airflow_logio.errors import OperatorFailed
 
 
 class SourceConnection(Protocol):
-    """A declared connection, as the runtime gives it to a source."""
+    """A connection of the pipeline, as a driver gives it to a source."""
 
     @property
     def url(self) -> str:
@@ -29,10 +29,15 @@ class SourceConnection(Protocol):
         columns: Mapping[str, str | None],
         table: str | None = None,
     ) -> Iterator[pa.Table]:
-        """The rows of a SQL query, in pieces and in one snapshot; `values` are its ``:name`` parameters.
+        """The rows of a SQL query, in pieces and in one snapshot.
 
-        `columns` maps the columns to their types as in `TableWriter`; where it says None, or nothing at all, the type is
-        that of the column of `table`. Raises ExternalUnavailable and ConfigurationError.
+        :param statement: the SELECT, with parameters written ``:name``.
+        :param values: the values of these.
+        :param columns: column → type, as in `TableWriter`. Where it says None, or nothing at all, the type is that of
+            the column of `table`.
+        :param table: the table that is read, if it is one.
+
+        Raises ExternalUnavailable and ConfigurationError.
         """
         ...
 
@@ -61,10 +66,15 @@ class RisingColumn(Protocol):
 
 
 class RangeConnection(SourceConnection, Protocol):
-    """A declared connection, as the runtime gives it to a `RangeSource`."""
+    """A connection of the pipeline, as a driver gives it to a `RangeSource`."""
 
     def rising(self, table: str, by: str, *, append_only: bool) -> RisingColumn:
-        """A column by which a table is read. `append_only`: no row that was read is ever changed or deleted."""
+        """A column of whole numbers by which a table is read.
+
+        :param table: ``table`` or ``schema.table``.
+        :param by: the column.
+        :param append_only: no row that was read is ever changed or deleted.
+        """
         ...
 
     def rows(
@@ -77,20 +87,30 @@ class RangeConnection(SourceConnection, Protocol):
         until: int,
         expected: int | None = None,
     ) -> SparkFrame:
-        """The rows of a table with ``after < by <= until`` as a lazy DataFrame of one snapshot, which executors read in
-        parallel from a PostgreSQL. To be called by `frame` only: it ends with the jobs of the range.
+        """The rows of a table with ``after < by <= until``, as a lazy DataFrame of one snapshot. Executors read it in
+        parallel from a PostgreSQL.
 
-        Raises SourceChanged if they are not as many as `expected`, ConfigurationError, ExternalUnavailable.
+        :param table: ``table`` or ``schema.table``.
+        :param columns: the columns to read; by default all.
+        :param by: the column of whole numbers.
+        :param after: read rows behind this number; None: from the first one.
+        :param until: read rows up to and including this number.
+        :param expected: how many rows there must be; None: any number.
+
+        To be called by `RangeSource.frame` only: it ends with the jobs of the range. Raises SourceChanged if the rows
+        are not as many as `expected`, ConfigurationError, ExternalUnavailable.
         """
         ...
 
 
 class ConnectedSource(SourceOperator):
-    """A source whose read actions go to one connection of the pipeline: implement `action` and `read_from`.
+    """A source of your own that reads one connection of the pipeline. Implement `action` and `read_from`.
+
+    :param connection: name of the connection.
 
     While the external system is unavailable the read action is replayed with back-off; any other error fails the group.
-    Unavailable is what `unavailability.is_outage` says: ExternalUnavailable, ConnectionError, TimeoutError and their like in
-    urllib, requests and httpx; and what the class attribute `unavailable` names.
+    Unavailable is what `unavailability.is_outage` says: ExternalUnavailable, ConnectionError, TimeoutError and their
+    like in urllib, requests and httpx; and what the class attribute `unavailable` names.
     """
 
     def __init__(self, connection: str) -> None:
@@ -103,7 +123,13 @@ class ConnectedSource(SourceOperator):
     def read_from(
         self, connection: SourceConnection, params: Mapping[str, Any], action: Mapping[str, Any], offset: int
     ) -> Iterator[SourceBatch]:
-        """As `read`, with the connection."""
+        """Execute a logged read action, as `SourceOperator.read`, with the connection.
+
+        :param connection: the connection: its URL, and queries if it is a SQL database.
+        :param params: the run's parameters.
+        :param action: what `action` or `next_action` has returned, as the log gives it back.
+        :param offset: how many records to pass over, because their events are in the log.
+        """
 
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         raise OperatorFailed(f"this source reads connection {self.connection!r}: call read_from with it")

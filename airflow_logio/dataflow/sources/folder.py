@@ -32,15 +32,17 @@ _ON_DISK = "file://"
 
 
 class FolderSource(RangeSource):
-    """The Parquet files of a folder in the order of their names, `files_per_event` of them in each event.
+    """The Parquet files of a folder that grows, in the order of their names. Spark reads them.
 
-    `path` is a folder that driver and executors share, and may contain ``{param}`` placeholders. Files must arrive in the
-    order of their names (a date, a sequence number) and as a whole (written under a name beginning with ``.`` or ``_``, then
-    renamed), and stay as they are: a file that is added, removed or resized behind what was read parks the group, and so does
-    one that is written while Spark reads it. All files have the columns of the first one.
+    :param path: a folder that driver and executors share; it may contain ``{param}`` placeholders. A URL is refused.
+    :param files_per_event: how many files make an event, 1 by default.
+    :param unbounded: wait for more files until the run is drained. By default False: a run reads the files that are
+        there when it is started.
 
-    A run reads the files that are there when it is started. With `unbounded`, it waits for more until it is drained.
-    Raises PipelineDefinitionError.
+    Files must arrive in the order of their names (a date, a sequence number) and as a whole (written under a name
+    beginning with ``.`` or ``_``, then renamed), and stay as they are: a file that is added, removed or resized behind
+    what was read parks the group, and so does one that is written while Spark reads it. All files have the columns of
+    the first one. Raises PipelineDefinitionError; in a run SourceChanged, ConfigurationError.
     """
 
     def __init__(self, path: str, *, files_per_event: int = 1, unbounded: bool = False) -> None:

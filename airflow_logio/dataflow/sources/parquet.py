@@ -41,17 +41,22 @@ class _Touched(Exception):
 
 
 class ParquetSource(SourceOperator):
-    """The rows of Parquet files, in file order, `records_per_event` of them in each event (the last of a file has the rest).
+    """The rows of Parquet files, in file order. Replayable: a file must not change during a run.
 
-    `path` is a local path or a URI that Arrow can open, and may contain ``{param}`` placeholders; or a sequence of them;
-    or a pattern, whose last part has ``*``, ``?`` or ``[...]``. What a pattern matches, in the order of the names, is fixed
-    when the run is started; each file is a read action of its own, and must not change: one that is overwritten is noticed
-    before any event is made of the change, and parks the group (docs/correctness.md says what is not seen: memory maps,
-    and bytes patched in files above 256 MiB). `columns` are those to read (all by default).
-    `ordered_by` names a column each file must be sorted by, ascending, ties allowed.
-    `transform` is a pure function table → table with the same number of rows, applied to each event; it may take ``params``,
-    the run's parameters. Timestamps become
-    timestamp[us] in UTC without zone. Raises PipelineDefinitionError.
+    :param path: a local path, or a URI that Arrow can open (``s3://...``); it may contain ``{param}`` placeholders. Or
+        a sequence of them. Or a pattern, whose last part has ``*``, ``?`` or ``[...]``: what it matches when the run is
+        started, in the order of names.
+    :param ordered_by: a column that each file must be sorted by, ascending, ties allowed; a row out of order fails the
+        group. Windows of time rely on such an order.
+    :param records_per_event: rows in each event, 1,000 by default; the last one of a file has the rest.
+    :param columns: the columns to read; by default all.
+    :param transform: a pure function table → table with the same number of rows, applied to each event; it may take
+        ``params``, the run's parameters.
+
+    Each file is a read action of its own. A file that is overwritten is noticed before any event is made of the change,
+    and parks the group (docs/correctness.md says what is not seen: memory maps, and bytes patched in files above 256
+    MiB). Timestamps become timestamp[us] in UTC without zone. Raises PipelineDefinitionError; when a run is started,
+    ConfigurationError for a file or column that is not there.
     """
 
     def __init__(

@@ -21,17 +21,23 @@ _EVERY = 2**63 - 1
 
 
 class QuerySource(ConnectedSource):
-    """The rows of a query of a SQL connection, `records_per_event` of them in each event (the last has the rest).
+    """The rows of a SQL query or table, read in one snapshot.
 
-    `query` is one SELECT, which may refer to run parameters as ``:name``; or give `table`. `columns` maps the columns to
-    their types (those of `TableWriter`); for a `table`, names alone will do, or nothing, which means all columns as the
-    database describes them.
+    :param connection: name of the connection, a SQL database.
+    :param query: one SELECT, which may refer to run parameters as ``:name``. Give this or `table`.
+    :param table: ``table`` or ``schema.table``.
+    :param columns: column → type, as in `TableWriter`. Must be given for a `query`; for a `table`, names alone will do,
+        or nothing, which means all columns as the database describes them.
+    :param records_per_event: rows in each event, 1,000 by default; the last one has the rest.
+    :param replayable: read the result again after a failure instead of storing it first. It needs `append_only` and
+        `order_by`. By default False: the whole result is stored in the payload store before its first row is used.
+    :param order_by: columns that together are unique, and never null. Rows that are equal in them are refused when they
+        are met.
+    :param append_only: your word that rows are neither changed nor deleted, and that new ones sort behind all that were
+        ever visible.
 
-    A table changes, so the query is not replayable by default: its whole result is stored in the payload
-    store before its first row is used, and the database is not asked again. `replayable=True` saves that where the earlier
-    result is always a prefix of the later one, which you say with `append_only=True` (rows are neither changed nor
-    deleted, and new ones sort behind all that were ever visible) and `order_by`, columns that together are unique. Rows
-    that are equal in them are refused when they are met. Raises PipelineDefinitionError.
+    Raises PipelineDefinitionError; in a run SourceNotOrdered and SourceChanged, if a replayable query does not keep its
+    word.
     """
 
     def __init__(

@@ -21,21 +21,30 @@ Offset = Any
 
 
 class RangeSource(SourceOperator):
-    """A source of anything with offsets: folders that grow, tables by a rising column, logs of messages.
+    """A source of anything with offsets that Spark reads: folders that grow, tables by a rising column, logs of
+    messages. One range is one read action and one event (ADR-82).
 
-    A run reads one range after the other, each from the end of the one before. A range is logged before it is read and is
+    Implement `first`, `latest` and `frame`; `last` for runs that end by themselves; `observed` if a range can change
+    while Spark reads it; `forget` if the external system is to be told what it may remove; `connected` if it reads
+    connections of the pipeline.
+
+    A run reads one range after the other, each from the end of the one before. A range is logged before it is read, and
     read again by a recovery: `frame` must return the same set of records for it every time, in any order, or raise
-    SourceChanged. With ``replayable = False`` it need not: what a range has returned is stored before its event leaves, and
-    is not read again.
+    SourceChanged. With ``replayable = False`` it need not: what a range has returned is stored before its event leaves,
+    and is not read again.
 
-    A source that names connections of the pipeline (`connections`) is asked by drivers only, as what `connected` returns.
+    An offset is a place in the source: a JSON value that its author understands. Offsets are compared for equality
+    only.
     """
 
     mode = ExecutionMode.DATAFRAME
     outputs = ("out",)
 
     def connected(self, connections: Callable[[str], RangeConnection]) -> RangeSource:
-        """The source as a driver asks it, given its connections by name; itself by default.
+        """The source as a driver asks it, given its connections; itself by default. A source whose `connections` names
+        some is asked by drivers only, as what this returns.
+
+        :param connections: gives the connection of a name.
 
         Make another object: this one is part of the pipeline, and keeps no URL. What tasks work with gets none either.
         """
@@ -43,42 +52,67 @@ class RangeSource(SourceOperator):
 
     @abstractmethod
     def first(self, params: Mapping[str, Any]) -> Offset:
-        """Where a run begins; asked once per run, or with connections until the first range is logged."""
+        """The offset at which a run begins; asked once per run, or with connections until the first range is logged.
+
+        :param params: the run's parameters.
+        """
 
     def last(self, params: Mapping[str, Any]) -> Offset | None:
-        """Where a run ends; asked right behind `first`. None (the default): it ends when it is drained."""
+        """The offset at which a run ends; asked right behind `first`. None (the default): it ends when it is drained.
+
+        :param params: the run's parameters.
+        """
         return None
 
     @abstractmethod
     def latest(self, params: Mapping[str, Any], start: Offset, limit: Offset | None) -> Offset:
-        """The end of the range that begins at `start`; `start` itself if there is nothing new.
+        """The end of the next range; `start` itself if there is nothing new. Asked in the driver, before the range is
+        logged.
 
-        `limit` is what `last` has returned: no range ends beyond it. Asked in the driver, before the range is logged. Raises
-        ExternalUnavailable, SourceChanged, ConfigurationError.
+        :param params: the run's parameters.
+        :param start: where the range begins.
+        :param limit: what `last` has returned: no range ends beyond it.
+
+        Raises ExternalUnavailable, SourceChanged, ConfigurationError.
         """
 
     @abstractmethod
     def frame(self, spark: Any, params: Mapping[str, Any], start: Offset, end: Offset) -> SparkFrame:
         """The records behind `start`, up to and including `end`, as a lazy DataFrame.
 
-        A run keeps the columns of its first event: those that later ranges have besides are left out, and a range that lacks
-        one, or has another type, parks the group. Raises SourceChanged.
+        :param spark: the Spark session.
+        :param params: the run's parameters.
+        :param start: where the range begins.
+        :param end: where it ends.
+
+        A run keeps the columns of its first event: those that later ranges have besides are left out, and a range that
+        lacks one, or has another type, parks the group. Raises SourceChanged.
         """
 
     def observed(self, params: Mapping[str, Any], start: Offset, end: Offset) -> Any:
-        """What tells in the driver whether the range is still what it was; compared for equality.
+        """What tells in the driver whether the range is still what it was; compared for equality. The default sees
+        nothing.
 
-        `frame` is lazy: Spark reads later than it looks. So this is asked before `frame`, and again when Spark has read, or
-        has failed, and before an event is made of it: another answer parks the group, and nothing of the range is kept.
-        It may raise SourceChanged itself. The default sees nothing.
+        :param params: the run's parameters.
+        :param start: where the range begins.
+        :param end: where it ends.
+
+        `frame` is lazy: Spark reads later than it looks. So this is asked before `frame`, and again when Spark has
+        read, or has failed, and before an event is made of it. Another answer parks the group, and nothing of the range
+        is kept. It may raise SourceChanged itself.
         """
         return None
 
     def forget(self, params: Mapping[str, Any], end: Offset) -> None:
-        """No event up to `end` will be read again: the log and the payload store have what was made of them.
+        """Called when no event up to `end` will be read again: the log and the payload store have what was made of
+        them.
 
-        Does nothing by default. Called in the driver, never before that is durable, with ends that do not fall, at least
-        once for the last one; a driver that was replaced may call it late. Raises ExternalUnavailable to be called again.
+        :param params: the run's parameters.
+        :param end: the offset.
+
+        Does nothing by default. Called in the driver, never before that is durable, with ends that do not fall, at
+        least once for the last one; a driver that was replaced may call it late. Raises ExternalUnavailable to be
+        called again.
         """
 
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:

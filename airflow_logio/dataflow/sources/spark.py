@@ -18,16 +18,20 @@ from airflow_logio.protocol.values import ExecutionMode
 
 
 class SparkSource(SourceOperator):
-    """The records of the DataFrame that ``read(spark)``, or ``read(spark, params)``, returns.
+    """The records of any DataFrame that you can build. It need not be the same a second time (ADR-85).
 
-    It may be any DataFrame: it need not be the same a second time. One Spark job writes it into the payload store; its
-    files are the events', whole files of together at most `bytes_per_event` (one file may be a little more). Events leave
-    when the job has ended and the log knows of it. If the driver dies before, it is read again; afterwards, never.
+    :param read: ``read(spark)`` or ``read(spark, params)`` returns the DataFrame. A streaming one is refused.
+    :param ordered_by: a column that Spark sorts by: a timestamp, a date or a whole number, without nulls. No record of
+        an event is then behind one of the next event: windows of time need that. Spark evaluates the DataFrame twice
+        for it, the first time for samples.
+    :param bytes_per_event: the most bytes of files that make an event, ``"256 MB"`` by default, or a number; one file
+        may be a little more.
+    :param unavailable: more classes of errors of `read` that mean that an external system is unavailable, so that it is
+        called again.
 
-    `ordered_by` names a timestamp, a date or a whole number without nulls. Spark sorts by it, so that no record of an event
-    is behind one of the next event: windows of time need that. Spark evaluates the DataFrame twice then, the first time for
-    samples. `unavailable` are more errors of `read` that say that an external system is unavailable (`SourceOperator`).
-    Raises PipelineDefinitionError.
+    One Spark job writes the records into the payload store; its files are the events', whole files. Events leave when
+    the job has ended and the log knows of it. If the driver dies before, the DataFrame is read again; afterwards,
+    never. Raises PipelineDefinitionError.
     """
 
     mode = ExecutionMode.DATAFRAME

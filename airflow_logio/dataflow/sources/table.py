@@ -16,18 +16,23 @@ AFTER, ROWS = "after", "rows"
 
 
 class TableSource(RangeSource):
-    """The rows of a table of a SQL connection in the order of a column of whole numbers, `rows_per_event` in each event.
+    """The rows of a table that grows, in the order of a column of whole numbers. Spark reads them (ADR-93).
 
-    `by` is filled by one sequence of a PostgreSQL (an identity column, or ``nextval`` as its default; without CACHE), by the
-    insert itself, or is the INTEGER PRIMARY KEY of an SQLite file. No row is lost: an event has rows up to a number only when
-    every transaction that may still insert a smaller one has ended, which the source waits for. Nobody waits for the
-    source. `columns` are all by default, as the table has them when a run begins to read.
+    :param connection: name of the connection: PostgreSQL, or an SQLite file.
+    :param table: ``table`` or ``schema.table``.
+    :param by: the column, ``id`` by default: filled by one sequence of a PostgreSQL (an identity column, or ``nextval``
+        as its default; without CACHE), by the insert itself; or the INTEGER PRIMARY KEY of an SQLite file.
+    :param columns: the columns to read; by default all, as the table has them when a run begins to read.
+    :param rows_per_event: rows in each event, 1,000,000 by default.
+    :param append_only: your word that no row is changed or deleted: rows are read again after a failure. Say this or
+        `store`.
+    :param store: store the rows of each event before it leaves, and do not read them again.
+    :param unbounded: wait for more rows until the run is drained. By default False: a run reads what is there when its
+        driver first asks.
 
-    Rows are read once. Say either ``append_only=True``, your word that no row is changed or deleted, or ``store=True``: then
-    the rows of each event are stored before it leaves, and are not read again.
-
-    A run reads what is there when its driver first asks. With `unbounded`, it waits for more until it is drained. Raises
-    PipelineDefinitionError.
+    No row is lost: an event has rows up to a number only when every transaction that may still insert a smaller one has
+    ended, which the source waits for. Those who write the table do not wait for the source. Raises
+    PipelineDefinitionError; in a run SourceChanged.
     """
 
     def __init__(

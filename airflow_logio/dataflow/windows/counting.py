@@ -36,11 +36,13 @@ class CountingWindow(Window):
 
 @dataclass(frozen=True, slots=True)
 class EveryEvents(CountingWindow):
-    """Input Sets of `count` events each, named ``"1"``, ``"2"``, ... (the paper's OP2).
+    """A window of a number of events: Input Sets ``"1"``, ``"2"``, ... of `count` events each (the paper's OP2).
 
-    Global state: ``{"events": number of events seen}``. Input Set b is complete when ``events >= b * count``; the last,
-    shorter one is flushed at the end of the stream. An event without records counts. Events of several input ports count
-    alike, as they arrive (the paper's second use case, not synchronized). Raises PipelineDefinitionError.
+    :param count: how many events, at least 1. An event without records counts.
+
+    The last, shorter Input Set is generated at the end of the stream. Events of several input ports count alike, as
+    they arrive (the paper's second use case, not synchronized). Global state: ``{"events": number of events seen}``;
+    Input Set b is complete when ``events >= b * count``. Raises PipelineDefinitionError.
     """
 
     count: int
@@ -70,18 +72,22 @@ INCOMPLETE = ("generate", "drop", "error")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Synchronized(CountingWindow):
-    """``Synchronized(a=50, b=100)``: Input Set n has events 50(n-1)+1 to 50n of port a, 100(n-1)+1 to 100n of port b.
+    """A window of a number of events of each port: with ``Synchronized(a=50, b=100)`` Input Set n has events 50(n-1)+1
+    to 50n of port a, and 100(n-1)+1 to 100n of port b.
 
-    Input Sets are named ``"1"``, ``"2"``, ...; one is complete when both ports have brought their share. It depends on
-    nothing but the events of each port, so the order in which the ports' events arrive changes no result. Global state:
-    ``{"events": {port: number of events seen}}``. An event without records counts.
+    :param counts: port → number of events, where a port's name cannot be written as an argument:
+        ``Synchronized({"ordered": 5, "received": 5})``.
+    :param incomplete: what becomes of the Input Sets that are incomplete when all ports have ended: ``"generate"`` them
+        (the default), ``"drop"`` them (they are done, with an empty Output Set), or ``"error"``.
+    :param ordered: use events in the cycle that the counts give (50 of a, 100 of b, 50 of a, ...), so that what is not
+        due waits in the log. By default False: events of the faster port wait in memory until the slower one has caught
+        up.
+    :param more: the same as `counts`, by name: ``a=50, b=100``. Together at least two ports.
 
-    Events of the faster port wait in memory until the slower one has caught up, unless `ordered` is true: then events
-    are used in the cycle that the counts give (50 of a, 100 of b, 50 of a, ...), and what is not due waits in the log.
-
-    `incomplete` says what becomes of the Input Sets that are incomplete when all ports have ended: ``generate`` them,
-    ``drop`` them (they are done, with an empty Output Set) or ``error``. For port names that are no Python names of
-    arguments give a mapping: ``Synchronized({"ordered": 5, "received": 5})``. Raises PipelineDefinitionError.
+    Input Sets are named ``"1"``, ``"2"``, ...; one is complete when all ports have brought their share. It depends on
+    nothing but the events of each port, so the order in which they arrive changes no result. An event without records
+    counts. The function names its ports: ``@generate(inputs=("a", "b"))``. Global state: ``{"events": {port: number of
+    events seen}}``. Raises PipelineDefinitionError.
     """
 
     counts: tuple[tuple[str, int], ...]

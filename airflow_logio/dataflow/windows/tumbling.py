@@ -24,14 +24,24 @@ MOST_WINDOWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Tumbling(Window):
-    """Input Sets of the records of one stretch of time each, by the timestamp column `on` (the paper's OP3).
+    """A window of time: Input Sets of the records of one stretch of time each, by a time in the records (the paper's
+    OP3).
+
+    :param length: ``"30s"``, ``"15m"``, ``"1h"``, ``"1d"``, ``"1w"``: it divides a day, or is whole days. Windows begin
+        at midnight UTC and multiples of the length after it; those of several days are counted from 1970-01-01, weeks
+        begin on a Monday.
+    :param on: the column with the time: a timestamp (with a zone: taken in UTC) or a date, without nulls.
+    :param windows_per_event: the most windows that the records of one event may be in. By default 10,000 in mode
+        ``dataframe``, otherwise any number.
 
     An Input Set is named by the start of its window, ``"2017-03-05T10:00"`` (with seconds where the length has some),
-    so that names sort like times. Global state: ``{"watermark": the latest window seen}``. A window is complete when a
-    record of a later one has been seen. An event's records may come in any order, but a record of a window before the
-    watermark is late and raises OperatorFailed: its window may be generated already, and dropping it would be silent
-    loss. Raises OperatorFailed also for null timestamps, and for an event with records of more than `windows_per_event`
-    windows (10,000 in mode ``dataframe``, otherwise any number); PipelineDefinitionError for a length that fits no day.
+    so that names sort like times. Functions may ask for ``window_start``. A window is complete when a record of a later
+    one has been seen, or the stream ends. The records of an event may come in any order, but one of an earlier window
+    than the latest seen is late and refused: its window may be generated already, and dropping it would be silent loss.
+    So order the input by time (``ordered_by`` of a source). Global state: ``{"watermark": the latest window seen}``.
+
+    Raises PipelineDefinitionError for a length that fits no day; in a run OperatorFailed for late records, null times,
+    a column that is no time, and an event in more windows than allowed.
     """
 
     partitionable: ClassVar[bool] = True

@@ -33,7 +33,16 @@ class Arrival:
 
 
 class Window(ABC):
-    """How events become Input Sets; the methods are those of `StatefulOperator`, on Arrow tables."""
+    """How events become Input Sets. Use `EveryEvents`, `Tumbling` or `Synchronized`, or derive one of your own.
+
+    Implement `initial_state`, `assign`, `part`, `triggered`, `order` and `describe`; they are those of
+    `StatefulOperator`, on Arrow tables. `flush`, `admits` and the rest have defaults. A window is a frozen value: what
+    changes during a run is in `state`, the global state.
+
+    The class attributes say where it may be used: `suits_many_ports` by a function with several input ports,
+    `partitionable` in a group that is replicated by key, `suits_datasets` in mode ``dataframe`` (then implement
+    `joined`, too).
+    """
 
     suits_many_ports: ClassVar[bool] = False
     """Whether a function with several input ports may use it."""
@@ -52,14 +61,23 @@ class Window(ABC):
 
     @abstractmethod
     def initial_state(self) -> dict[str, Any]:
-        """Global state before the first event; msgpack-able."""
+        """Global state before the first event, of values that `StatefulOperator.initial_state` allows."""
 
     @abstractmethod
     def assign(self, event: InputEvent, state: dict[str, Any]) -> Mapping[str, pa.Table]:
-        """{inset_id: records}, in the order of `order`; together the parts are the records of the event, each once."""
+        """{inset_id: records}, in the order of `order`. Together the parts are the records of the event, each once.
+
+        :param event: the input event.
+        :param state: the global state, which it may change.
+        """
 
     def joined(self, arrival: Arrival, state: dict[str, Any]) -> Sequence[str]:
-        """The Input Sets that an event is in, in the order of `order`: what `assign` does, without the records."""
+        """The Input Sets that an event is in, in the order of `order`: what `assign` does, without the records. For
+        mode ``dataframe``.
+
+        :param arrival: what is known of the event.
+        :param state: the global state, which it may change.
+        """
         raise NotImplementedError(f"{type(self).__name__} says suits_datasets, and has no joined()")
 
     def for_datasets(self) -> Window:
@@ -75,23 +93,43 @@ class Window(ABC):
         return None
 
     def number(self, inset_id: str) -> int:
-        """The number of the window of time that is the Input Set."""
+        """The number of the window of time that is the Input Set; for those with a `grid`.
+
+        :param inset_id: name of the Input Set.
+        """
         raise NotImplementedError(f"Input Sets of {type(self).__name__} are no windows of time")
 
     @abstractmethod
     def part(self, event: InputEvent, inset_id: str) -> pa.Table:
-        """The records that `assign` gave, or would have given, to the Input Set."""
+        """The records that `assign` gave, or would have given, to the Input Set. Pure: no state, no clock, no random
+        number.
+
+        :param event: the input event, read back from the log.
+        :param inset_id: name of the Input Set.
+        """
 
     @abstractmethod
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
-        """The complete ones of the open Input Sets, in the order of `order`."""
+        """The complete ones of the open Input Sets, in the order of `order`.
+
+        :param state: the global state.
+        :param open_insets: names of the Input Sets that have events and are not generated yet.
+        """
 
     def flush(self, open_insets: Sequence[str]) -> Sequence[str]:
-        """All open Input Sets, in the order of `order`: what is generated at the end of the stream."""
+        """All open Input Sets, in the order of `order`: what is generated at the end of the stream.
+
+        :param open_insets: names of the Input Sets that have events and are not generated yet.
+        """
         return sorted(open_insets, key=self.order)
 
     def admits(self, inset_id: str, state: Mapping[str, Any]) -> bool:
-        """Whether the function is to be called for a triggered Input Set; if not, its Output Set is empty."""
+        """Whether the function is to be called for a triggered Input Set; if not, its Output Set is empty. By default
+        always.
+
+        :param inset_id: name of the Input Set.
+        :param state: the global state.
+        """
         return True
 
     def progress_name(self) -> str:
@@ -104,7 +142,10 @@ class Window(ABC):
         return None
 
     def progress(self, event: InputEvent) -> str | None:
-        """How far the stream has come with this event, as text that sorts like time; None if it does not say.
+        """How far the stream has come with this event, as text that sorts like time; None (the default) if it does not
+        say.
+
+        :param event: the input event.
 
         Where only part of the stream arrives, `assign` finds it in `InputEvent.progress`, under `progress_name`.
         """
@@ -112,10 +153,16 @@ class Window(ABC):
 
     @abstractmethod
     def order(self, inset_id: str) -> int | str:
-        """The place of an Input Set in the order in which they close."""
+        """The place of an Input Set in the order in which they close.
+
+        :param inset_id: name of the Input Set.
+        """
 
     def tags(self, inset_ids: Sequence[str]) -> dict[str, pa.Array]:
-        """Facts of Input Sets that a generative function may ask for: name → one value per Input Set."""
+        """Facts of Input Sets that a generative function may ask for: name → one value per Input Set. By default none.
+
+        :param inset_ids: names of the Input Sets.
+        """
         return {}
 
     @abstractmethod

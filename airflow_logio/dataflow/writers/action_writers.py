@@ -46,24 +46,31 @@ EVENT = "event"
 class WriteAction:
     """One write action, read back from the log: every execution of it, by whichever driver, gets the same values.
 
-    Only `token` differs: it is the fencing token of the driver that executes the action, and rises with every recovery.
+    Writers get it; only `token` differs between drivers.
+
+    :param run_uid: the run; unique over all runs and all logs.
+    :param operator: name of the writer in its pipeline.
+    :param connection: name of the connection that is written to.
+    :param number: counts from 1, without a gap, per run, operator, connection and slot.
+    :param token: fencing token of the driver that executes the action; it rises with every recovery.
+    :param records: what is to be written.
+    :param description: what else the action says, JSON-able.
+    :param slot: the slot of the key space, where the operator is replicated; else 0.
+    :param dataset: where the manifest of its records is, in the payload store, if they are a dataset; then it has no
+        `records`.
+    :param first_row: the number of its first one of `records`, where these are only a part of a dataset.
     """
 
     run_uid: str
-    """Unique over all runs and all logs."""
     operator: str
     connection: str
     number: int
-    """Counts from 1, without a gap, per run, operator, connection and slot."""
     token: int
     records: pa.Table = field(repr=False, compare=False)
     description: Mapping[str, Any] = field(default_factory=dict)
     slot: int = 0
-    """The slot of the key space, where the operator is replicated."""
     dataset: str | None = None
-    """Where the manifest of its records is, in the payload store, if they are a dataset; then it has no `records`."""
     first_row: int = 0
-    """The number of its first one of `records`, where these are only a part of a dataset."""
 
     @property
     def key(self) -> str:
@@ -72,17 +79,25 @@ class WriteAction:
 
     @property
     def is_opening(self) -> bool:
-        """It has no records: it is the action that a run begins with (`WriterOperator.opening`)."""
+        """It has no records: it is the action that a run begins with (`ActionWriter.opening`)."""
         return self.description.get("action") == BEGIN
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The high-water row of a writer in its external system: its owner, and the fencing token of the driver that
-    advances it.
+    """The high-water row of a writer in its external system, by which a replaced driver is refused. Writers get it.
 
     The external system keeps, under `key`, the number of the last action applied and the token it was applied with, and
     changes them in the same atomic step as it applies actions.
+
+    :param run_uid: the run that owns the row.
+    :param operator: name of the writer in its pipeline.
+    :param connection: name of the connection that is written to.
+    :param slot: the slot of the key space, where the operator is replicated; else 0.
+    :param token: fencing token of the driver that advances the row.
+    :param started_at: when the run was started, seconds since 1970 by the clock of its log.
+    :param look: sees the row before anything is applied by it. It may raise, to refuse, or where nothing is to be
+        applied yet.
     """
 
     run_uid: str
@@ -91,9 +106,7 @@ class Marker:
     slot: int
     token: int
     started_at: float
-    """When the run was started, seconds since 1970 by the clock of its log."""
     look: Callable[[MarkerRow], None] | None = field(default=None, repr=False, compare=False)
-    """Sees the row before anything is applied by it. It may raise, to refuse, or where nothing is to be applied yet."""
 
     @property
     def key(self) -> str:
@@ -101,13 +114,17 @@ class Marker:
         return f"{self.run_uid}/{self.operator}/{self.connection}/{self.slot}"
 
     def unapplied(self, actions: Sequence[WriteAction], number: int = 0, token: int = 0) -> Sequence[WriteAction]:
-        """Which of the actions are still to be applied, if the row holds `number` and `token` (0: there is none yet).
+        """Which of the actions are still to be applied. Ask inside the step that then applies them, with the row
+        locked.
 
-        To be asked inside the step that then applies them, with the row locked. Afterwards the row holds the number of the
-        last action and `self.token`. Raises `Fenced` if a higher token wrote (this driver was replaced), and
-        `LogInconsistent` if the row is behind the log, or ahead of it (one of them was restored from an older copy).
-        What else it raises must leave the step, too, with nothing applied: a driver looks at the row before its first
-        group of actions (ADR-88).
+        :param actions: the actions that are to be executed.
+        :param number: the number in the row; 0: there is none yet.
+        :param token: the token in the row; 0: there is none yet.
+
+        Afterwards the row holds the number of the last action and `self.token`. Raises `Fenced` if a higher token wrote
+        (this driver was replaced), and `LogInconsistent` if the row is behind the log, or ahead of it (one of them was
+        restored from an older copy). What else it raises must leave the step, too, with nothing applied: a driver looks
+        at the row before its first group of actions (ADR-88).
         """
         row = MarkerRow(number, token)
         if self.look is not None:
@@ -122,8 +139,12 @@ Client = TypeVar("Client")
 class ActionWriter(WriterOperator):
     """Base of all writers: an event comes in, its records become a write action, the event is sent on unchanged.
 
-    Actions of one writer are executed one after the other in the order of their numbers, on a thread of their own; of all
-    writers of a group that name the same connection, one at a time. Raises PipelineDefinitionError.
+    Actions of one writer are executed one after the other in the order of their numbers, on a thread of their own; of
+    all writers of a group that name the same connection, one at a time.
+
+    :param connection: name of the connection that is written to.
+
+    Raises PipelineDefinitionError.
     """
 
     replay_seconds: float | None = None
@@ -137,15 +158,23 @@ class ActionWriter(WriterOperator):
         self.connection = check_name("connection", connection)
 
     def records(self, event: InputEvent) -> pa.Table | None:
-        """What is written of an event: by default its records as they are. None: no write action for this event."""
+        """What is written of an event: by default its records as they are. None: no write action for this event.
+
+        :param event: the input event.
+        """
         return event.table
 
     def opening(self) -> Mapping[str, Any] | None:
-        """JSON-able description of a write action, without records, that a run begins with, once; None for none."""
+        """JSON-able description of a write action, without records, that a run begins with, once; None (the default)
+        for none.
+        """
         return None
 
     def opening_of_empty(self, schema: pa.Schema) -> Mapping[str, Any] | None:
-        """As `opening`, where the source right before the writer has no records; `schema` is what they would have."""
+        """As `opening`, where the source right before the writer has no records.
+
+        :param schema: what they would have.
+        """
         return self.opening()
 
     def record_rules(self) -> RecordRules:
@@ -164,13 +193,15 @@ class ActionWriter(WriterOperator):
 
 
 class ClientWriter(ActionWriter, Generic[Client]):
-    """A writer of an external system that its author's own code reaches. Derive from one of the three classes below.
+    """A writer of an external system that your own code reaches. Derive from one of the three classes below.
 
-    What the methods raise: `ExternalUnavailable`, ConnectionError, TimeoutError or their like in urllib, requests and httpx
-    (`unavailability.is_outage`), or one of `unavailable`, says that the external system is
-    unavailable. The client is then closed, and the group of actions is replayed with a new one, with back-off. Any
-    other error ends the driver, naming operator, connection and write actions; after the next recovery they are tried
-    again, until the recovery budget is spent and the group parked.
+    :param connection: name of the connection that is written to.
+
+    ExternalUnavailable, ConnectionError, TimeoutError and their like in urllib, requests and httpx
+    (`unavailability.is_outage`), and the errors that `unavailable` names, say that the external system is unavailable.
+    The client is then closed, and the group of actions is replayed with a new one, with back-off. Any other error ends
+    the driver, naming operator, connection and write actions; after the next recovery they are tried again, until the
+    recovery budget is spent and the group parked.
     """
 
     unavailable: tuple[type[Exception], ...] = ()
@@ -182,7 +213,9 @@ class ClientWriter(ActionWriter, Generic[Client]):
 
     @abstractmethod
     def connect(self, url: str) -> AbstractContextManager[Client]:
-        """A client of the external system at the URL of this writer's connection; closed at the end, or after an error.
+        """A client of the external system, as a context manager; closed at the end, or after an error.
+
+        :param url: the URL of this writer's connection, credentials included.
 
         Called on the writer's thread, when the first action is to be executed. A generator function decorated with
         ``contextlib.contextmanager`` will do. For what has a ``close`` method, use ``contextlib.closing``.
@@ -190,7 +223,14 @@ class ClientWriter(ActionWriter, Generic[Client]):
 
 
 class ConditionalWriter(ClientWriter[Client]):
-    """The external system applies a group of actions and advances its marker in one atomic step."""
+    """A writer whose external system applies actions and advances a marker in one atomic step. Exactly once, whatever
+    happens, even when a replaced driver keeps writing.
+
+    Implement `connect` and `apply`. Choose this class where the external system has transactions or conditional
+    updates.
+
+    :param connection: name of the connection that is written to.
+    """
 
     write_guarantee = "conditional"
     actions_at_once = 4_096
@@ -207,33 +247,58 @@ class ConditionalWriter(ClientWriter[Client]):
                     client.insert(action.records)
                 client.store(marker.key, actions[-1].number, marker.token)
 
-        The actions come in order, without a gap; some of them, or all, may have been applied by an earlier driver.
+        :param client: what `connect` has given.
+        :param marker: the row of this writer, and which actions it still lets through.
+        :param actions: they come in order, without a gap; some of them, or all, may have been applied by an earlier
+            driver.
         """
 
 
 class CheckableWriter(ClientWriter[Client]):
-    """The external system can be asked whether an action was applied: by its `WriteAction.key`, stored with the data.
+    """A writer whose external system can be asked whether an action was applied: by its `WriteAction.key`, stored with
+    the data. Exactly once if drivers only stop; a replaced driver that wakes up may write an action a second time.
 
-    It is asked for every pending action after a recovery and after a failed attempt (Algorithm 8 Step 2.a), and not when
-    an action is executed for the first time by the driver that logged it.
+    Implement `connect`, `is_applied` and `write`. `unapplied` and `write_group` may be overridden where one request
+    does for many.
+
+    The question is asked for every pending action after a recovery and after a failed attempt (Algorithm 8 Step 2.a),
+    and not when an action is executed for the first time by the driver that logged it.
+
+    :param connection: name of the connection that is written to.
     """
 
     write_guarantee = "checkable"
 
     @abstractmethod
     def is_applied(self, client: Client, action: WriteAction) -> bool:
-        """Whether the external system has applied the action, even if its acknowledgement was lost."""
+        """Whether the external system has applied the action, even if its acknowledgement was lost.
+
+        :param client: what `connect` has given.
+        :param action: the action.
+        """
 
     @abstractmethod
     def write(self, client: Client, action: WriteAction) -> None:
-        """Apply one action, wholly or not at all, in such a way that `is_applied` finds it; return when it is durable."""
+        """Apply one action, wholly or not at all, in such a way that `is_applied` finds it; return when it is durable.
+
+        :param client: what `connect` has given.
+        :param action: the action.
+        """
 
     def unapplied(self, client: Client, actions: Sequence[WriteAction]) -> Sequence[WriteAction]:
-        """Those of the actions that were not applied. Override it where one question does for many."""
+        """Those of the actions that were not applied. Override it where one question does for many.
+
+        :param client: what `connect` has given.
+        :param actions: the actions, in order.
+        """
         return [action for action in actions if not self._is_applied(client, action)]
 
     def write_group(self, client: Client, actions: Sequence[WriteAction]) -> None:
-        """Apply a group of actions in order. Override it where one request does for many; it may fail half-way."""
+        """Apply a group of actions in order. Override it where one request does for many; it may fail half-way.
+
+        :param client: what `connect` has given.
+        :param actions: the actions, in order.
+        """
         _one_by_one(self.write, client, actions)
 
     def _is_applied(self, client: Client, action: WriteAction) -> bool:
@@ -244,10 +309,15 @@ class CheckableWriter(ClientWriter[Client]):
 
 
 class IdempotentWriter(ClientWriter[Client]):
-    """Executing actions again, in the same order, leaves the external system as executing them once does.
+    """A writer whose actions leave the external system the same when they are executed again, in the same order. Exact
+    if drivers only stop, or if the actions commute.
 
     That is true of blind writes: put a file, upsert rows by their keys, set a value, send a request with an idempotency
     key. It is not true of an action that depends on what it finds, such as "rename a to b" before "create a".
+
+    Implement `connect` and `write`. `write_group` may be overridden where one request does for many.
+
+    :param connection: name of the connection that is written to.
     """
 
     write_guarantee = "idempotent"
@@ -256,11 +326,18 @@ class IdempotentWriter(ClientWriter[Client]):
     def write(self, client: Client, action: WriteAction) -> None:
         """Apply one action; return when it is durable. `WriteAction.key` serves systems that take an idempotency key.
 
+        :param client: what `connect` has given.
+        :param action: the action.
+
         After a failure all actions that the log does not know to be done are executed again, in order.
         """
 
     def write_group(self, client: Client, actions: Sequence[WriteAction]) -> None:
-        """Apply a group of actions in order. Override it where one request does for many; it may fail half-way."""
+        """Apply a group of actions in order. Override it where one request does for many; it may fail half-way.
+
+        :param client: what `connect` has given.
+        :param actions: the actions, in order.
+        """
         _one_by_one(self.write, client, actions)
 
 

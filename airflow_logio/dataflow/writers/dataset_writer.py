@@ -16,24 +16,25 @@ ON_NEW_RUN = ("append", "replace", "error", "overwrite")
 
 
 class DatasetWriter(ActionWriter):
-    """Writes the records of each event into a folder of Parquet files; Spark's executors write, the driver sees no record.
+    """Writes the records of each event into a folder of Parquet files, partitioned if wanted. Spark's executors write,
+    the driver sees no record.
 
-    The connection's URL is a folder that driver and executors share (an absolute path, or ``file:///...``), or
-    ``s3://bucket/path`` without credentials, which they take from their environment, ``~/.aws`` or role. Folder or bucket
-    must be there. `folder` is below it. Files are named ``<run uid>.<operator>.<number>.<n>.parquet``, in folders
-    ``column=value`` for the columns `partition_by`, which the files then do not have. Types of such columns: text, whole
-    numbers, dates, booleans.
-
-    `on_new_run` says what a new run does to files that earlier runs have published: ``append`` keeps them, ``replace``
-    removes them when the run begins, ``error`` refuses a folder that has any, ``overwrite`` removes those of a partition
-    when the run first publishes into it. Afterwards earlier runs may write to the folder (``overwrite``: the partition) no
-    more.
+    :param connection: name of the connection. Its URL is a folder that driver and executors share (an absolute path, or
+        ``file:///...``), or ``s3://bucket/path`` without credentials, which they take from their environment,
+        ``~/.aws`` or role. Folder or bucket must be there.
+    :param folder: a relative path below it.
+    :param partition_by: columns that the files do not have, because their values are in the names of folders,
+        ``column=value``: of type text, whole number, date or boolean.
+    :param on_new_run: what a new run does to files that earlier runs have published: ``"append"`` (the default) keeps
+        them, ``"replace"`` removes them when the run begins, ``"error"`` refuses a folder that has any, ``"overwrite"``
+        removes those of a partition when the run first publishes into it. Afterwards earlier runs may write to the
+        folder (``"overwrite"``: the partition) no more.
 
     Exactly once, even when a replaced driver keeps writing: all drivers that execute a write action make the same files
-    under the same names. A file appears as a whole or not at all, the files of one action one after the other; then its
-    receipt, ``_logio/<run uid>.<operator>.<number>.json``, which names them. Who must see neither half an action, nor the
-    files of two runs of which one replaces the other, reads what `published_files` names. Nothing is sent on. Raises
-    PipelineDefinitionError.
+    under the same names, ``<run uid>.<operator>.<number>.<n>.parquet``. A file appears as a whole or not at all, the
+    files of one action one after the other; then its receipt, ``_logio/<run uid>.<operator>.<number>.json``, which
+    names them. A reader that must see neither half an action, nor the files of two runs when one replaces the other,
+    reads what `published_files` names. Nothing is sent on. Raises PipelineDefinitionError.
     """
 
     mode = ExecutionMode.DATAFRAME

@@ -37,20 +37,24 @@ class _Place:
 
 
 class ParquetWriter(IdempotentWriter[_Place]):
-    """Writes the records of each event to a file of their own: ``<folder>/<run uid>/<operator>/<number>.parquet``.
+    """Writes the records of each event to a Parquet file of their own: ``<folder>/<run
+    uid>/<operator>/<number>.parquet``.
 
-    The connection's URL is a local path (the folder must be there) or a URI that Arrow can open (``file``, ``s3``, ``gs``,
-    ``hdfs``); `folder` is below it. A file appears as a whole or not at all: it is written under a name beginning with a
-    dot, which readers of Parquet folders pass over, synced, and renamed; in S3 it is put in one step. Files of different
-    runs never meet.
+    :param connection: name of the connection. Its URL is a local path (the folder must be there) or a URI that Arrow
+        can open (``file``, ``s3``, ``gs``, ``hdfs``).
+    :param folder: a relative path below it.
+    :param compression: ``"zstd"`` (the default), ``"snappy"``, ``"gzip"`` or ``"none"``.
+    :param schema: begin a run with a file without records, so that readers find the schema even if nothing comes;
+        records must then have exactly these columns and types. Without, the first file says it. A run that sends the
+        writer nothing then leaves no file, unless the source right before the writer is a `ParquetSource` without
+        `transform` whose files have no rows: then their schema is written.
 
-    With `schema`, a run begins with a file without records, so that readers find the schema even if nothing comes; records
-    must then have exactly these columns and types. Without, the first file says it; a run that sends the writer nothing
-    leaves no file, unless the source right before the writer is a `ParquetSource` without `transform` whose files have no
-    rows: then their schema is written.
+    A file appears as a whole or not at all: it is written under a name beginning with a dot, which readers of Parquet
+    folders pass over, synced, and renamed; in S3 it is put in one step. Files of different runs never meet.
 
     Exactly once, even when a replaced driver keeps writing: the number of an action and its records are in the log, so
-    that every driver that writes a file writes the same records to the same place. Raises PipelineDefinitionError.
+    that every driver that writes a file writes the same records to the same place. Raises PipelineDefinitionError; in a
+    run OperatorFailed for records of another schema.
     """
 
     def __init__(

@@ -22,10 +22,17 @@ _OURS = re.compile(r"([^.]+)\.([^.]+)\.\d{12}\.\d{5,}\.parquet")
 
 
 class PublishedFile(NamedTuple):
-    """A file that counts, and the write action that it came with."""
+    """A file that a `DatasetWriter` has published, and the write action that it came with.
+
+    :param path: path of the file; in a bucket ``s3://bucket/key``, in which nothing is quoted.
+    :param bytes: its size.
+    :param records: how many records it has.
+    :param run_uid: the run that has published it.
+    :param operator: name of the writer in its pipeline.
+    :param number: number of the write action.
+    """
 
     path: str
-    """Below the folder that was asked for; of a bucket, ``s3://bucket/key``, in which nothing is quoted."""
     bytes: int
     records: int
     run_uid: str
@@ -36,10 +43,12 @@ class PublishedFile(NamedTuple):
 def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     """The files that count in a folder of a `DatasetWriter`, at one instant: of each write action all of them or none.
 
-    `folder` is a path, or a URL ``s3://bucket/path`` without credentials, which the process has as for Arrow. Nothing in its
-    path is quoted, as in those of files. Those of older runs come first. Columns of `partition_by` are in the names of their
-    folders. A file may be removed after it was listed, when a newer run replaces it: list again then. Raises OSError if the
-    folder cannot be read, or is not shown as a whole yet, `ConfigurationError`, `ExternalUnavailable`.
+    :param folder: a path, or a URL ``s3://bucket/path`` without credentials, which the process has as for Arrow.
+        Nothing in it is quoted.
+
+    Those of older runs come first. Columns of `partition_by` are in the names of their folders. A file may be removed
+    after it was listed, when a newer run replaces it: list again then. Raises OSError if the folder cannot be read, or
+    is not shown as a whole yet, `ConfigurationError`, `ExternalUnavailable`.
     """
     given = os.fspath(folder)
     is_url = given.startswith(SCHEME)

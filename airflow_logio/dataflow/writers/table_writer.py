@@ -18,19 +18,25 @@ ON_NEW_RUN = ("replace", "append", "error")
 
 
 class TableWriter(ActionWriter):
-    """Inserts the records of each event into a table, in one transaction with the marker of the write action.
+    """Inserts the records of each event into a SQL table, in one transaction with the marker of the write action.
+    Exactly once, even when a replaced driver keeps writing: the marker refuses it.
 
-    Exactly once, even when a replaced driver keeps writing: the marker refuses it. On PostgreSQL and SQLite; a run with
-    tables in another database is refused. `table` is ``table`` or ``schema.table``.
+    :param connection: name of the connection: PostgreSQL or SQLite; a run with tables in another database is refused.
+    :param table: ``table`` or ``schema.table``.
+    :param columns: column → type: ``bigint``, ``int``, ``double``, ``decimal(p,s)``, ``text``, ``boolean``,
+        ``timestamp``, ``timestamptz``, ``date``, ``json``, ``uuid`` or ``binary``. The table is made with them when it
+        is missing, and the records must then have exactly these columns, in types that fit without loss. By default the
+        table must be there, and says its columns.
+    :param primary_key: columns of the primary key of a table that is made.
+    :param on_new_run: what a new run does to rows of earlier runs: ``"replace"`` deletes them as a fenced first write
+        action, ``"append"`` keeps them, ``"error"`` (the default) refuses a table that has any. After ``"replace"`` and
+        ``"error"``, earlier runs may write to the table no more.
+    :param sends_after_writes: send an event on only when its records are in the table, for downstream operators that
+        read it. By default False.
+    :param lineage_column: name of one more column, a ``bigint``: each row then has the event id that it came with,
+        which `logio lineage` takes to say what the row was made from. By default none.
 
-    `columns` (name → one of `COLUMN_TYPES`) lets the runtime create the table when it is missing, with `primary_key`; the
-    records must then have exactly these columns, in types that fit without loss. `on_new_run` says what a new run does to
-    rows of earlier runs: ``replace`` deletes them as a fenced first write action, ``append`` keeps them, ``error`` refuses a
-    table that has any. After ``replace`` and ``error``, earlier runs may write to the table no more.
-
-    With `sends_after_writes` an event is sent on only when its records are in the table, for downstream operators that read
-    it. `lineage_column` names one more column, a ``bigint``: each row then has the event id that it came with, which
-    `logio lineage` takes to say what the row was made from. Raises PipelineDefinitionError.
+    Raises PipelineDefinitionError; in a run OperatorFailed for records that do not fit.
     """
 
     write_guarantee = "conditional"
