@@ -1,1 +1,1 @@
-"""What OpenLineage is told of a run (ADR-101). Only code that Airflow's OpenLineage provider has called imports this."""
+"""What OpenLineage is told of a run (ADR-101). `running` needs no OpenLineage; the provider's questions import the rest."""

@@ -11,8 +11,7 @@ from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySou
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.openlineage.external_datasets import ExternalDatasets
-from airflow_logio.openlineage.naming import DatasetName
+from airflow_logio.openlineage.external_datasets import DatasetName, ExternalDatasets
 from airflow_logio.protocol.values import Port
 
 READY_MADE_WRITERS = (TableWriter, DatasetWriter, ParquetWriter)

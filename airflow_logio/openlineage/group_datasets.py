@@ -15,8 +15,7 @@ from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.openlineage.column_origins import ColumnOrigins, Origin, Written
-from airflow_logio.openlineage.external_datasets import ExternalDatasets
-from airflow_logio.openlineage.naming import DatasetName, port_name
+from airflow_logio.openlineage.external_datasets import DatasetName, ExternalDatasets, port_name
 from airflow_logio.openlineage.run_facet import PRODUCER
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.status_records import PortProgress

@@ -107,7 +107,7 @@ def running_task(task: Any, context: Mapping[str, Any]) -> dict[str, Any] | None
         from airflow.providers.openlineage.api.core import is_openlineage_active
         from airflow.providers.openlineage.utils.emission_policy import resolve_task_emission_policy
 
-        from airflow_logio.openlineage.task_identity import TaskIdentity
+        from airflow_logio.openlineage.running import TaskIdentity
 
         if not is_openlineage_active():
             return None

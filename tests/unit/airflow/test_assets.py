@@ -17,8 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_logio import DatasetWriter, FolderSource, Pipeline
 from airflow_logio.asset_uris import create_asset
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.operators._task.written_assets import assets_of
-from airflow_logio.operators.assets import LogioAssetsOperator
+from airflow_logio.operators.assets import LogioAssetsOperator, assets_of
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, encode_state

@@ -10,8 +10,14 @@ from airflow_logio.dataflow.sources import ParquetSource
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.connections import external_url
-from airflow_logio.openlineage.external_datasets import ExternalDatasets, tables_of
-from airflow_logio.openlineage.naming import DatasetName, file_name, port_name, table_name
+from airflow_logio.openlineage.external_datasets import (
+    DatasetName,
+    ExternalDatasets,
+    file_name,
+    port_name,
+    table_name,
+    tables_of,
+)
 from airflow_logio.protocol.values import Port
 from tests.support.airflow_connections import connection
 
