@@ -12,7 +12,7 @@ import typer
 from airflow_logio.cli.common import LogOption, RunArgument, err, opened, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.driver_log import LogReader
+from airflow_logio.launch.driver_log import LogReader, SentReader
 from airflow_logio.launch.processes import is_gone, this_host
 from airflow_logio.protocol.states import ENDED
 from airflow_logio.store.port import LogStore
@@ -109,22 +109,6 @@ def _no_driver(run: Run, group: str) -> ConfigurationError:
         f"group {group!r} of run {run.spec.key} has no driver with a log yet: none was launched, or another launcher keeps "
         "what it prints"
     )
-
-
-class SentReader:
-    """Reads what a driver has sent to the log. `read` returns what has been added. Raises `LogUnavailable`."""
-
-    def __init__(self, store: LogStore, run_id: int, driver: DriverRecord) -> None:
-        self._store = store
-        self._run_id = run_id
-        self._driver = driver
-        self._number = 0
-
-    def read(self) -> bytes:
-        driver = self._driver
-        parts = self._store.output.parts(self._run_id, driver.group, driver.incarnation, after=self._number)
-        self._number = parts[-1].number if parts else self._number
-        return "".join(part.text for part in parts).encode()
 
 
 def _reader(store: LogStore, run: Run, driver: DriverRecord, *, following: bool = False) -> LogReader | SentReader:

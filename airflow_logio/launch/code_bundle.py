@@ -6,7 +6,7 @@ pipeline, its own top-level package. A package with compiled modules is not ship
 installed on.
 
 The log keeps the code of a run, so that an edit, a deployment, or a bundle version that was cleaned up changes nothing of a
-run that is under way, on any machine. It is the one thing in the log that is executed: whoever can write the log decides
+run that is under way, on any machine. It is the one thing in the log that is executed: a writer of the log decides
 what drivers and supervisors execute.
 """
 
@@ -62,7 +62,7 @@ _DAMAGE = (
 _MEBIBYTE = 2**20
 _SHOWN = 3
 _DIGESTS: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
-"""Of the code that this process has imported, as it was then: what is edited later is not imported again."""
+"""Module → digest of its code when this process imported it: what is edited later is not imported again."""
 Loaded = tuple[Pipeline, PipelineRef]
 
 

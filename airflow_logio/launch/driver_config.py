@@ -140,7 +140,7 @@ class Launch:
 
 
 def launch_of_standby(config: DriverConfig, settings: SparkSettings, code: CodeBundle) -> Launch:
-    """That of the process that stands by for the driver with this configuration: as that driver was launched itself."""
+    """The launch of the process that stands by for the driver with this configuration: as that driver was launched itself."""
     assert config.standby is not None
     conf = config.standby.conf
     return Launch(

@@ -47,7 +47,7 @@ _NAME = re.compile(rf"(\d+)(?:{_STANDBY}(?:-\d+)?)?")
 
 
 def incarnation_of(folder: Path) -> int | None:
-    """Of which incarnation a folder is, or would be; None if it is not a driver's."""
+    """The incarnation that works in a folder, or would, for a standby; None if it is not a driver's."""
     found = _NAME.fullmatch(folder.name)
     return None if found is None else int(found[1])
 
@@ -104,13 +104,13 @@ class LocalDriver:
     run_uid: str
     group: str
     incarnation: int
-    """Of a standby, the one that it would be."""
+    """For a standby, the one that it would be."""
     is_of_standby: bool = False
     """It began as a standby: it is the driver of that incarnation only if the log says so."""
 
 
 def local_drivers() -> list[LocalDriver]:
-    """All driver processes of this user on this machine, whoever launched them into whatever work folder."""
+    """All driver processes of this user on this machine, in whatever work folder."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from airflow_logio.launch.redaction import Redaction
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import OutputLog, OutputPart
-from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.driver_records import DriverRecord, GroupRef
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.status_records import GroupStatus
 
 LOG_NAME = "driver.log"
 TAIL_LINES = 20
@@ -24,7 +27,7 @@ TAIL_BYTES = 64 * 1024
 BYTES_PER_SECOND = 4 * 1024
 """What may go to the log in the long run; a burst of `TAIL_BYTES` goes at once."""
 KEPT_BYTES = 2**20
-"""Of each incarnation, in the log."""
+"""What the log keeps of each incarnation."""
 LONGEST_LINE = 8 * 1024
 """A longer line is cut, behind its secrets."""
 LEFT_OUT = "... {left_out:,} bytes left out: {path} on {host} has more\n"
@@ -32,6 +35,8 @@ CUT = " ... {more:,} more characters"
 LEAST_PARTS = 16
 LATE_SECONDS = 5.0
 """A part may become visible so long after it was written. What was said already is found again, and not said again."""
+FIRST_PARTS = 16
+"""Parts that are read first: mostly they have all lines that are wanted."""
 _BYTES = 256
 
 
@@ -275,6 +280,34 @@ def _cut(line: str) -> str:
     return line if more <= 0 else f"{line[:LONGEST_LINE]}{CUT.format(more=more)}\n"
 
 
+class SentReader:
+    """Reads what a driver has sent to the log. `read` returns what has been added. Raises `LogUnavailable`."""
+
+    def __init__(self, store: LogStore, run_id: int, driver: DriverRecord) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._driver = driver
+        self._number = 0
+
+    def read(self) -> bytes:
+        driver = self._driver
+        parts = self._store.output.parts(self._run_id, driver.group, driver.incarnation, after=self._number)
+        self._number = parts[-1].number if parts else self._number
+        return "".join(part.text for part in parts).encode()
+
+
+def sent_lines(store: LogStore, run: Run, status: GroupStatus, most: int) -> list[str]:
+    """The last lines that the group's last driver has sent. Raises `LogUnavailable`."""
+    wanted = FIRST_PARTS
+    while True:
+        parts = store.output.parts(run.run_id, status.group, status.incarnation, most=wanted)
+        lines = "".join(part.text for part in parts).splitlines()
+        # The first of the lines may have begun in an earlier part.
+        if len(lines) > most or len(parts) < wanted:
+            return lines[-most:]
+        wanted *= 4
+
+
 class OutputRelay:
     """The one relay of a group and its replicas; `say` gets each line, with the driver that printed it.
 
@@ -288,12 +321,12 @@ class OutputRelay:
         self._members = members
         self._relayed = {group: (incarnation, number) for group, (incarnation, number) in relayed.items()}
         self._ended: dict[str, tuple[int, int]] = {}
-        """Group → the last part of the incarnation before, of which the rest may come late."""
+        """Group → the last part of the incarnation before, the rest of which may come late."""
         self._say = say
 
     @property
     def relayed(self) -> dict[str, list[int]]:
-        """As in the constructor, and plain data: of those drivers of which something was said."""
+        """As in the constructor, and plain data; only drivers that something was said of."""
         return {group: [incarnation, number] for group, (incarnation, number) in self._relayed.items() if number}
 
     def relay(self, parts: Sequence[OutputPart]) -> None:
@@ -322,7 +355,7 @@ class OutputRelay:
 
 
 def most_parts(interval: float) -> int:
-    """Of each driver in one look: it sends one part per second, and looks may be late."""
+    """How many parts of each driver one look takes: it sends one per second, and looks may be late."""
     return LEAST_PARTS + 2 * ceil(interval)
 
 

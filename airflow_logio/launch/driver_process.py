@@ -45,8 +45,6 @@ MODULES = "py_files"
 """Folder of modules that came as single files."""
 STANDBY = "--standby"
 """Option of the application: it is to wait for the death of the driver whose claim it is given."""
-_LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
-"""A shell that ends at once: what it started is then nobody's child. Who ends a driver ends the driver's children, too."""
 PROGRAM = APPLICATION.with_name("fork_server.py")
 WARM_SECONDS = 20.0
 """For its imports. Drivers are started by themselves if it takes longer."""
@@ -58,8 +56,8 @@ _children: list[subprocess.Popen[bytes]] = []
 def start_driver(
     folder: Path, claim: Claim, launch: Launch, name: str, forks: ForkServer | None = None
 ) -> DriverIdentity | None:
-    """Start a driver in an empty `folder`, which gets code, configuration and log; returns who it is, or the spark-submit
-    that becomes its JVM, or None if it has ended already. `forks` starts it, if it can.
+    """Start a driver in an empty `folder`, which gets code, configuration and log; returns its identity, or that of the
+    spark-submit that becomes its JVM, or None if it has ended already. `forks` starts it, if it can.
 
     Raises `ConfigurationError`, and OSError if the files cannot be written.
     """
@@ -94,16 +92,7 @@ def start_standby(folder: Path, claim: Claim, launch: Launch, name: str) -> int:
     with _started(folder):
         process = _process(folder, claim, launch, bundle, name)
         process.write_config()
-        shell = subprocess.run(
-            ["/bin/sh", "-c", _LEFT_BEHIND, "sh", *process.command, STANDBY],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            env=process.environment,
-            cwd=folder,
-            start_new_session=True,
-            check=True,
-        )
-        return int(shell.stdout)
+        return processes.leave_behind([*process.command, STANDBY], LOG_NAME, process.environment, folder)
 
 
 def reap() -> None:

@@ -7,8 +7,9 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from getpass import getuser
 from pathlib import Path
 
@@ -85,6 +86,24 @@ def own_identity() -> DriverIdentity:
     return DriverIdentity(
         this_host(), boot_id(), own.pid, start_time_of(own.pid), parent.pid, start_time_of(parent.pid)
     )
+
+
+def leave_behind(command: Sequence[str], output: str, environment: Mapping[str, str], folder: Path) -> int:
+    """Start a program in `folder`, in a session of its own and as a child of no process of ours; returns its pid. It adds
+    what it prints to the file `output`.
+
+    What ends a driver ends the driver's children, too: this one is to outlive it. Raises OSError and `SubprocessError`.
+    """
+    shell = subprocess.run(  # which ends at once
+        ["/bin/sh", "-c", f'"$@" >> {output} 2>&1 & echo $!', "sh", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=environment,
+        cwd=folder,
+        start_new_session=True,
+        check=True,
+    )
+    return int(shell.stdout)
 
 
 def is_local(identity: DriverIdentity) -> bool:

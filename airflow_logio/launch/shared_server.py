@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from airflow_logio.store.records.driver_records import DriverIdentity
 log = logging.getLogger(__name__)
 
 FOLDER = ".connect"
-"""Of the servers of a run, beside the folders of its groups."""
+"""Folder of the servers of a run, beside the folders of its groups."""
 KEEPER = processes.APPLICATION.with_name("connect_server.py")
 HOST = "localhost"
 """By this name, and no address, pyspark sends a token without TLS."""
@@ -43,8 +42,6 @@ LOG_BYTES = 16 * 2**20
 """The log of earlier servers is kept apart when it is longer than this, and that of those before them is removed."""
 _STATE, _LOCK, _CLIENTS = "server.json", "lock", "clients"
 _LAST_LINES = 15
-_LEFT_BEHIND = f'"$@" >> {LOG_NAME} 2>&1 & echo $!'
-"""As for standbys: who ends a driver ends its children, and this process is to outlive it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,7 @@ class ServerClient:
         return server.url, server.token
 
     def _running(self) -> Server | None:
-        """The server, if it answers. One that does not is ended, unless it is still starting: who started it has died."""
+        """The server, if it answers. One that does not is ended, unless it is still starting: its starter has died."""
         server = known(self._folder)
         if server is None:
             return None
@@ -144,16 +141,9 @@ class ServerClient:
         port, token = _free_port(), secrets.token_urlsafe(24)
         *options, file = self._recipe.command
         command = [*options, "--conf", f"spark.connect.grpc.binding.port={port}", file]
-        shell = subprocess.run(
-            ["/bin/sh", "-c", _LEFT_BEHIND, "sh", sys.executable, str(KEEPER), str(self._folder), "--", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            env={**self._recipe.environment, TOKEN_VARIABLE: token},
-            cwd=self._folder,
-            start_new_session=True,
-            check=True,
-        )
-        keeper = processes.identity_of(int(shell.stdout))
+        kept = [sys.executable, str(KEEPER), str(self._folder), "--", *command]
+        environment = {**self._recipe.environment, TOKEN_VARIABLE: token}
+        keeper = processes.identity_of(processes.leave_behind(kept, LOG_NAME, environment, self._folder))
         if keeper is None:
             raise self._failed()
         server = Server(port, token, keeper, self._jvm_of(keeper))

@@ -230,7 +230,7 @@ class SparkTarget:
     principal: str | None = None
     keytab_content: bytes | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
-    """Of a Spark Connect server."""
+    """The token of a Spark Connect server."""
 
 
 @dataclass(frozen=True, slots=True)

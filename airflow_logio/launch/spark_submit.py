@@ -66,7 +66,7 @@ OUT_OF_MEMORY = "-XX:+ExitOnOutOfMemoryError"
 NO_FILE = "spark-internal"
 """What spark-submit is given for the application's file, where the class is Spark's own."""
 LOCAL_MEMORY = "2g"
-"""Of the server's heap on a local master, by default: several groups, and the executor, are in it."""
+"""The server's heap on a local master, by default: several groups, and the executor, are in it."""
 SERVER_CONF: Mapping[str, str] = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.scheduler.mode": "FAIR",

@@ -17,7 +17,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
 from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
-from airflow_logio.launch.sent_output import sent_lines
+from airflow_logio.launch.driver_log import sent_lines
 from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.run_report.report import Report
 from airflow_logio.ui.access import NO_NUL, Access

@@ -23,7 +23,7 @@ CLIENTS = "clients"
 STATE = "server.json"
 """File in which the client that started this process has noted it."""
 NOTE_SECONDS = 150.0
-"""A server that is not noted by then is known to no one: who started it has died."""
+"""A server that is not noted by then is unknown to all clients: the one that started it has died."""
 IDLE_SECONDS = 20.0
 """A server without clients is kept for so long: one that has died is recovered meanwhile."""
 LOOK_SECONDS = 1.0

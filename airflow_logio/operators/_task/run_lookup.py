@@ -13,10 +13,9 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_logio.commands import name_log
 from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.launch.driver_log import end_of
+from airflow_logio.launch.driver_log import end_of, sent_lines
 from airflow_logio.launch.processes import this_host
 from airflow_logio.launch.redaction import Redaction
-from airflow_logio.launch.sent_output import sent_lines
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore

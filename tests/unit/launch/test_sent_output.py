@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.launch.sent_output import FIRST_PARTS, sent_lines
+from airflow_logio.launch.driver_log import FIRST_PARTS, sent_lines
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import start_driver
 
