@@ -11,7 +11,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -19,7 +19,7 @@ from airflow_logio.dataflow.pipeline.definition import variable_values
 from airflow_logio.errors import Fenced, LogioError, ProtocolViolation, UnknownRun
 from airflow_logio.launch import driver_folders, driver_process, processes, spark_submit
 from airflow_logio.launch.bundle import PipelineRef, has_frames, needs_spark
-from airflow_logio.launch.code_bundle import code_for, own_pipeline
+from airflow_logio.launch.code_bundle import CodeBundle, code_for, own_pipeline
 from airflow_logio.launch.driver_config import Launch, driver_kind
 from airflow_logio.launch.driver_log import LOG_NAME, add_rest
 from airflow_logio.launch.driver_process import ForkServer
@@ -122,6 +122,8 @@ class LaunchContext:
     own."""
     own: frozenset[str] = frozenset()
     """Groups and replicas of whose task this is. What has a place of its own is launched by nothing else."""
+    known: KnownLaunches | None = None
+    """For a supervisor, so that a recovery resolves nothing again; by default every launch is resolved anew."""
 
 
 def launch_group(
@@ -153,7 +155,7 @@ def launch_group(
                 f"group {group!r} was claimed by another process: incarnation {status.incarnation}, expected {expected}"
             )
         check_claim(group, status.state, by_user=by_user)
-        launch = resolve(context, group, status.code)
+        launch = _resolved(context, group, status.code)
         claim = _claim(context, status, reason, by_user=by_user, request_id=request_id)
         _start(context, claim, launch)
     finally:
@@ -190,6 +192,34 @@ def resolve(context: LaunchContext, group: str, number: int) -> Launch:
     )
 
 
+class KnownLaunches:
+    """The launches of one run that a supervisor has resolved: the next driver of a group is launched with the same code,
+    settings and environment, unless a person has taken other code for it.
+
+    A run that an earlier version began keeps no code, and its drivers get the code as it is now: it is not remembered.
+    """
+
+    def __init__(self) -> None:
+        self._launches: dict[tuple[str, int], Launch] = {}
+        self._codes: dict[str, CodeBundle] = {}
+        """Digest → the code that the launches of all groups share."""
+
+    def of(self, context: LaunchContext, group: str, number: int) -> Launch:
+        """Raises `ConfigurationError`."""
+        found = self._launches.get((group, number))
+        if found is not None:
+            return found
+        launch = resolve(context, group, number)
+        if context.store.code(context.run.run_id, number).digest is not None:
+            launch = replace(launch, code=self._codes.setdefault(launch.code.digest, launch.code))
+            self._launches[group, number] = launch
+        return launch
+
+
+def _resolved(context: LaunchContext, group: str, number: int) -> Launch:
+    return resolve(context, group, number) if context.known is None else context.known.of(context, group, number)
+
+
 def _claim(context: LaunchContext, status: GroupStatus, reason: str, *, by_user: bool, request_id: int | None) -> Claim:
     """Claim the next incarnation of a group, and end what is left of the last one: in the order that the store needs."""
     if context.store.ends_old_driver_first:
@@ -210,7 +240,7 @@ def _claim(context: LaunchContext, status: GroupStatus, reason: str, *, by_user:
 def _start(context: LaunchContext, claim: Claim, launch: Launch) -> None:
     try:
         if claim.code != launch.code_number:  # a person has just taken other code
-            launch = resolve(context, claim.group, claim.code)
+            launch = _resolved(context, claim.group, claim.code)
         digest = launch.code.digest
         log.info("group %s, incarnation %d: code %d, digest %s", claim.group, claim.incarnation, claim.code, digest)
         launched = context.launcher.launch(claim, launch)

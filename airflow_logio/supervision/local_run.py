@@ -22,7 +22,7 @@ from airflow_logio.errors import Fenced, LogioError, LogUnavailable, ProtocolVio
 from airflow_logio.launch import driver_folders, processes
 from airflow_logio.launch.driver_folders import incarnation_of, is_of_standby
 from airflow_logio.launch.driver_process import ForkServer, fork_server, is_forked
-from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, launch_group
+from airflow_logio.launch.launcher import KnownLaunches, LaunchContext, LocalProcessLauncher, launch_group
 from airflow_logio.launch.processes import this_host
 from airflow_logio.protocol.states import CONCLUDED, ENDED, LAUNCHING, GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary, summarize
@@ -67,7 +67,7 @@ class LocalRun:
         launcher = context.launcher
         work_dir = launcher.work_dir if isinstance(launcher, LocalProcessLauncher) else None
         self._forks: ForkServer | None = None
-        self._context = context
+        self._context = replace(context, known=KnownLaunches())
         self._groups = tuple(groups or context.pipeline.applications)
         self._poll = poll
         self._snapshot_every = snapshot_every

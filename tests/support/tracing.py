@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -34,14 +35,25 @@ class FilesEntered:
         sys.setprofile(self._note)
 
     def _note(self, frame: FrameType, event: str, _argument: object) -> None:
-        if not self.is_listening or event != "call":
+        if not self.is_listening or event != "call" or frame.f_code.co_name == "<module>":
             return
         path = frame.f_code.co_filename
         if path not in self._names:
-            inside = Path(path).is_relative_to(PACKAGE) and frame.f_code.co_name != "<module>"
+            inside = Path(path).is_relative_to(PACKAGE)
             self._names[path] = str(Path(path).relative_to(PACKAGE)) if inside else None
         if (name := self._names[path]) is not None:
             self.threads.setdefault(name, set()).add(threading.current_thread().name)
+
+
+@contextmanager
+def threads_traced() -> Iterator[FilesEntered]:
+    """Sees the threads of this process that begin within the block, and not this one."""
+    entered = FilesEntered()
+    threading.setprofile(entered._note)
+    try:
+        yield entered
+    finally:
+        threading.setprofile(None)
 
 
 def trace_when_asked(folder: Path, name: str) -> None:

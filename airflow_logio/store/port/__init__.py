@@ -30,11 +30,6 @@ class LogStore(RunLog, CodeLog, UpkeepLog, GroupLog, ScalingLog, WatchLog):
     """How long callers should wait for this log while it is unavailable. Only the methods of sessions wait by
     themselves."""
 
-    @property
-    def ends_old_driver_first(self) -> bool:
-        """Whether a driver's process must be ended before its group can be claimed (a store that locks as a whole)."""
-        return False
-
     @abstractmethod
     def session(self, ref: GroupRef) -> GroupSession:
         """The log as the driver of this incarnation sees it. Nothing is asked of the database yet."""

@@ -14,6 +14,11 @@ from airflow_logio.store.records.status_records import GroupStatus
 class GroupLog(ABC):
     """States of groups, and the incarnations of their drivers (design D8)."""
 
+    @property
+    def ends_old_driver_first(self) -> bool:
+        """Whether a driver's process must be ended before its group can be claimed (a store that locks as a whole)."""
+        return False
+
     @abstractmethod
     def groups(self, run_id: int) -> Sequence[GroupStatus]: ...
 

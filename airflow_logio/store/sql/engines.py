@@ -96,7 +96,7 @@ def writing(engine: Engine, *, durable: bool = True) -> Iterator[Connection]:
 def reading(engine: Engine, *, idle_seconds: float | None = READING_SECONDS) -> Iterator[Connection]:
     """One consistent snapshot, never committed; None for `idle_seconds` leaves them as a transaction that writes has them."""
     options = snapshot_options(engine)
-    if idle_seconds is not None:
+    if idle_seconds is not None and engine.dialect.name == "postgresql":
         options |= idle_for(idle_seconds, engine.get_execution_options().get(SETTINGS, {}))
     with (
         translated(engine),

@@ -41,6 +41,12 @@ class SqlGroupLog(SqlPart, GroupLog):
 
     _beat_check: BeatCheck
 
+    @property
+    def ends_old_driver_first(self) -> bool:
+        """A stopped writer shuts every process out of an SQLite file: its process must end before the fence can be
+        raised."""
+        return self.engine.dialect.name == "sqlite"
+
     def groups(self, run_id: int) -> Sequence[GroupStatus]:
         with reading(self.engine) as connection:
             return statuses(connection, self.beats, [run_id])[run_id]
@@ -109,7 +115,7 @@ class SqlGroupLog(SqlPart, GroupLog):
 
     def declare_dead(self, ref: GroupRef, cause: str, *, failed_at: FailurePoint | None = None) -> bool:
         declared = self._end(ref, GroupState.DEAD, cause, failed_at)
-        if declared:
+        if declared and self.engine.dialect.name == "postgresql":
             announce_failure(self.engine)
         return declared
 

@@ -208,9 +208,7 @@ class FailureListener:
 
 
 def announce_failure(engine: Engine) -> None:
-    """Tell all listeners that a group has failed."""
-    if engine.dialect.name != "postgresql":
-        return
+    """Tell all listeners that a group has failed. PostgreSQL only."""
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(sa.select(sa.func.pg_notify(CHANNEL, "")))

@@ -48,12 +48,6 @@ class SqlLogStore(SqlRunLog, SqlCodeLog, SqlUpkeepLog, SqlGroupLog, SqlScalingLo
         engine = log_engine(url, application=application, connections=connections)
         return cls(engine, beat_engine(url, engine), patience=patience)
 
-    @property
-    def ends_old_driver_first(self) -> bool:
-        """A stopped writer shuts every process out of an SQLite file: its process must end before the fence can be
-        raised."""
-        return self.engine.dialect.name == "sqlite"
-
     def session(self, ref: GroupRef) -> GroupSession:
         waker: Waker
         if self.engine.dialect.name == "postgresql":

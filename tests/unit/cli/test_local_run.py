@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ import pytest
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.launch import bundle, processes, spark_submit
+from airflow_logio.launch import launcher as launcher_module
+from airflow_logio.launch.code_bundle import collect
 from airflow_logio.launch.driver_config import Launch
-from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher
+from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, resolve
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary
@@ -286,3 +288,27 @@ def test_a_dead_driver_is_replaced_and_counted(context: LaunchContext, launcher:
     summary = running.end()
     assert summary.recoveries == 1 and len(summary.drivers) == 5
     assert launcher.alive() == []
+
+
+def test_a_supervisor_resolves_a_launch_once_for_all_drivers_with_the_same_code(
+    store: LogStore, context: LaunchContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of an earlier version, which keeps no code, is launched with the code as it is each time."""
+    code = collect(SALES)
+    spec = replace(context.run.spec, key=replace(context.run.spec.key, dag_run_id="kept"), code_digest=code.digest)
+    kept = replace(context, run=store.start_run(spec, code=code.kept()))
+    resolved: list[str] = []
+
+    def count(context: LaunchContext, group: str, number: int) -> Launch:
+        resolved.append(f"{group} of {context.run.spec.key.dag_run_id}")
+        return resolve(context, group, number)
+
+    monkeypatch.setattr(launcher_module, "resolve", count)
+    known = launcher_module.KnownLaunches()
+    launches = [known.of(kept, group, 0) for group in ("totals", "publish", "totals")]
+    assert launches[0] is launches[2] and launches[0].code is launches[1].code
+    assert resolved == ["totals of kept", "publish of kept"]
+    earlier = launcher_module.KnownLaunches()
+    for _ in range(2):
+        earlier.of(context, "totals", 0)
+    assert resolved[2:] == ["totals of run", "totals of run"]
