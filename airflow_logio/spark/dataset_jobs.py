@@ -28,7 +28,6 @@ from airflow_logio.systems.payloads.payload_store import HIDDEN
 BROADCAST_BYTES = 32 * 2**20
 """Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
 _ONE_PATH = "Mode 'dataframe' needs a folder that driver and all executors have mounted under one path, as one user"
-_GREETING = b"can you read this?"
 _READ_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -272,6 +271,8 @@ def lookup(session: Any, effect: pa.Table) -> SparkFrame:
 
 
 # --- whether driver and executors share the payload store -------------------------------------------------------------
+
+_GREETING = b"can you read this?"
 
 
 def probe(session: Any, payloads: EpochPayloads) -> None:

@@ -187,7 +187,6 @@ def kind_of(frame: SparkFrame, on: str) -> str:
     return kind
 
 
-# --- which windows ----------------------------------------------------------------------------------------------------
 def windows_by_footers(dataset: Dataset, grid: Grid) -> Mapping[int, int] | None:
     """As `windows_of`; None if the statistics do not tell it exactly."""
     counts: Counter[int] = Counter()
@@ -219,7 +218,7 @@ def _only_window(statistics: Any, kind: Any, grid: Grid) -> int | None:
 
 
 def _seconds(raw: int, kind: Any) -> int:
-    """Since 1970, rounded down."""
+    """A statistic in seconds since 1970, rounded down."""
     return raw * DAY if pa.types.is_date32(kind) else raw // _PER_SECOND[kind.unit]
 
 
@@ -248,6 +247,8 @@ def _check_few(count: int, grid: Grid, numbers: Any) -> None:
 
 
 # --- windows of time: which records of an event are in one ------------------------------------------------------------
+
+
 def key_of(frame: SparkFrame, grid: Grid) -> Any:
     """A column with the same value for all records of a window, and for no others: of times its start, of the type that they
     have, of dates its number. Null, or no row at all, where a record has none.

@@ -69,7 +69,6 @@ class SparkEngine(ABC):
 
 # --- how many tasks run at a time -------------------------------------------------------------------------------------
 
-
 KNOWN_SECONDS = 60.0
 """A Spark Connect server says it by a small job, so it is not asked again for so long."""
 _UNBOUNDED = 10_000
@@ -90,7 +89,7 @@ def task_slots(session: Any) -> int:
         asked, slots = _known.get(session.session_id, (0.0, 0))
         if not slots or time.monotonic() - asked > KNOWN_SECONDS:
             _known.clear()
-            slots = _asked(session)
+            slots = _slots_of_server(session)
             _known[session.session_id] = time.monotonic(), slots
         return slots
 
@@ -106,7 +105,7 @@ def most_task_slots(session: Any) -> int:
     return max(now, (int(most) if most else _UNBOUNDED) * (int(cores) if cores else 1))
 
 
-def _asked(session: Any) -> int:
+def _slots_of_server(session: Any) -> int:
     """Spark divides a range into as many partitions as it runs tasks at a time, and tells only its tasks."""
     from pyspark.sql import functions as F
 
@@ -118,7 +117,6 @@ def _asked(session: Any) -> int:
 
 
 # --- an application of the driver's own -------------------------------------------------------------------------------
-
 
 _OF_SCHEMAS = frozenset({"parquet", "orc", "json", "csv", "text", "xml", "load", "table", "sql"})
 """Calls that run a job to find out which columns a file has, or to list many files, as the names of their stages begin.

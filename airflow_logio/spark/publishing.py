@@ -119,7 +119,6 @@ def asked(writer: DatasetWriter, what: str = "") -> Iterator[None]:
 
 # --- before a run: is the folder as its writer expects it -------------------------------------------------------------
 
-
 _NEXT = Owner("", 2.0**33)
 """A run that begins after all others."""
 

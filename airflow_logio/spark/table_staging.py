@@ -165,7 +165,6 @@ def _urgency(line: Mapping[str, Any]) -> tuple[bool, int]:
 
 # --- what tasks do, on executors: they need this package, and reach the database --------------------------------------
 
-
 RESULT = "file long, attempt string, records long, error string, said string"
 """The schema of what a loading task returns."""
 

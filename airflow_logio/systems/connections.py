@@ -253,7 +253,6 @@ def number_of(keys: pa.Array | None) -> int | None:
 
 # --- queries of sources -----------------------------------------------------------------------------------------------
 
-
 _REFUSED_BY_SQLITE = ("no such ", 'near "', "incomplete input", "ambiguous column", "unrecognized token")
 PAUSE_SECONDS = 3600.0
 """How long a query waits in its snapshot while its group is held up, or while what it has read is being stored. After that

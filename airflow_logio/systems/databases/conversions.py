@@ -26,8 +26,6 @@ _YEARS_1_TO_9999 = {
 }
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
-
-# --- what a column would change without a word: refused value by value ------------------------------------------------
 Check = Callable[[pa.ChunkedArray], None]
 
 
@@ -229,7 +227,13 @@ _SQLITE_BLANKS = r"[\t\n\v\f\r ]*"
 _A_NUMBER = rf"\A{_SQLITE_BLANKS}[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?{_SQLITE_BLANKS}\z"
 
 
+# --- what a column would change without a word: refused value by value ------------------------------------------------
+
+# A check takes converted values and raises ValueError, or an error of Arrow, for one that the column would change.
+
+
 def no_nan(values: pa.ChunkedArray) -> None:
+    """SQLite turns NaN into NULL."""
     if pa.types.is_floating(values.type) and _any(pc.is_nan(values)):
         raise ValueError("NaN, which SQLite would turn into NULL; fill it before the writer")
 
@@ -265,6 +269,8 @@ def exactly(length: int) -> Check:
 
 
 def bytes_at_most(length: int) -> Check:
+    """A longer text would be cut."""
+
     def check(values: pa.ChunkedArray) -> None:
         if _any(pc.greater(pc.binary_length(values), length)):
             raise ValueError(f"a text of more than {length} bytes, which would be cut")
@@ -273,6 +279,7 @@ def bytes_at_most(length: int) -> Check:
 
 
 def single_precision(values: pa.ChunkedArray) -> None:
+    """A ``real`` rounds doubles."""
     rounded = values.cast(pa.float32(), safe=False).cast(values.type)
     if _any(pc.and_(pc.not_equal(rounded, values), pc.invert(pc.is_nan(values)))):
         raise ValueError("a double that a real would round")
