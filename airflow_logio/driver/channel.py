@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Protocol
 
 from airflow_logio.driver.mailbox import Closed, Mailbox
-from airflow_logio.driver.spark_jobs.evaluation import Evaluation
+from airflow_logio.driver.spark_jobs.evaluation import Arrived, Evaluation
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.recovery import LoggedEvent, PortOrder
@@ -149,7 +149,7 @@ class Channel:
     def _ready(self, receiver: Port, logged: Sequence[LoggedEvent], more: More) -> Iterable[tuple[LoggedEvent, Event]]:
         """Events as the loop gets them, one after the other."""
         if self._evaluation is not None and self._evaluation.wants(receiver):
-            return self._evaluation.events(receiver, logged, more, self._unpacked)
+            return self._evaluation.in_order(logged, lambda one: Arrived(receiver, self._unpacked(one)), more)
         return ((one, self._unpacked(one)) for one in logged)
 
     def _unpacked(self, logged: LoggedEvent) -> Event:

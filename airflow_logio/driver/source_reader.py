@@ -24,7 +24,7 @@ from airflow_logio.dataflow.sources import ConnectedSource, RangeSource, SparkSo
 from airflow_logio.dataflow.sources.ranges import END, START, is_empty
 from airflow_logio.dataflow.unavailability import advice
 from airflow_logio.driver.mailbox import Closed, Mailbox
-from airflow_logio.driver.spark_jobs.evaluation import LEAST_ATTEMPTS, Evaluation
+from airflow_logio.driver.spark_jobs.evaluation import LEAST_ATTEMPTS, Evaluation, ReadRange, ReopenStored, StoreEffect
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -230,10 +230,9 @@ class SourceReader:
         self._mailbox.put_input(self._end(action), 0)
 
     def _evaluated(self, evaluation: Evaluation, action: Mapping[str, Any], number: int) -> Evaluated:
-        """The event of a range. Raises as `SourceAccess.unchanged` and `Evaluation.range`."""
-        return self._unchanged(
-            action, lambda: evaluation.range(self._name, self._params, action, number, self._columns.fitted)
-        )
+        """The event of a range. Raises as `SourceAccess.unchanged` and `Evaluation.evaluate`."""
+        work = ReadRange(self._name, self._params, action, number, self._columns.fitted)
+        return self._unchanged(action, lambda: evaluation.evaluate(work))
 
     def _unchanged(self, action: Mapping[str, Any], made: Callable[[], T]) -> T:
         return self._access.unchanged(action, made, self._where, self._point())
@@ -244,9 +243,8 @@ class SourceReader:
             return store_nothing(payloads, self._name, read.action_id), 0
         if isinstance(self._operator, SparkSource | RangeSource):
             assert self._evaluation is not None, f"{self._name} reads DataFrames, and nothing evaluates them"
-            effect = partial(
-                self._evaluation.effect, self._name, self._params, read.action, read.action_id, self._columns.fitted
-            )
+            work = StoreEffect(self._name, self._params, read.action, read.action_id, self._columns.fitted)
+            effect = partial(self._evaluation.evaluate, work)
             crash_here(CrashPoint.BEFORE_READ)
             found = self._unchanged(read.action, effect) if isinstance(self._operator, RangeSource) else effect()
             self._check_wanted()
@@ -262,7 +260,7 @@ class SourceReader:
             return
         assert self._evaluation is not None
         events = list(stored_events(payloads, where, ref, self._offset))
-        for event, payload in self._evaluation.stored(self._name, action_id, events):
+        for event, payload in self._evaluation.in_order(events, partial(ReopenStored, self._name, action_id)):
             self._check_wanted()
             self._columns.schema = payload.schema
             records = event.next_offset - event.first

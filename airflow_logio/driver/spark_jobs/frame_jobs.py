@@ -22,7 +22,7 @@ from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOpera
 from airflow_logio.dataflow.operators import InputSet, SparkFrame
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
 from airflow_logio.driver.logics.frame_adapters import other_columns
-from airflow_logio.driver.spark_jobs.evaluation import Evaluation
+from airflow_logio.driver.spark_jobs.evaluation import Evaluation, SetsJob
 from airflow_logio.driver.spark_jobs.faults import shortened
 from airflow_logio.driver.spark_jobs.jobs import JobRunner
 from airflow_logio.driver.spark_session import SparkSessions
@@ -79,7 +79,7 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         effects = self._obtained(admitted, at, what)
         crash_here(CrashPoint.BEFORE_JOB)
         try:
-            made = self._evaluation.job(what, at, lambda: self._materialized(admitted, effects))
+            made = self._evaluation.evaluate(SetsJob(what, at, lambda: self._materialized(admitted, effects)))
         except OperatorFailed:
             discard(self._payloads, effects.values())
             raise
@@ -99,14 +99,14 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
             self._connections,
             self._payloads,
             self._sessions,
-            self._evaluation.before_job,
+            self._evaluation.gate.before_job,
         )
 
         def obtain() -> Mapping[str, ReadEffect]:
             session = self._sessions.get()
             return reads.obtained(session, lambda: self._frames(session, sets))
 
-        return self._evaluation.job(f"{what}: reads", at, obtain)
+        return self._evaluation.evaluate(SetsJob(f"{what}: reads", at, obtain))
 
     def _logged(self, effects: Mapping[str, ReadEffect], has_output: bool) -> list[Read]:
         """The read actions that lineage asks for (ADR-23). The log will name nothing of any other."""
@@ -120,10 +120,10 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         session = self._sessions.get()
         reads = {name: effect.frame(session) for name, effect in effects.items()}
         frames = self._frames(session, sets)
-        with self._evaluation.calling():
+        with self._evaluation.gate.turn():
             result = self._operator.run_on(frames, reads, self._connections.params)
         where = [f"the Output Set of Input Set {one.inset_id!r} of operator {self._name!r}" for one in sets]
-        self._evaluation.before_job()
+        self._evaluation.gate.before_job()
         purpose = f"datasets/{Port(self._name, self._operator.outputs[0])}/{self._jobs}"
         made = materialized_sets(self._payloads, where, purpose, result, self._check_columns)
         if made:

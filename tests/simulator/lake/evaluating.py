@@ -148,7 +148,7 @@ class Evaluating:
         self.payloads.remove([ref])
 
     def ranged(self, source: str, batch: Batch, action: int) -> Steps[Batch]:
-        """As `Evaluation.range`: the event of a read action."""
+        """As `evaluation.ReadRange`: the event of a read action."""
         port = self._port(source)
         made = yield from self._followed(self.chains.sent(port, batch.payload, str(action)))
         return Batch(made, made.num_rows, batch.next_offset, batch.about)
@@ -158,14 +158,14 @@ class Evaluating:
         return isinstance(self._members[source], RangeSource)
 
     def effect(self, source: str, records: Sequence[Record], action: int) -> Steps[tuple[str, int]]:
-        """As `Evaluation.effect`: the stored effect of a read action."""
+        """As `evaluation.StoreEffect`: the stored effect of a read action."""
         port, operator = self._port(source), self._members[source]
         named = self.chains.is_border(port)
         size = operator.bytes_per_event if isinstance(operator, SparkSource) else None
         return (yield from self._jobs.effect(port, action, records, size, named=named))
 
     def stored(self, source: str, action: int, event: StoredEvent) -> Steps[Batch]:
-        """As `Evaluation.stored`: an event of a stored effect."""
+        """As `evaluation.ReopenStored`: an event of a stored effect."""
         frame = self._lake.records(self._driver, event.dataset)
         dataset = event.dataset if event.is_named else None
         number = f"{action}-{event.number}"

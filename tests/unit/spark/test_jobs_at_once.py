@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio import DatasetWriter, stateless
-from airflow_logio.driver.spark_jobs import evaluation
+from airflow_logio.driver.spark_jobs import job_gate
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.spark import dataset_jobs
@@ -108,7 +108,7 @@ def test_two_events_are_evaluated_at_once_and_leave_in_order(
         probing.append(work.calls.longest()[0])
         real(*arguments)
 
-    monkeypatch.setattr(evaluation, "probe", probe)
+    monkeypatch.setattr(job_gate, "probe", probe)
     found: list[Any] = []
 
     def release() -> None:
