@@ -67,7 +67,7 @@ def from_one(columns: Mapping[str, InputColumns] | None = None) -> Depends:
 
 
 UNCHANGED: Final = Dependence(Uses.SAME)
-"""Of an operator that sends its events on as they are."""
+"""The dependence of an operator that sends its events on as they are."""
 
 
 def by_port(

@@ -77,7 +77,7 @@ def class_source(cls: type) -> str:
 def source(thing: Any) -> str:
     """Source text, or the byte code where there is none (a function typed into a console).
 
-    Of a callable object that says with `describe` what it was made with, that: its class is the same for all of them.
+    For a callable object with `describe` it is what that says: the source of its class is the same for all of them.
     """
     if not isinstance(thing, type) and hasattr(thing, "describe"):
         return f"{stable_name(thing)}:{_canonical(thing.describe())}"

@@ -106,10 +106,17 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     """
 
     inputs: tuple[str, ...] = ("in",)
+    """Names of the input ports."""
     outputs: tuple[str, ...] = ("out",)
+    """Names of the output ports."""
     mode: ExecutionMode = ExecutionMode.DRIVER
+    """Where it works: in the ``driver``, in Spark jobs on what the driver ships (``executors``), or on records that stay with
+    the executors (``dataframe``)."""
     state_version: int = 1
+    """Raise it when stored state, or the meaning of the graph around it, changes: a run begun under another version is then
+    parked instead of continuing with state that it would misread."""
     reads_state: bool = False
+    """The generation reads the global state, so that it is logged as it was at the trigger (Algorithm 3 Step 2)."""
     port_order: tuple[str, ...] = ()
     """A cycle of input ports in which events are used, say fifty of ``a`` and then a hundred of ``b``; it makes an
     operator with several ports deterministic. Empty: events are used in the order in which they arrive (Algorithm 9
@@ -223,6 +230,7 @@ class SourceOperator(Operator):
 
     inputs = ()
     replayable: bool = True
+    """A read action that is executed again returns the same records in the same order."""
     unavailable: tuple[type[Exception], ...] = ()
     """More errors that mean that the external system is unavailable, beside those of `unavailability.is_outage`: the read
     action is then replayed with back-off. Any other error fails the group."""
@@ -387,7 +395,7 @@ class StatefulOperator(Operator):
             triggered.
         :param external: the run's parameters, reads and writes.
 
-        Of a generation that is repeated after a failure, the result that was logged first stands.
+        If a generation is repeated after a failure, the result that was logged first stands.
         """
 
 
@@ -399,6 +407,7 @@ class BatchGenerator(ABC):
     """
 
     reads: Mapping[str, DeclaredRead] = {}
+    """Name → declared read."""
 
     if TYPE_CHECKING:  # the operator's; read-only here, so that a class with two ports may be mixed with this one
 

@@ -7,14 +7,8 @@ import re
 from airflow_logio.errors import PipelineDefinitionError
 
 _DURATION = re.compile(r"([1-9][0-9]{0,8})([smhdw])")
-
-
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-
-
 DAY = _SECONDS["d"]
-
-
 _FIRST_MONDAY = 4 * DAY
 """1970-01-05."""
 
@@ -53,16 +47,12 @@ def window_origin(text: str) -> int:
 
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([kKMGT]i?B|B)")
-
-
 _FACTORS: dict[str, int] = {"B": 1} | {
     f"{letter}{binary}B": (1024 if binary else 1000) ** power
     for power, letters in enumerate(("kK", "M", "G", "T"), start=1)
     for letter in letters
     for binary in ("", "i")
 }
-
-
 LEAST_BYTES = 1_000
 
 

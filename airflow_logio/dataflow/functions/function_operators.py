@@ -24,11 +24,7 @@ from airflow_logio.protocol.record_rules import WHOLE, RecordRules
 from airflow_logio.protocol.values import ExecutionMode
 
 PORT = "port"
-
-
 EVENT_IDS = "event_ids"
-
-
 _HAVE_COLUMNS = ("pyarrow", "pandas", "polars", "numpy")
 
 

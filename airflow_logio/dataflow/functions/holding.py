@@ -48,11 +48,11 @@ class Holding(ABC):
 
     @abstractmethod
     def part(self, event: InputEvent, records: pa.Table) -> Any:
-        """The part of an event that an Input Set gets, of which `records` are the window's choice. Pure."""
+        """The part of an event that an Input Set gets, from the `records` that the window has chosen. Pure."""
 
     @abstractmethod
     def part_on(self, port: str, records: Any) -> Any:
-        """As `part`, of records that are a dataset and not a table."""
+        """As `part`, for records that are a dataset and not a table."""
 
     @abstractmethod
     def add(self, held: Any | None, part: Any) -> Any:

@@ -336,7 +336,7 @@ class _Joined:
         return result
 
     def _places(self, wanted: pa.ChunkedArray, rows: pa.Table) -> pa.ChunkedArray:
-        """Of each record the place of its row; null where there is none."""
+        """The place of each record's row; null where there is none."""
         keys = _column("joined", f"{self._what} has", rows, self.on)
         try:
             both = [pa.schema([(self.on, column.type)]) for column in (wanted, keys)]

@@ -77,7 +77,6 @@ class Node:
 Upstream = Node | Port | str
 """An output port: a `Node`, a `Port`, ``"operator.port"``, or ``"operator"`` if it has one output port."""
 
-
 OneFunction = GenerativeFunction | tuple[GenerativeFunction, Window]
 """One of several functions of an operator, perhaps with a window of its own."""
 
@@ -538,7 +537,7 @@ class Pipeline:
         return parameters.check_params(self.name, self._definition.params, given)
 
     def describe(self) -> dict[str, Any]:
-        """JSON-able structure, of which ``fingerprint()["graph"]`` is the hash; tells what changed when it differs."""
+        """JSON-able structure; ``fingerprint()["graph"]`` is its hash, and a comparison tells what has changed."""
         return self._frozen.describe()
 
     def fingerprint(self) -> dict[str, str]:

@@ -21,6 +21,16 @@ from airflow_logio.protocol.values import Port
 MOST_JOBS_AT_ONCE = 64
 """Each needs a thread of the driver, and memory for a plan."""
 
+ON_OVERRUN = ("recover", "park")
+Prepare = Callable[[Mapping[str, str]], str | None]
+"""Takes connection name → database URL; returns what to tell the person at the terminal, None for nothing."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFUSED_VARIABLES = {
+    "AIRFLOW": "Airflow's own settings hold its secrets. Name a connection, or a variable of your own",
+    "LOGIO_": "variables of that prefix are settings of this provider",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -126,9 +136,6 @@ class Replicated:
         raise PipelineDefinitionError(f"group {self.group!r} is replicated: {sentence}")
 
 
-ON_OVERRUN = ("recover", "park")
-
-
 @dataclass(frozen=True, slots=True)
 class CallLimit:
     """`seconds` per call of an operator's function, source or writer; then the driver ends, and its group is recovered, or
@@ -146,10 +153,6 @@ class CallLimit:
                 f"on_overrun {self.on_overrun!r} is neither 'recover' nor 'park'."
                 f"{did_you_mean(str(self.on_overrun), ON_OVERRUN)}"
             )
-
-
-Prepare = Callable[[Mapping[str, str]], str | None]
-"""Takes connection name → database URL; returns what to tell the person at the terminal, None for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,15 +287,6 @@ class Definition:
 
 def _or(names: list[str]) -> str:
     return " or ".join(repr(name) for name in names)
-
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-_REFUSED_VARIABLES = {
-    "AIRFLOW": "Airflow's own settings hold its secrets. Name a connection, or a variable of your own",
-    "LOGIO_": "variables of that prefix are settings of this provider",
-}
 
 
 def check_variables(names: Iterable[str]) -> tuple[str, ...]:

@@ -186,11 +186,7 @@ def _enough(partition: Partition, slots: int | None, replicas: int) -> int:
 
 
 _Hashes = npt.NDArray[np.uint64]
-
-
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-
-
 _DAY = 86_400 * 10**9
 
 

@@ -16,6 +16,16 @@ from typing import Any
 from airflow_logio.dataflow.names import check_name
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 
+WILD = frozenset("*?[")
+"""What makes a pattern of a path."""
+
+_CLOCK_STEP_SECONDS = 0.05
+"""Local file systems take times from a clock with steps of up to 10 ms: two changes within one step look like one."""
+
+MIB = 1 << 20
+WHOLE_UP_TO = 256 * MIB
+SAMPLES = 64
+
 
 def placeholders_of(path: object) -> frozenset[str]:
     """The parameters that a path refers to. Raises PipelineDefinitionError."""
@@ -44,14 +54,6 @@ def resolved(path: str, placeholders: Collection[str], params: Mapping[str, Any]
         raise ConfigurationError(f"path {path!r} needs run parameter {missing[0]!r}, which has no value")
     path = path.format_map({name: str(params[name]) for name in placeholders})
     return path if "://" in path else os.path.abspath(os.path.expanduser(path))
-
-
-WILD = frozenset("*?[")
-"""What makes a pattern of a path."""
-
-
-_CLOCK_STEP_SECONDS = 0.05
-"""Local file systems take times from a clock with steps of up to 10 ms: two changes within one step look like one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +154,6 @@ def _listed(folder: str, pattern: str) -> list[str]:
         raise ConfigurationError(f"cannot list {folder}: {error}") from error
     names = [info.base_name for info in infos if info.is_file]
     return [f"{folder}/{name}" for name in names if fnmatch.fnmatchcase(name, pattern)]
-
-
-MIB = 1 << 20
-
-
-WHOLE_UP_TO = 256 * MIB
-
-
-SAMPLES = 64
 
 
 def parquet_fingerprint(handle: Any, size: int) -> str:

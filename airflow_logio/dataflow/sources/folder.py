@@ -62,7 +62,7 @@ class FolderSource(RangeSource):
 
     def first(self, params: Mapping[str, Any]) -> dict[str, Any]:
         folder = resolved(self.path, self._placeholders, params)
-        _listed(folder)  # a folder that is not there is an error of whoever starts the run
+        _listed(folder)  # a folder that is not there is refused when the run is started
         return _offset(folder, [])
 
     def last(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -73,7 +73,7 @@ class FolderSource(RangeSource):
         files = _listed(start[FOLDER])
         _check(files, start)
         if limit is not None:
-            _check(files, limit)  # before a range is logged that nobody could read again
+            _check(files, limit)  # before a range is logged that could not be read again
         wanted = [one for one in files if limit is None or one[0] <= limit[AFTER]]
         return _offset(start[FOLDER], wanted[: start[FILES] + self.files_per_event])
 

@@ -19,6 +19,20 @@ from airflow_logio.errors import PipelineDefinitionError, SourceChanged, SourceN
 _EVERY = 2**63 - 1
 """A LIMIT that limits nothing: some databases take no OFFSET without one."""
 
+_OPAQUE = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+"""Texts, quoted names and comments."""
+
+_COMMENTS = ("--", "/*")
+_PARAMETER = re.compile(r"(?<![:\w\\]):([A-Za-z_]\w*)(?!:)")
+_BEGINNINGS = ("select", "with", "values", "table")
+_TARGET = r"(?:only\s+)?\w+(?:\s*\.\s*\w+)*(?:\s*\*)?(?:\s+(?:as\s+)?\w+)?"
+"""What UPDATE changes: a name, maybe of a schema, maybe with an alias."""
+
+_CHANGE = re.compile(rf"\bdelete\s+from\b|\bupdate\s+{_TARGET}\s+set\b|(?<![.:\w])(?<!\bas\s)into\b")
+"""INTO is a keyword, of INSERT, MERGE, REPLACE and SELECT, unless it names a column (``t.into``, ``AS into``)."""
+
+_END = "; \r\n\t"
+
 
 class QuerySource(ConnectedSource):
     """The rows of a SQL query or table, read in one snapshot.
@@ -174,30 +188,6 @@ def _typed(columns: Mapping[str, str] | Iterable[str]) -> dict[str, str | None]:
     if not isinstance(columns, Mapping):
         return dict.fromkeys(check_columns(columns))
     return {name: str(column_type(f"column {name!r}", columns[name])) for name in check_columns(columns)}
-
-
-_OPAQUE = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/""", re.DOTALL)
-"""Texts, quoted names and comments."""
-
-
-_COMMENTS = ("--", "/*")
-
-
-_PARAMETER = re.compile(r"(?<![:\w\\]):([A-Za-z_]\w*)(?!:)")
-
-
-_BEGINNINGS = ("select", "with", "values", "table")
-
-
-_TARGET = r"(?:only\s+)?\w+(?:\s*\.\s*\w+)*(?:\s*\*)?(?:\s+(?:as\s+)?\w+)?"
-"""What UPDATE changes: a name, maybe of a schema, maybe with an alias."""
-
-
-_CHANGE = re.compile(rf"\bdelete\s+from\b|\bupdate\s+{_TARGET}\s+set\b|(?<![.:\w])(?<!\bas\s)into\b")
-"""INTO is a keyword, of INSERT, MERGE, REPLACE and SELECT, unless it names a column (``t.into``, ``AS into``)."""
-
-
-_END = "; \r\n\t"
 
 
 def check_select(query: str) -> None:

@@ -116,7 +116,7 @@ class RangeSource(SourceOperator):
         """
 
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The first range; the limit of the run is its ``plan``. With connections it is empty: nobody is asked here."""
+        """The first range; the limit of the run is its ``plan``. With connections it is empty: they are not asked here."""
         if self.connections():
             return dict(UNASKED)
         described = self._begun(params)
@@ -170,7 +170,7 @@ def forgets(operator: object) -> bool:
 
 
 def is_unasked(action: Mapping[str, Any]) -> bool:
-    """Whether nobody has asked yet where the source begins."""
+    """Whether the source has not been asked yet where it begins."""
     return action[START] is None and action[END] is None
 
 

@@ -18,8 +18,6 @@ from airflow_logio.dataflow.quantities import DAY
 from airflow_logio.errors import OperatorFailed
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-
-
 Numbers = tuple[npt.NDArray[np.int64], bool]
 """The window of each record, and whether they never decrease."""
 

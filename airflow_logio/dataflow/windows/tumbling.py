@@ -19,7 +19,7 @@ from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.record_rules import Part
 
 MOST_WINDOWS = 10_000
-"""Of one event in mode ``dataframe``, unless the author says otherwise."""
+"""The most for one event in mode ``dataframe``, unless the author says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ from airflow_logio.protocol.record_rules import RecordRules
 BEGIN, INSERT = "begin", "insert"
 """What the description of a write action says under ``action``: the one a run begins with, or records to write."""
 
-
 EVENT = "event"
 """Under which it says the id of the event, where the writer needs it and the records are a dataset."""
 
@@ -178,7 +177,7 @@ class ActionWriter(WriterOperator):
         return self.opening()
 
     def record_rules(self) -> RecordRules:
-        """Of a class with a `process` of its own, only what `depends` says is known."""
+        """A class with a `process` of its own says with `depends` what is known of it, or nothing."""
         rules = super().record_rules()
         if self.depends is not None or type(self).process is not ActionWriter.process:
             return rules

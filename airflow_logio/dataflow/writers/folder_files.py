@@ -71,7 +71,7 @@ class FolderFiles(ABC):
 
 
 class LocalFiles(FolderFiles):
-    """Of a file system that this machine has mounted."""
+    """Files of a file system that this machine has mounted."""
 
     def __init__(self, folder: str) -> None:
         self.where = folder
@@ -110,15 +110,10 @@ class LocalFiles(FolderFiles):
 
 
 SCHEME = "s3://"
-
-
 AT_ONCE = 16
 """Round trips, of tens of milliseconds each."""
 
-
 _DELAYED_OPEN = "allow_delayed_open"
-
-
 PARAMETERS = (
     "region",
     "scheme",
@@ -129,7 +124,6 @@ PARAMETERS = (
     "tls_verify_certificates",
 )
 """What the URL may say, behind a question mark: nothing that is secret."""
-
 
 _OF_PATHS = "/:@!$&'()*+,;="
 """What a URL's path may have as it is, beside letters and digits."""
@@ -145,7 +139,7 @@ class ObjectFiles(FolderFiles):
 
     @classmethod
     def of(cls, named: str, url: str, folder: str = "", *, is_quoted: bool = True) -> ObjectFiles:
-        """Of a folder below a URL. Arguments and errors are those of `open_bucket`."""
+        """Those of a folder below a URL. Arguments and errors are those of `open_bucket`."""
         system, path = open_bucket(named, url, is_quoted=is_quoted)
         root = "/".join(filter(None, (path.strip("/"), folder)))
         if {"?", "#"} & set(root):
@@ -181,7 +175,7 @@ class ObjectFiles(FolderFiles):
         except OSError as error:
             if isinstance(error, FileNotFoundError) or self.is_there(path):
                 raise
-            # It was removed between the two requests of a read, of which the second has no words of its own for that.
+            # It was removed between the two requests of a read, and the second one has no error of its own for that.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name(path)) from error
 
     def each(self, ask: Callable[[str], Answer], paths: Iterable[str]) -> Iterator[Answer]:

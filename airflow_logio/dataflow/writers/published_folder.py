@@ -97,7 +97,7 @@ def _without_gaps(names: Iterable[str], later: Iterable[str]) -> Iterator[str]:
 
     A long listing comes in pages, so that one may show a receipt and not the one before it, which was put meanwhile. A
     writer puts them one after the other: those before the last one that the first listing shows are all in the second one.
-    Of a writer that only the second one shows, which may have replaced the others, all are taken.
+    All receipts are taken of a writer that only the second one shows: it may have replaced the others.
     """
     last: dict[str, str] = {}
     for name in names:
@@ -110,7 +110,7 @@ def _without_gaps(names: Iterable[str], later: Iterable[str]) -> Iterator[str]:
 
 
 def _writer_and_number(name: str) -> tuple[str, str]:
-    """Of a receipt; numbers have the same length."""
+    """Writer and number in the name of a receipt; numbers have the same length."""
     writer, _, number = name.removesuffix(".json").rpartition(".")
     return writer, number
 
