@@ -101,14 +101,14 @@ class _Trying:
         first = self._asked(name, lambda: source.action(self._params))
         self._protocol.begin_source(name, without_plan(first))
         if not source.replayable:
-            self._protocol.store_effect(name, "of a trial", 0)  # nobody reads it: nothing of a trial is recovered
+            self._protocol.store_effect(name, "of a trial", 0)  # never read: nothing of a trial is recovered
         for batch in islice(self._batches(name, source, first), events):
             emits = [Emit(port, batch.table, batch.table.num_rows, about=batch.about) for port in source.outputs]
             self._protocol.emit(name, emits, batch.next_offset)
             self._settle()
 
     def _batches(self, name: str, source: SourceOperator, action: Mapping[str, Any]) -> Iterator[SourceBatch]:
-        """Of one read action after the other, until one brings nothing: it may be waiting for data to come."""
+        """The batches of one read action after the other, until one brings nothing: it may be waiting for data to come."""
         plan = {PLAN: action[PLAN]} if PLAN in action else {}
         following: Mapping[str, Any] | None = action
         while following is not None:

@@ -17,9 +17,9 @@ from airflow_logio.protocol.replicas import replica_name, slot_operator
 from airflow_logio.protocol.values import Event
 from airflow_logio.store.records.run_records import ReplicatedShape
 from airflow_logio.testing.simulator.codec import Codec
-from airflow_logio.testing.simulator.collapsed import Collapsed
 from airflow_logio.testing.simulator.external_systems import ExternalSystem
-from airflow_logio.testing.simulator.plan import GroupPlan, ListSource, Observed, Scenario, Systems, senders_of
+from airflow_logio.testing.simulator.oracle import Name
+from airflow_logio.testing.simulator.plan import GroupPlan, ListSource, Observed, Pair, Scenario, Systems, senders_of
 from tests.simulator.plain_operators import (
     SCOPE,
     Mapped,
@@ -36,6 +36,27 @@ SLOTS = 4
 REPLICAS = 3
 ROUTES = "routes"
 """An external system that never answers the same twice. Dispatchers ask it where to send events."""
+
+
+class Collapsed:
+    """Which events of one port were made from which events of another. `senders` maps input ports to output ports."""
+
+    def __init__(self, pairs: Iterable[Pair], senders: Mapping[str, str]) -> None:
+        self._made_of: dict[Name, set[Name]] = {}
+        for into, event_id, port, made in pairs:
+            self._made_of.setdefault((port, made), set()).add((senders[into], event_id))
+
+    def of(self, port: str, event_id: int, start: str) -> set[int]:
+        """Events of output port `start` with a path to the event."""
+        todo, seen, found = [(port, event_id)], set[Name](), set[int]()
+        while todo:
+            name = todo.pop()
+            if name[0] == start:
+                found.add(name[1])
+            elif name not in seen:
+                seen.add(name)
+                todo += self._made_of.get(name, ())
+        return found
 
 
 def shape(name: str, initial: int = 1, slots: int = SLOTS) -> Mapping[str, ReplicatedShape]:

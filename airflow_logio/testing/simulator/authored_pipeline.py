@@ -300,7 +300,7 @@ class Rows:
     """A connection as a `QuerySource` sees it (`SourceConnection`): the rows of its table or query are those given for it."""
 
     def __init__(self, name: str, source: QuerySource, tables: ExternalTables) -> None:
-        """Raises `PipelineDefinitionError` if nobody has given them."""
+        """Raises `PipelineDefinitionError` if the user has not given them."""
         self._source = source
         contents = tables.get(source.connection, {})
         place = source.table or name

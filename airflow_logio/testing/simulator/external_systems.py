@@ -159,7 +159,7 @@ class Attempt(Protocol):
         """True once the system has applied everything. Raises what the writer would raise."""
 
     def break_off(self) -> bool:
-        """The connection breaks. Whether the client goes on with the same attempt, and what it knows."""
+        """The connection breaks. True if the client continues with this attempt, and with what it knows."""
 
 
 @dataclass

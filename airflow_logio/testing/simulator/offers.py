@@ -15,7 +15,7 @@ from airflow_logio.testing.simulator.actions import Incarnation
 from airflow_logio.testing.simulator.codec import Codec
 
 LOST, OUT_OF = 2, 5
-"""Of so many questions, so many get no answer; and one gets the body of the event before."""
+"""So many of so many questions get no answer, and one gets the body of the event before."""
 KEPT = 16
 """Most offers of a port that are in a sender's memory: memory is bounded."""
 

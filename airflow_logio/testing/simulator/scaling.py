@@ -116,7 +116,7 @@ class Executor:
 
 
 class _Asked:
-    """The log, each question of which is a step of an executor."""
+    """The log, as an executor asks it: each question is a step."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

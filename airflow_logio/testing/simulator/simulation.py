@@ -13,9 +13,16 @@ from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.rules.channels import READS, WRITES, read_channel
 from airflow_logio.testing.simulator.actions import Action, Site
-from airflow_logio.testing.simulator.collapsed import Records, difference, records_of
 from airflow_logio.testing.simulator.drains import prefix_of
-from airflow_logio.testing.simulator.oracle import aside_of, compare, lineage_of, unordered
+from airflow_logio.testing.simulator.oracle import (
+    Records,
+    aside_of,
+    compare,
+    difference,
+    lineage_of,
+    records_of,
+    unordered,
+)
 from airflow_logio.testing.simulator.plan import Observed, Read, Scenario, UpTo, senders_of
 from airflow_logio.testing.simulator.scheduler import Seeded, Undisturbed
 from airflow_logio.testing.simulator.simulated_logs import log_of
@@ -252,8 +259,8 @@ class Simulator:
         observed = self.observed(world, watch)
         if wrong := compare(self.scenario, observed, None):
             raise Violation("a_run_without_failures_is_right", wrong)
-        everybody = _operators(world)
-        return records_of(observed, watch.logged(), _senders(world), everybody, everybody, self.scenario.codec)
+        operators = _operators(world)
+        return records_of(observed, watch.logged(), _senders(world), operators, operators, self.scenario.codec)
 
     @cached_property
     def _authored(self) -> frozenset[str]:

@@ -66,15 +66,3 @@ class Questions:
     def clear(self) -> None:
         """Forget all answers: what is run next begins."""
         self._answers.clear()
-
-
-class Asked:
-    """An object each call of which is a question."""
-
-    def __init__(self, questions: Questions, asked: Any) -> None:
-        self._questions = questions
-        self._asked = asked
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._asked, name)
-        return lambda *values, **named: self._questions.ask(lambda: method(*values, **named))

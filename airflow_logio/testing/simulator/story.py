@@ -47,8 +47,8 @@ def _sentence(world: World, action: Action) -> str:
         return ""
     driver = drivers[-1 - action.age]
     zombie = ", replaced without knowing it" if driver.is_replaced else ""
-    who = f"group {action.group}, incarnation {driver.number}{zombie}"
-    return f"{who}: {_TELL[action.verb](driver, action)}"
+    actor = f"group {action.group}, incarnation {driver.number}{zombie}"
+    return f"{actor}: {_TELL[action.verb](driver, action)}"
 
 
 # --- what others do to a group ----------------------------------------------------------------------------------------

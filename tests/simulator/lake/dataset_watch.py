@@ -1,4 +1,4 @@
-"""Invariants of datasets: what the log reaches is whole and stays, and nobody reads what it does not reach."""
+"""Invariants of datasets: what the log reaches is whole and stays, and no driver reads what it does not reach."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The threads of one epoch that evaluate datasets: events of the log, what sources read, and jobs of windows (ADR-81 to 85).
 
 What is under way is a generator for each thread. A step takes it a little further, so that the driver may die, be replaced
-or go on as a zombie between any two files.
+or continue as a zombie between any two files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SharedDatasets(Protocol):
 
 
 READ_RECORDS = 4
-"""Of what a read has obtained: two files."""
+"""Records that a read obtains: two files."""
 
 
 class Evaluating:

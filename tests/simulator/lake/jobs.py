@@ -18,7 +18,7 @@ from airflow_logio.testing.simulator.stepwise import Steps
 from tests.simulator.lake.storage import Record, SimulatedStorage, data_file, encoded
 
 SCHEMA = '{"fields":[],"type":"struct"}'
-"""Of every simulated DataFrame, as Spark has it."""
+"""The schema of every simulated DataFrame, as Spark has it."""
 TASK_RECORDS = 3
 """Most records of a task, and so of a file."""
 LOSES_EVERY = 3

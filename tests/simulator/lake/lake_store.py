@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.errors import LogInconsistent
@@ -20,7 +20,7 @@ from airflow_logio.supervision.tidying import drop_left
 from airflow_logio.systems.payloads import Payloads, sweep_group, sweep_run
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
-from airflow_logio.testing.simulator.stepwise import Asked, Paused, Questions
+from airflow_logio.testing.simulator.stepwise import Paused, Questions
 from airflow_logio.testing.simulator.violation import Violation
 from airflow_logio.testing.simulator.world import World
 from tests.simulator.lake.dataset_watch import DatasetWatch
@@ -37,6 +37,18 @@ from tests.simulator.lake.storage import (
 
 REMOVAL_TURN, MOST_OF_A_REMOVAL = 9, 150
 """Most questions at once of a process that removes a run, and before it dies: whole removals have more."""
+
+
+class Asked:
+    """An object that is asked a question by each call."""
+
+    def __init__(self, questions: Questions, asked: Any) -> None:
+        self._questions = questions
+        self._asked = asked
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._asked, name)
+        return lambda *values, **named: self._questions.ask(lambda: method(*values, **named))
 
 
 class Lake:
@@ -127,7 +139,7 @@ class Lake:
             )
 
     def _remove(self, chance: int) -> None:
-        """Two processes at once, a few questions in turn, each of which dies at some question; then a third one."""
+        """Two processes at once, a few questions in turn, until each dies at some question; then a third one."""
         processes = [GcProcess(self._world, self.storage, removes=True) for _ in range(2)]
         for process in processes:
             process.advance(1 + chance % REMOVAL_TURN)

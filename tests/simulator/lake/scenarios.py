@@ -202,7 +202,7 @@ def _windows(records: Rows) -> list[list[list[int]]]:
 
 
 RETENTION = "40s"
-"""Of lineage, by the clock of a simulated log: a small part of a schedule."""
+"""How long lineage is kept, by the clock of a simulated log: a small part of a schedule."""
 
 
 def lake(name: str = "lake", source: RangeSource | None = None, retention: str | None = RETENTION) -> Pipeline:
@@ -329,7 +329,7 @@ def _unexpired(wanted: Destinations, seen: Observed) -> frozenset[Pair]:
 
 
 def _records(bodies: Sequence[bytes], codec: Codec) -> list[list[list[int]]]:
-    """Of each body, in an order of their own; of an action without records, none."""
+    """The records of each body, in an order of their own; an action without records has none."""
     return _sorted([codec.decode(body) if body else None for body in bodies])
 
 
@@ -402,7 +402,7 @@ def lake_scenario() -> Scenario:
 def lake_scenario_of(
     pipeline: Pipeline, ranges: SourceScript, expected: Callable[..., Destinations], about: str
 ) -> Scenario:
-    """Of a pipeline whose source ``raw`` has an event for each range; `expected` takes the number of ranges."""
+    """The scenario of a pipeline whose source ``raw`` has an event for each range; `expected` takes the number of ranges."""
     return _scenario(
         pipeline,
         {"raw": ranges},

@@ -134,7 +134,7 @@ class StagingDatabase(ExternalSystem):
         return [name for name, table in self.staging.items() if table.key == key and table.token <= token]
 
     def end_sessions(self, table: TableName) -> None:
-        """Of those that load a table, and of those that move it."""
+        """End the sessions that load a table, and those that move it."""
         self.late = [one for one in self.late if one.table != table]
         for held, holder in self.sessions:
             if held == table and holder.is_open():

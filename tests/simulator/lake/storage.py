@@ -50,7 +50,7 @@ class SimulatedStorage(Storage):
         self.files[path] = StoredFile(content, durable=False)
 
     def sync(self, path: str, content: bytes) -> None:
-        """The file is whole and durable. Nothing happens if it was removed meanwhile: the task writes where nobody looks."""
+        """The file is whole and durable. Nothing happens if it was removed meanwhile: the task writes where nothing looks."""
         if path in self.files:
             self.files[path] = StoredFile(content)
 
@@ -158,7 +158,7 @@ def damage(file: StoredFile | None, named: DataFile) -> str:
 
 
 class AskedStorage(Storage):
-    """A storage each question to which is one step of who looks through it. Nothing is written through it."""
+    """A storage as a process looks through it: each question is one step. Nothing is written through it."""
 
     def __init__(self, questions: Questions, storage: SimulatedStorage) -> None:
         self._questions = questions

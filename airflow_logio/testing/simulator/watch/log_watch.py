@@ -38,7 +38,7 @@ class LogWatch:
         self.tables = tables
         self._contexts = ContextWatch()
         self.contents: ContentWatch | None = None
-        """Of a scenario with datasets."""
+        """What a scenario with datasets has its files watched by."""
         self._drains = DrainWatch()
         self.bodies: dict[bytes, bytes] = {}
         """Digest → body, of all that replay operators have made: what the log does not have, and results are judged by."""
