@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import time
+from types import FrameType
 
 from rich.console import Console
 
@@ -17,10 +19,10 @@ from airflow_logio.cli.display import Progress
 from airflow_logio.errors import LogioError
 from demo.demonstration import Demonstration
 from demo.examples import example
-from demo.interrupts import Interrupts
 from demo.places import Places
 from demo.standalone import Standalone
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 130
 
 
@@ -69,6 +71,33 @@ def _run(demo: Demonstration, console: Console, *, once: bool) -> int:
             console.print(f"demo: {error}", style="red", markup=False)
             return 1
     return 0 if exact else 1
+
+
+class Interrupts:
+    """Ctrl-C, SIGTERM and SIGHUP: the first one interrupts the demonstration; later ones only speed up the clean-up.
+
+    Install it once, in the main thread. It raises KeyboardInterrupt there once, unless the clean-up has begun.
+    """
+
+    def __init__(self) -> None:
+        self.came = 0
+        self._cleaning = False
+        for number in SIGNALS:
+            signal.signal(number, self._handle)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self.came += 1
+        if self.came == 1 and not self._cleaning:
+            raise KeyboardInterrupt
+
+    def begin_cleaning(self) -> None:
+        """From now on signals are only counted."""
+        self._cleaning = True
+        self.came = min(self.came, 1)
+
+    def is_patient(self) -> bool:
+        """False after a signal that came during the clean-up."""
+        return self.came < 2
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,27 +15,54 @@ from typing import Any
 
 from airflow_logio.cli.display import Progress
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, LogioError
+from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable, UnknownRun
 from airflow_logio.launch import bundle, driver_folders, spark_submit
 from airflow_logio.launch.driver_log import tail
+from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
+from airflow_logio.status.run_summary import Outcome, RunSummary, summarize
+from airflow_logio.status.snapshot import Observer
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.local_run import DriverEnder
 from airflow_logio.ui.page_places import page_of_run
-from demo import earlier
-from demo.airflow_components import AirflowComponents
-from demo.comparing import CheckResult
-from demo.dag_run_watch import Followed, Follower
+from demo.checks import CheckResult
 from demo.examples import Example, Params
 from demo.places import Places
 from demo.rest import Airflow, AirflowUnavailable
-from demo.standalone import Standalone
-from demo.timing import Stopwatch, run_stages
+from demo.standalone import AirflowComponents, Standalone
 
 START_SECONDS = 240.0
 PARSE_SECONDS = 120.0
 HALT_SECONDS = 5.0
 HEALTH_SECONDS = 3.0
+POLL_SECONDS = 0.5
+ASK_AIRFLOW_SECONDS = 2.0
+ENDED = ("success", "failed")
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Named stretches of time, in the order in which they ended."""
+
+    clock: Callable[[], float] = time.monotonic
+    seconds: dict[str, float] = field(default_factory=dict)
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[None]:
+        began = self.clock()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(self.clock() - began, 3)
+
+    @property
+    def total(self) -> float:
+        return round(self.clock() - self._began, 3)
 
 
 @dataclass(slots=True)
@@ -169,9 +197,9 @@ class Demonstration:
         active = airflow.active_runs(self.example.dag_id)
         for dag_run in active:
             airflow.fail_run(self.example.dag_id, dag_run)
-        for run in earlier.unfinished(store, self.places.drivers, active):
+        for run in unfinished_runs(store, self.places.drivers, active):
             self.progress.say(f"giving up run {run.spec.key.dag_run_id}, which was interrupted")
-            earlier.give_up(store, run, self.places.drivers, HALT_SECONDS)
+            give_up_run(store, run, self.places.drivers, HALT_SECONDS)
 
     def _report_failure(self, airflow: Airflow, followed: Followed) -> None:
         if followed.state == "success":
@@ -199,7 +227,7 @@ class Demonstration:
     def _end_drivers(self, store: LogStore, patient: Callable[[], bool]) -> None:
         """End the drivers of this run, and of earlier, interrupted runs in this folder."""
         try:
-            runs = earlier.unfinished(store, self.places.drivers, [self.run_id])
+            runs = unfinished_runs(store, self.places.drivers, [self.run_id])
         except LogioError as error:
             self.progress.say(f"the log does not answer: {error}")
             return
@@ -234,3 +262,122 @@ class Demonstration:
             **details,
         }
         self.places.summary.write_text(json.dumps(summary, indent=2) + "\n")
+
+
+# --- following the DAG run --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Followed:
+    """How a DAG run went; `run` is None if the DAG run ended before its first task started a run in the log."""
+
+    state: str
+    run: Run | None
+    summary: RunSummary | None
+    seconds: float
+
+
+@dataclass(slots=True)
+class Follower:
+    """`follow` blocks until the DAG run has ended."""
+
+    store: LogStore
+    pipeline: Pipeline
+    airflow: Airflow
+    look_after_airflow: Callable[[], None]
+    dag_id: str
+    _run: Run | None = None
+    _observer: Observer | None = None
+    _peak: dict[str, int] = field(default_factory=dict)
+    _finished: bool = False
+
+    def follow(self, run_id: str, progress: Progress) -> Followed:
+        began, asked, state = time.monotonic(), float("-inf"), "queued"
+        while True:
+            self.look_after_airflow()
+            self._look(run_id, progress)
+            if self._finished or time.monotonic() - asked >= ASK_AIRFLOW_SECONDS:
+                asked = time.monotonic()
+                state = self._state(run_id, state)
+                if state in ENDED:
+                    break
+            time.sleep(POLL_SECONDS)
+        self._look(run_id, progress)
+        seconds = time.monotonic() - began
+        return Followed(state, self._run, self._summary(seconds), seconds)
+
+    def _look(self, run_id: str, progress: Progress) -> None:
+        try:
+            if self._run is None or self._observer is None:
+                self._run = self.store.find_run(run_id)
+                self._observer = Observer(self.store, self._run)
+            snapshot = self._observer.take()
+        except UnknownRun:
+            return
+        except LogUnavailable as error:
+            progress.say(f"the log does not answer: {error}")
+            return
+        for view in snapshot.groups:
+            self._peak[view.name] = max(self._peak.get(view.name, 0), view.status.rss_bytes)
+        self._finished = snapshot.finished
+        progress.show(snapshot)
+
+    def _state(self, run_id: str, last: str) -> str:
+        try:
+            return self.airflow.run_state(self.dag_id, run_id)
+        except AirflowUnavailable:
+            return last  # busy; the next look asks again
+
+    def _summary(self, seconds: float) -> RunSummary | None:
+        if self._run is None:
+            return None
+        groups = self.store.groups(self._run.run_id)
+        states = {group.state for group in groups}
+        outcome = Outcome.FINISHED if states <= CONCLUDED else Outcome.HALTED
+        if GroupState.PARKED in states:
+            outcome = Outcome.PARKED
+        return summarize(self.store, self._run, self.pipeline, outcome, seconds, self._peak)
+
+
+# --- runs that an earlier demonstration has left unfinished, which would block the next one ---------------------------
+
+
+def unfinished_runs(store: LogStore, drivers: Path, dag_run_ids: Collection[str]) -> list[Run]:
+    """Unfinished runs of these DAG runs, or with drivers that worked in the folder `drivers`; no other runs."""
+    return [
+        run
+        for run in store.list_runs()
+        if run.state is RunState.RUNNING and (run.spec.key.dag_run_id in dag_run_ids or (drivers / run.uid).is_dir())
+    ]
+
+
+def give_up_run(store: LogStore, run: Run, drivers: Path, halt_seconds: float) -> None:
+    """End its drivers, and leave its tables to the next run. Raises `LogioError` if the log does not give it up."""
+    DriverEnder(store, run, run.spec.groups, drivers, halt_seconds).end()
+    store.supersede(run.run_id)
+
+
+# --- where the seconds of the DAG run go ------------------------------------------------------------------------------
+
+
+def run_stages(summary: RunSummary, triggered_at: float, ended_at: float) -> dict[str, float]:
+    """Stages of the DAG run, from the log's times. Both arguments are seconds since the epoch.
+
+    Each stage is the time since the previous one, so they add up to the DAG run.
+    """
+    firsts = [driver for driver in summary.drivers if driver.incarnation == 1]
+    sources = [row.first_at for row in summary.ports if row.direction == "out" and row.events]
+    points = [
+        ("trigger_to_run_in_log", summary.run.created_at),
+        ("to_first_driver_claimed", min((driver.claimed_at for driver in firsts), default=None)),
+        ("to_first_driver_registered", min((d.registered_at for d in firsts if d.registered_at), default=None)),
+        ("to_first_event", min(sources, default=None)),
+        ("to_last_event", max((row.last_at for row in summary.ports), default=None)),
+        ("to_end_of_dag_run", ended_at),
+    ]
+    stages, before = {}, triggered_at
+    for name, at in points:
+        if at is not None:
+            stages[name] = round(at - before, 3)
+            before = at
+    return stages

@@ -11,12 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from airflow_logio.errors import ConfigurationError
-from demo.comparing import CheckResult
-from demo.data import load_products, parquet_file
-from demo.lake_check import check_lake
-from demo.many_sales import records_in, sales_folder, wanted_records
+from demo.checks import CheckResult, check_lake, check_sales
+from demo.data import load_products, parquet_file, records_in, sales_folder, wanted_records
 from demo.places import Places
-from demo.sales_check import check
 
 Params = Mapping[str, str]
 """Parameters of a DAG run."""
@@ -72,7 +69,7 @@ class SalesExample(Example):
         return target
 
     def check(self, places: Places, params: Params) -> CheckResult:
-        return check(places.warehouse_url, Path(params["transactions"]), parquet_file("products"))
+        return check_sales(places.warehouse_url, Path(params["transactions"]), parquet_file("products"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
+from sqlalchemy.engine import URL
 
+from airflow_logio.databases import parse_url
 from airflow_logio.errors import ConfigurationError
-from demo.airflow_connections import (
-    folder_connection,
-    log_connection,
-    spark_connection,
-    warehouse_connection,
-)
+from demo.data import warehouse_engine
 from demo.places import Places
 
 USUAL_PORT = 8080
@@ -199,3 +198,129 @@ def free_port(wanted: int = 0) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise ConfigurationError("there is no free port on the loopback interface")
+
+
+# --- its components, none of which it restarts ------------------------------------------------------------------------
+
+COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
+UNHEALTHY_SECONDS = 60.0
+"""A component that says that it is unhealthy for so long is ended and started again; a busy machine makes one late."""
+AGAIN_SECONDS = 60.0
+"""A component that was started is given so long to become healthy."""
+
+
+@dataclass(slots=True)
+class AirflowComponents:
+    """Call `look` every few seconds. `start` starts a component, `say` tells a person."""
+
+    start: Callable[[str], subprocess.Popen[bytes]]
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    _processes: dict[str, psutil.Process] = field(default_factory=dict)
+    _ours: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _unhealthy_since: dict[str, float] = field(default_factory=dict)
+    _started_at: dict[str, float] = field(default_factory=dict)
+
+    def remember(self, processes: Sequence[psutil.Process]) -> None:
+        """Which of these processes is which component; call it while all of them run."""
+        for process in processes:
+            name = component_of(process)
+            if name is not None:
+                self._processes.setdefault(name, process)
+
+    def look(self, health: Mapping[str, str]) -> None:
+        """Start what is gone. `health` is component → what it says of itself, as far as Airflow answers."""
+        for one in self._ours:
+            one.poll()  # collects it when it has ended
+        for name in list(self._processes):
+            if not _is_alive(self._processes[name]):
+                self._restart(name, "has ended")
+            elif self._hangs(name, health.get(name)):
+                self._processes[name].kill()
+                self._restart(name, f"was unhealthy for {UNHEALTHY_SECONDS:.0f} s")
+
+    def _hangs(self, name: str, health: str | None) -> bool:
+        now = self.clock()
+        if health in (None, "healthy") or now - self._started_at.get(name, float("-inf")) < AGAIN_SECONDS:
+            self._unhealthy_since.pop(name, None)
+            return False
+        return now - self._unhealthy_since.setdefault(name, now) >= UNHEALTHY_SECONDS
+
+    def _restart(self, name: str, why: str) -> None:
+        started = self.start(name)
+        self._ours.append(started)
+        self._processes[name] = psutil.Process(started.pid)
+        self._started_at[name] = self.clock()
+        self._unhealthy_since.pop(name, None)
+        self.say(f"Airflow's {name} {why}; it is started again (pid {started.pid})")
+
+
+def component_of(process: psutil.Process) -> str | None:
+    """The component that a child of `airflow standalone` is, by its command line or by the title it has given itself."""
+    try:
+        words = " ".join(process.cmdline()).replace("_", "-").split()
+    except psutil.Error:
+        return None
+    if not any(word.rpartition("/")[2] in ("airflow", "airflow:") for word in words):
+        return None
+    return next((name for name in COMPONENTS if name in words), None)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+# --- its connections, in the JSON form of AIRFLOW_CONN_*, never on a command line -------------------------------------
+
+
+def log_connection(url: str, payloads: str | None = None) -> str:
+    """Connection type ``logio``. Raises `ConfigurationError` for a database that cannot hold a log."""
+    parsed = parse_url(url)
+    extra = {} if payloads is None else {"payloads": payloads}
+    if parsed.get_backend_name() == "sqlite":
+        return json.dumps({"conn_type": "logio", "extra": {"path": parsed.database, **extra}})
+    fields = _server("logio", parsed)
+    return json.dumps({**fields, "extra": {**fields.get("extra", {}), **extra}} if extra else fields)
+
+
+def folder_connection(folder: Path) -> str:
+    """Connection type ``file``, as a URI."""
+    return folder.as_uri()
+
+
+def warehouse_connection(url: str) -> str:
+    """Connection type ``sqlite``, ``postgres``, or any other by its URL."""
+    engine = warehouse_engine(url)
+    engine.dispose()
+    if engine.dialect.name == "sqlite":
+        return json.dumps({"conn_type": "sqlite", "host": engine.url.database})
+    if engine.dialect.name == "postgresql":
+        return json.dumps(_server("postgres", engine.url))
+    return json.dumps(_by_url("generic", engine.url))
+
+
+def spark_connection(master: str = "local[1]") -> str:
+    """Drivers run on this machine. So do their jobs, with one core each, unless `master` names a cluster."""
+    return json.dumps({"conn_type": "spark", "host": master})
+
+
+def _server(conn_type: str, url: URL) -> dict[str, Any]:
+    if not url.host or not url.database or any(not isinstance(value, str) for value in url.query.values()):
+        return _by_url(conn_type, url)  # e.g. a socket's folder, which the fields of a connection cannot express
+    fields = {
+        "conn_type": conn_type,
+        "host": url.host,
+        "port": url.port,
+        "schema": url.database,
+        "login": url.username,
+        "password": url.password,
+        "extra": dict(url.query) or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _by_url(conn_type: str, url: URL) -> dict[str, Any]:
+    return {"conn_type": conn_type, "extra": {"sqlalchemy_url": url.render_as_string(hide_password=False)}}

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from airflow_logio.errors import ConfigurationError
-from demo.airflow_connections import log_connection, spark_connection, warehouse_connection
 from demo.data import load_products, warehouse_engine
+from demo.standalone import log_connection, spark_connection, warehouse_connection
 
 PASSWORD = Path("/run/secrets/postgres_password")
 MASTER = "spark://spark-master:7077"

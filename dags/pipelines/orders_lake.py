@@ -90,7 +90,7 @@ orders_lake.group("hours", hourly, "save_hours", "publish")
 
 
 def _sales() -> str:
-    from demo.many_sales import sales_folder, wanted_records
+    from demo.data import sales_folder, wanted_records
 
     return str(sales_folder(Path(".logio").absolute(), wanted_records(), lambda text: sys.stderr.write(f"{text}\n")))
 

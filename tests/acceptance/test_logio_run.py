@@ -17,8 +17,8 @@ import pytest
 
 from airflow_logio.launch.driver_folders import processes_under
 from airflow_logio.launch.driver_process import PROGRAM
+from demo.checks import check_sales
 from demo.data import parquet_file
-from demo.sales_check import check
 from tests.support.bundle import outside
 from tests.support.grocery import write_slice
 from tests.support.waiting import eventually
@@ -47,7 +47,7 @@ def started(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen
 
 def is_exact(folder: Path) -> bool:
     warehouse = f"sqlite:///{folder / '.logio' / 'warehouse.db'}"
-    result = check(warehouse, folder / "transactions.parquet", parquet_file("products"))
+    result = check_sales(warehouse, folder / "transactions.parquet", parquet_file("products"))
     assert result.exact, "\n".join(result.lines())
     return True
 

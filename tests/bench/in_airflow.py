@@ -39,10 +39,10 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
+from demo.checks import check_sales
 from demo.data import parquet_file
 from demo.places import Places
 from demo.rest import Airflow, AirflowUnavailable
-from demo.sales_check import check
 from demo.standalone import Standalone
 from tests.bench.databases import Postgres
 from tests.bench.kills import Kill, Recovered
@@ -264,7 +264,7 @@ class _Bench:
             every=1.0,
         )
         state = self.airflow.run_state(dag_id, name)
-        if state != "success" or not check(self.warehouse_url, transactions, parquet_file("products")).exact:
+        if state != "success" or not check_sales(self.warehouse_url, transactions, parquet_file("products")).exact:
             raise WrongResult(f"DAG run {name} is {state}, or its result is not exact")
 
     def _wait_until_begun(self, run: Run, group: str, timeout: float) -> None:

@@ -14,8 +14,8 @@ from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.store import open_store
 from airflow_logio.supervision.local_run import LocalRun
+from demo.checks import check_sales
 from demo.data import parquet_file
-from demo.sales_check import check
 
 PIPELINE = Path(__file__).parents[2] / "dags" / "pipelines" / "sales.py"
 
@@ -30,7 +30,7 @@ class SalesRun:
 
     def is_exact(self) -> bool:
         """Every row of both tables, by other means."""
-        return check(self.context.connections["warehouse"], self.transactions, parquet_file("products")).exact
+        return check_sales(self.context.connections["warehouse"], self.transactions, parquet_file("products")).exact
 
 
 @contextmanager

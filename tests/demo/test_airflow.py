@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.errors import ConfigurationError
-from demo.airflow_connections import log_connection, warehouse_connection
 from demo.places import Places
-from demo.standalone import Standalone, environment, free_port
+from demo.standalone import Standalone, environment, free_port, log_connection, warehouse_connection
 from tests.support.waiting import eventually
 
 

@@ -12,14 +12,14 @@ import psutil
 import pytest
 
 from demo import demonstration
-from demo.airflow_components import (
+from demo.examples import example
+from demo.standalone import (
     AGAIN_SECONDS,
     COMPONENTS,
     UNHEALTHY_SECONDS,
     AirflowComponents,
     component_of,
 )
-from demo.examples import example
 from tests.support.waiting import eventually
 
 WELL = dict.fromkeys(COMPONENTS, "healthy")

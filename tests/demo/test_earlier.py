@@ -11,7 +11,7 @@ from airflow_logio.errors import OtherRunUnfinished
 from airflow_logio.launch import processes
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store import open_store
-from demo import earlier
+from demo import demonstration
 from tests.support.logs import spec
 
 
@@ -24,10 +24,10 @@ def test_what_was_interrupted_is_given_up_and_what_is_somebody_elses_is_not(sqli
         identity = processes.identity_of(child.pid)
         assert identity is not None
         store.register(store.claim(mine.run_id, "a", expected=0, reason="test"), identity)
-        found = earlier.unfinished(store, tmp_path, ["active"])
+        found = demonstration.unfinished_runs(store, tmp_path, ["active"])
         assert {run.uid for run in found} == {mine.uid, active.uid}
         for run in found:
-            earlier.give_up(store, run, tmp_path, 0.2)
+            demonstration.give_up_run(store, run, tmp_path, 0.2)
         assert processes.is_gone(identity), "its driver is ended"
         states = {run.uid: run.state for run in store.list_runs()}
         assert states == {

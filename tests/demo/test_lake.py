@@ -13,10 +13,8 @@ import pytest
 from airflow_logio.cli.connection_file import ConnectionFile, ConnectionUrls
 from airflow_logio.cli.preparation import Wanted, describe
 from airflow_logio.errors import ConfigurationError
-from demo.comparing import CheckResult
-from demo.data import parquet_file
-from demo.lake_check import check_lake
-from demo.many_sales import CITIES, RECEIPT, all_records, records_in, sales_folder, wanted_records
+from demo.checks import CheckResult, check_lake
+from demo.data import CITIES, RECEIPT, all_records, parquet_file, records_in, sales_folder, wanted_records
 
 RECORDS = 120_000
 PIPELINE = Path(__file__).parents[2] / "dags" / "pipelines" / "orders_lake.py"

@@ -11,9 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.errors import ConfigurationError
-from demo.comparing import CheckResult, Comparison
+from demo.checks import HOURLY_SALES, ITEM_TOTALS, CheckResult, Comparison, check_sales
 from demo.data import parquet_file, warehouse_engine
-from demo.sales_check import HOURLY_SALES, ITEM_TOTALS, check
 from tests.support.grocery import write_slice
 
 _TYPES: dict[str, Any] = {"TIMESTAMP": sa.DateTime, "BIGINT": sa.BigInteger, "VARCHAR": sa.Text}
@@ -62,7 +61,7 @@ def _right(table: str, transactions: Path) -> list[dict[str, object]]:
 
 
 def checked(url: str, transactions: Path) -> CheckResult:
-    return check(url, transactions, parquet_file("products"))
+    return check_sales(url, transactions, parquet_file("products"))
 
 
 def only_wrong(result: CheckResult, *what: str) -> Comparison:

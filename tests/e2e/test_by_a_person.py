@@ -17,8 +17,8 @@ import pytest
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import UnderWay
-from demo.airflow_connections import warehouse_connection
 from demo.rest import AirflowRefused
+from demo.standalone import warehouse_connection
 from tests.support.airflow_installation import LONG, SHORT, AirflowInstallation
 from tests.support.grocery import expected, write_slice
 from tests.support.postgres import PostgresServer

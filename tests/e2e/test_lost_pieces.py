@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from airflow_logio.protocol.states import ALIVE, GroupState, RunState
 from airflow_logio.store.records.status_records import GroupStatus, UnderWay
 from airflow_logio.supervision.presence import last_look
-from demo.airflow_connections import warehouse_connection
+from demo.standalone import warehouse_connection
 from tests.support.airflow_installation import LONG, ROOT, SHORT, AirflowInstallation
 from tests.support.grocery import assert_exact, expected, load_products, write_slice
 from tests.support.postgres import PostgresServer

@@ -26,10 +26,9 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.ui.page_places import ROUTES
-from demo.airflow_components import COMPONENTS, AirflowComponents, component_of
 from demo.places import Places
 from demo.rest import AirflowRefused, AirflowUnavailable
-from demo.standalone import Standalone
+from demo.standalone import COMPONENTS, AirflowComponents, Standalone, component_of
 from tests.support.airflow_browser import group_of, in_airflow, page_of_task, picture
 from tests.support.chromium import Browsed
 from tests.support.grocery import assert_exact, expected, load_products, write_slice

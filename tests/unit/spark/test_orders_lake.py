@@ -19,9 +19,8 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.testing.memory_log import MemoryLogStore
-from demo.data import parquet_file
-from demo.lake_check import check_lake
-from demo.many_sales import sales_folder
+from demo.checks import check_lake
+from demo.data import parquet_file, sales_folder
 from tests.support.frame_groups import driven
 from tests.support.logs import spec, start_driver
 
