@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from airflow_logio.arrow_files import is_lasting, next_step
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import WriteAction
+from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.folder_files import SCHEME
 from airflow_logio.dataflow.writers.published_folder import RECEIPTS

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_logio import arrow_files
-from airflow_logio.dataflow.writers import folder_files
+from airflow_logio.dataflow.writers import arrow_files, folder_files
 from airflow_logio.spark import object_place
 
 CALLS = ("open", "link", "replace", "unlink", "mkdir", "listdir", "scandir", "chmod", "chown", "fsync")

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from airflow_logio.arrow_files import opened
+from airflow_logio.dataflow.writers.arrow_files import opened
 from airflow_logio.errors import ConfigurationError
 
 Answer = TypeVar("Answer")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.arrow_files import is_lasting, next_step, opened, whole_object
 from airflow_logio.dataflow.arrow_tables import SCHEMA, schema_of, schema_text
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import IdempotentWriter, WriteAction
+from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step, opened, whole_object
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, PipelineDefinitionError
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "none")

@@ -23,9 +23,9 @@ import pytest
 from pyarrow import fs
 
 from airflow_logio import DatasetWriter, FolderSource, ParquetWriter, Pipeline, published_files
-from airflow_logio.arrow_files import is_lasting, next_step, whole_object
 from airflow_logio.dataflow.writers import folder_files
 from airflow_logio.dataflow.writers.action_writers import WriteAction
+from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step, whole_object
 from airflow_logio.dataflow.writers.folder_files import ObjectFiles, open_bucket
 from airflow_logio.dataflow.writers.published_folder import visible_files
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent
@@ -346,7 +346,7 @@ def test_what_is_not_whole_is_never_seen(bucket: Bucket, size: int, error: type[
 
 def test_a_process_that_ends_after_an_error_completes_nothing(bucket: Bucket) -> None:
     program = f"""
-from airflow_logio.arrow_files import opened, whole_object
+from airflow_logio.dataflow.writers.arrow_files import opened, whole_object
 system, path = opened("it", "s3://{bucket.root}")
 with whole_object(system, path + "/half") as stream:
     stream.write(b"x" * 1_000)
