@@ -201,6 +201,6 @@ def _unforgiven(drivers: Sequence[DriverRecord], now: float) -> tuple[list[float
 
 
 def latest_time(drivers: Sequence[DriverRecord]) -> float:
-    """The latest moment of which the records know, by the database's clock: seconds ago, while a driver lives. 0 if there
-    are none."""
+    """The latest moment that the records tell of, by the database's clock: seconds ago, while a driver lives. 0 without any
+    record."""
     return max((max(one.claimed_at, one.last_beat_at or 0.0, one.ended_at or 0.0) for one in drivers), default=0.0)

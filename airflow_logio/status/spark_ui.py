@@ -17,7 +17,7 @@ class SparkUi:
         self._said: set[tuple[str, int]] = set()
 
     def address(self, statuses: Sequence[GroupStatus]) -> str:
-        """Of the present incarnation; empty if there is none that anybody could open.
+        """Address for the present incarnation; empty if there is none that a browser could open.
 
         A replicated group has an application for each replica: the first living one stands for them. A UI ends with its
         driver, so a dead driver's own address is never given.

@@ -95,7 +95,7 @@ class AlertFigures:
 
 
 def alert_figures(run: Run, group: str, groups: Sequence[GroupStatus], figures: RunFigures) -> AlertFigures:
-    """Of `group`, from what was read of its whole run."""
+    """The figures of `group`, from what was read of its whole run."""
     members = members_of(run, group)
     ours = [one for one in groups if one.group in members]
     now = latest_time(figures.drivers)

@@ -107,7 +107,7 @@ def decide(store: LogStore, run: Run, group: str, policy: Policy, earlier: Count
     if asked is not None:
         by = f"request {asked.request_id} by {asked.by} for {asked.replicas} replica(s) is open"
         return Verdict(group, len(used), Decision(len(used), by), asked)
-    if (reason := _why_nobody_asks(store, run, group, used)) is not None:
+    if (reason := _why_no_policy_is_asked(store, run, group, used)) is not None:
         return Verdict(group, len(used), Decision(len(used), reason))
     figures = observe(store, run, group, earlier)
     decision = policy.decide(figures)
@@ -158,7 +158,7 @@ def _last_change(requests: Sequence[ScalingRequest]) -> Change | None:
     return None
 
 
-def _why_nobody_asks(store: LogStore, run: Run, group: str, used: Sequence[GroupStatus]) -> str | None:
+def _why_no_policy_is_asked(store: LogStore, run: Run, group: str, used: Sequence[GroupStatus]) -> str | None:
     """Why no policy is asked, as a sentence; None if one is asked."""
     if (state := store.find_run(run.uid).state) is not RunState.RUNNING:
         return f"the run is {state.value}"

@@ -1,6 +1,6 @@
 """Finding failed groups: many runs, one look (design D10). Recovery tasks learn here what failed and why.
 
-The same look finds requests to scale a group of which the next step can be taken: the recovery task also launches
+The same look finds requests to scale a group whose next step can be taken: the recovery task also launches
 replicas.
 
 A group has failed when it is *dead*, in the words of design D8: its driver's process has ended without the log
@@ -63,7 +63,7 @@ class FailedGroup:
 
 @dataclass(frozen=True, slots=True)
 class DueScaling:
-    """A request to scale a group, of which a step can be taken: plain data, which goes from a sensor to a recovery task."""
+    """A request to scale a group whose next step can be taken: plain data, which goes from a sensor to a recovery task."""
 
     run_uid: str
     pipeline: str

@@ -1,5 +1,4 @@
-"""Halting a group so that nothing of it keeps running: asked first, then fenced in the log, its process ended where it
-can be.
+"""Halting a group for good: asked first, then fenced in the log, its process ended if it is on this machine.
 
 A driver that is stopped, hung or cut off does not obey. Whether it is reached or not, the log refuses its commits from the
 halt on (`LogStore.halted` voids its epoch, and it cannot begin another).

@@ -160,7 +160,7 @@ class LocalRun:
         return Outcome.HALTED
 
     def _note(self) -> None:
-        """Who looks at the run can see that it is supervised. That nobody could be told is no reason to stop."""
+        """Tell the log that the run is supervised, for displays. If the log cannot be told, supervision continues."""
         if self._note_as is None or time.monotonic() - self._noted_at < _NOTE_SECONDS:
             return
         self._noted_at = time.monotonic()
@@ -170,14 +170,14 @@ class LocalRun:
             log.debug("the look is not noted: %s", error)
 
     def _forget(self) -> None:
-        """From here on nothing is launched: who retries a group now must supervise it."""
+        """Nothing is launched any more: a process that retries a group now must supervise it."""
         if self._forks is not None:
             self._forks.close()
         try:
             if self._note_as is not None:
                 self._context.store.forget_supervisor(self._note_as)
         except LogUnavailable as error:
-            log.debug("that nobody looks any more is not noted: %s", error)
+            log.debug("the end of the supervision is not noted: %s", error)
 
     def _scale(self, requests: Sequence[ScalingRequest]) -> None:
         """Carry out what was asked for, here or elsewhere: another process that does the same does no harm."""
@@ -290,7 +290,7 @@ class DriverEnder:
         asked = False
         while patient() and time.monotonic() < deadline:
             asked = asked or self._ask_to_halt()
-            if asked and self._nobody_to_wait_for():
+            if asked and self._have_all_ended():
                 break
             time.sleep(_END_SECONDS)
         folders = self._folders()
@@ -332,7 +332,7 @@ class DriverEnder:
             return False
         return True
 
-    def _nobody_to_wait_for(self) -> bool:
+    def _have_all_ended(self) -> bool:
         """A driver that has not registered has done nothing yet: it is killed, not waited for."""
         registered = [status for status in self._statuses() if status.state not in LAUNCHING and status.identity]
         return not any(processes.driver_processes(status.identity) for status in registered if status.identity)

@@ -58,14 +58,14 @@ class Notice:
     group: str
     """As the log names it: a replica, where it is about one of them."""
     incarnation: int | None
-    """Of the driver that it is about; None where it is about no driver."""
+    """The incarnation of its driver; None where it is about no driver."""
     why: str
     at: float | None
     """When it occurred: seconds since the epoch by the database's clock, where the log says so."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """By kind: see docs/how-to/recover.md."""
     mark: Any = None
-    """What is kept of it as told; None if nothing needs to be."""
+    """What is remembered once it is told; None if nothing needs to be."""
 
     @property
     def key(self) -> str:
@@ -133,7 +133,7 @@ def notices(
 
 
 def recovery_notice(recovery: Mapping[str, Any]) -> Notice:
-    """Of a recovery as the task that has made it reports it, launched or parked."""
+    """The notice of a recovery, launched or parked, from what its task has reported."""
     launched = recovery["launched_incarnation"]
     return Notice(
         NoticeKind.RECOVERY,

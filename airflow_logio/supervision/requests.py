@@ -90,7 +90,7 @@ def plan(statuses: Sequence[GroupStatus], replicas: int) -> Plan:
 
 
 def asked_for(request: ScalingRequest) -> str:
-    """What is said of a request that its maker leaves to the supervisor of the run."""
+    """The sentence for a request that its maker leaves to the supervisor of the run."""
     return f"request {request.request_id}: {request.group} is to have {request.replicas} replica(s)"
 
 
@@ -216,7 +216,7 @@ def is_due(store: LogStore, request: ScalingRequest, statuses: Sequence[GroupSta
     launch.
 
     `statuses` are those of all replicas of the group. Not while drivers are on their way: nothing but time is needed then.
-    Neither where the group's own task has to launch them, but to refuse them when all work is done.
+    Where the group's own task has to launch them, only to refuse them once all work is done.
     """
     plan_ = plan(statuses, request.replicas)
     states = {status.group: status for status in statuses}
@@ -291,7 +291,7 @@ def _replicas_in(sight: RunSight, group: str) -> list[GroupStatus]:
 
 
 def _sleeps(sight: RunSight, group: str, replicas: Sequence[GroupStatus]) -> bool:
-    """Whether nobody works for a group, nobody has asked for a replica, and one may be had.
+    """Whether no replica works for a group, none is asked for, and one may be had.
 
     Not for more than there are: each look would ask again, and be refused again.
     """
@@ -312,8 +312,8 @@ def _was_refused(sight: RunSight, group: str) -> bool:
 
 
 def _idle_at_the_end(replicas: Sequence[GroupStatus]) -> list[str]:
-    """Replicas without a driver, of a group of which one has finished. If all have nothing to do any more, they need none;
-    one that lives retires itself."""
+    """Replicas without a driver, in a group where another replica has finished. If no work is left, they need none; a replica
+    that lives retires itself."""
     if not any(status.state is GroupState.FINISHED for status in replicas):
         return []
     return [status.group for status in replicas if status.state not in CONCLUDED | ALIVE]

@@ -53,8 +53,8 @@ class Round:
 class RunTender:
     """One supervisor of all runs of a log, or of one. `begin` starts a round of the run with that uid.
 
-    While its last round of a run has failed, it does not say that it looks after that log: whoever else could recover the
-    run then does (`presence.missing`).
+    While its last round of a run has failed, it does not tell the log that it supervises: then another process that could
+    recover the run does so (`presence.missing`).
     """
 
     def __init__(

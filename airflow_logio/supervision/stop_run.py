@@ -135,7 +135,7 @@ def await_stop(stopping: StopRun, seconds: float, seen: Callable[[States], None]
 
 
 def not_ended(states: States, seconds: float) -> str:
-    """What is said when the time of a stop is up."""
+    """The sentence for a stop whose time is up."""
     return f"{left_of(states)}: still not ended after {seconds:g} s; the request stands, and takes effect by itself"
 
 

@@ -22,7 +22,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.halt import halt_all_for_good
 
 REMOVED = "removed"
-"""Of a task instance that Airflow does not have."""
+"""State of a task instance that Airflow does not have."""
 STOPPING = frozenset({"failed", "success", "skipped", REMOVED})
 """States of a task instance that has ended, or is gone; a task that was cleared, or is tried again, has another state."""
 
@@ -64,7 +64,7 @@ def note_killed(store: LogStore, run: Run, group: str, task: KilledTask | None) 
 
 
 def on_its_way(task: KilledTask, seconds: float = ARRIVAL_SECONDS) -> KilledTask:
-    """The note of a task that defers; `seconds` from now somebody asks what it has become."""
+    """The note of a task that defers; `seconds` from now a supervisor asks what it has become."""
     return replace(task, ask_at=time.time() + seconds)
 
 

@@ -335,7 +335,7 @@ class GroupReporter:
         self._lines = ProgressLines(LINE_SECONDS, clock)
         self._news = RecoveryNews()
         self._settled: set[int] | None = None
-        """Requests to scale the group of which the outcome is old; None before the first look."""
+        """Requests to scale the group whose outcome was reported; None before the first look."""
 
     def report(
         self,

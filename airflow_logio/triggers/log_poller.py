@@ -66,7 +66,7 @@ class LogLook:
     """run id → figures, now and then."""
     supervisors: Sequence[SupervisorRecord] = ()
     slots: Mapping[tuple[int, str], SlotsSight] = field(default_factory=dict)
-    """(run id, group) → slots and work of replicated groups in which nobody seems to work, now and then."""
+    """(run id, group) → slots and work of replicated groups in which no replica seems to work, now and then."""
     output: Mapping[int, Sequence[OutputPart]] = field(default_factory=dict)
     """run id → what its drivers have sent of what they print, at least what is new."""
     error: LogUnavailable | None = None
@@ -99,7 +99,7 @@ class Watch:
     slots_asked: float = -1.0
     """In which part of time, `SLOTS_SECONDS` long, its groups that sleep were last asked about."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """Of the trigger: Airflow tells by it to which task's log a line belongs."""
+    """The context of the trigger, by which Airflow tells to which task's log a line belongs."""
 
     def show(self, look: LogLook) -> None:
         try:
@@ -404,7 +404,7 @@ class _Cadence:
         self._all_at = self._last = float("-inf")
 
     def of(self, watches: Sequence[Watch], begun: Sequence[Watch], now: float) -> Sequence[Watch]:
-        """Those of which it is asked for now."""
+        """The watches that are served now."""
         if watches and now - self._all_at >= self._seconds:
             self._all_at = self._last = now
             return watches
