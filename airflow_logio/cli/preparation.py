@@ -25,7 +25,7 @@ from airflow_logio.launch.start_run import check_table_databases, run_spec
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunSpec
-from airflow_logio.store.rules.graph_changes import check_graph
+from airflow_logio.store.rules.run_rules import check_graph
 from airflow_logio.systems.inspection import check_sql_urls
 
 CLI_DAG_ID = "logio run"

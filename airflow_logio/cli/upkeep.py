@@ -18,7 +18,7 @@ from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinition
 from airflow_logio.launch.driver_folders import discard, folders_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.endings import GroupStates, check_ended
+from airflow_logio.store.rules.run_rules import GroupStates, check_ended
 from airflow_logio.store.sql.revision import check as check_schema
 from airflow_logio.supervision import tidying
 from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of

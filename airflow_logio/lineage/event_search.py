@@ -20,7 +20,7 @@ from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.header import decode_header
+from airflow_logio.store.rules.row_forms import decode_header
 
 ALWAYS_LOOKED_AT = 2
 """Parts of an event: the first one of a dataset has no records."""

@@ -12,13 +12,12 @@ import pyarrow.compute as pc
 from airflow_logio.errors import ConfigurationError, LineageUnknown, NotKept
 from airflow_logio.protocol.replicas import slot_operator
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.authored_ports import AuthoredPorts
-from airflow_logio.store.rules.channels import read_channel
-from airflow_logio.store.rules.header import decode_header
+from airflow_logio.store.rules.row_forms import decode_header, read_channel
 from airflow_logio.systems.arrow import decode
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from airflow_logio.errors import ConfigurationError, LineageUnknown
 from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.store.port.lineage_port import StoredBody
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.arrow import decode
 
 

@@ -17,6 +17,7 @@ from airflow_logio.lineage.search_limits import NO_LIMITS, SearchLimits, SearchW
 from airflow_logio.protocol.record_rules import Dependence, Part
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, slot_of
 from airflow_logio.protocol.values import Kind, Port
+from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.lineage.authored_events import authored_events
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import AnyPort
@@ -24,8 +25,7 @@ from airflow_logio.store.lineage.result import Direction, EventNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.lineage_port import LARGEST
 from airflow_logio.store.records.run_records import OperatorShape, Run
-from airflow_logio.store.rules.authored_ports import AuthoredPorts
-from airflow_logio.store.rules.header import decode_header
+from airflow_logio.store.rules.row_forms import decode_header
 
 
 @dataclass(frozen=True, slots=True)

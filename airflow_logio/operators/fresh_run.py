@@ -12,7 +12,7 @@ from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.endings import how_to_begin_anew
+from airflow_logio.store.rules.run_rules import how_to_begin_anew
 from airflow_logio.supervision.stop_run import States, StopMode, run_to_give_up
 
 

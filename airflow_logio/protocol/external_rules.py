@@ -241,13 +241,16 @@ class Receipt(NamedTuple):
     number: int
     files: tuple[NamedFile, ...]
     begins: str = ""
-    """Of the write action that a run begins with: its `on_new_run`."""
+    """`on_new_run`, in the receipt of the write action that a run begins with."""
 
 
 @dataclass(frozen=True)
 class FolderRuns:
-    """The runs of a folder, by their records. A run without one does not count, and is nobody's to remove: a file system may
-    show a file before it shows the record that was there first."""
+    """The runs of a folder, by their records.
+
+    A run without one does not count, and nothing of it is removed: a file system may show a file before it shows the record
+    that was there first.
+    """
 
     records: frozenset[RunRecord]
 

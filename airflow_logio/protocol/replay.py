@@ -25,7 +25,7 @@ BYTES_AT_ONCE = 8 * 2**20
 MADE_BYTES = 64 * 2**20
 """How much is kept of what was made again; one Output Set, if that is larger."""
 MOST_HINTS = 10_000
-"""Of an operator: those that were given first are forgotten."""
+"""Most that are kept of an operator. The oldest are forgotten first."""
 
 
 class Offers:

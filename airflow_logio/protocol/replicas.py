@@ -54,7 +54,7 @@ def replica_name(group: str, number: int) -> str:
 
 
 def replicated_group(name: str) -> str:
-    """The group of which `name` is a replica; `name` itself if it is not a replica. Authors' names have no dot."""
+    """The group that `name` is a replica of; `name` itself if it is not a replica. Authors' names have no dot."""
     return name.partition(".")[0]
 
 

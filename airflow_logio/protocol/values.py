@@ -109,7 +109,7 @@ class MadeOf(Value, frozen=True):
     place: int
     """Its place among the events of the Output Set on its port, from 0."""
     digest: bytes = b""
-    """Of its contents: what is made again counts only if it is the same. Known when the event is logged."""
+    """Digest of its contents: a body that is made again counts only if it has the same. Known when the event is logged."""
     size: int = 0
     """Bytes of its contents, about. Known when the event is logged."""
 

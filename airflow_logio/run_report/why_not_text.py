@@ -11,8 +11,8 @@ from airflow_logio.lineage.record_values import Sought, Stretch
 from airflow_logio.lineage.search_limits import SearchedSoFar
 from airflow_logio.lineage.why_not import PortSearch, WhyNot
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.lineage.result import EventNode
-from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
 MOST_EVENTS = 20
 """Events of one port that are told of one by one."""

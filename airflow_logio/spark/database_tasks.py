@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from airflow_logio import errors
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
 from airflow_logio.systems.warehouse import Warehouse
 

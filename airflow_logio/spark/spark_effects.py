@@ -15,7 +15,7 @@ from airflow_logio.errors import LogInconsistent, OperatorFailed
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark.dataset_jobs import written_files
 from airflow_logio.spark.schemas import arrow_schema_of, check_columns, schema_of
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset, metadata_of
 from airflow_logio.systems.payloads.manifests import (

@@ -10,9 +10,9 @@ from msgspec import structs
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger
 from airflow_logio.protocol.values import Port
 from airflow_logio.status.snapshot import ConnectionView, Snapshot, total_of
+from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import PortProgress
-from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
 
 class AuthoredConnections:

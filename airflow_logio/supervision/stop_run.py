@@ -19,7 +19,7 @@ from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.store.rules.endings import how_to_begin_anew
+from airflow_logio.store.rules.run_rules import how_to_begin_anew
 from airflow_logio.supervision.halt import force, refuse_requests
 from airflow_logio.supervision.look import Observation, Watcher
 

@@ -25,13 +25,13 @@ from airflow_logio.lineage.why_not import PortSearch, WhyNot
 from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_merger, slot_of
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.run_report.why_not_text import found_events, met_said, named, search_said
+from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.queries import step
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, Lineage, ReadNode
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.lineage_port import LineageLog
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.ui.access import error_text
 
 MOST_PORTS = 200

@@ -22,8 +22,7 @@ from airflow_logio.protocol.record_rules import WHOLE, Dependence, RecordRules, 
 from airflow_logio.protocol.values import Kind
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.channels import read_channel
-from airflow_logio.store.rules.header import encode_header
+from airflow_logio.store.rules.row_forms import encode_header, read_channel
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.arrow import encode
 from airflow_logio.ui.alone import PageServer, alone_app

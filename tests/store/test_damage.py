@@ -9,7 +9,7 @@ from airflow_logio.errors import Fenced, LogInconsistent
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, encode_state
 from airflow_logio.protocol.values import Status
-from airflow_logio.store.rules.seal import unseal
+from airflow_logio.store.rules.row_forms import unseal
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.logs import Driver, assigned, fetched, sent, start_driver

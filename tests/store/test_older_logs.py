@@ -30,7 +30,7 @@ from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.status.recoveries import recoveries
 from airflow_logio.store import open_store
 from airflow_logio.store.records.driver_records import GroupRef
-from airflow_logio.store.rules.seal import seal
+from airflow_logio.store.rules.row_forms import seal
 from airflow_logio.store.sql import migrate, schema
 from airflow_logio.store.sql.engines import beat_engine, log_engine, writing
 from airflow_logio.store.sql.store import SqlLogStore

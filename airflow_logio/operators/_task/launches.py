@@ -22,7 +22,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LaunchRecipe
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.graph_changes import check_graph
+from airflow_logio.store.rules.run_rules import check_graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.replicas import is_dispatcher, is_merger, slot_of
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.authored_ports import AuthoredPorts
 
 
 class CapturedPorts:

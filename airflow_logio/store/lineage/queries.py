@@ -29,15 +29,14 @@ from dataclasses import replace
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.replicas import is_merger
 from airflow_logio.protocol.values import Kind, Port
-from airflow_logio.store.lineage.authored_result import as_authored
+from airflow_logio.store.lineage.authored import AuthoredPorts, as_authored
 from airflow_logio.store.lineage.captured_ports import CapturedPorts
 from airflow_logio.store.lineage.result import Direction, EventNode, InputSetNode, KnownNames, Lineage, Node, ReadNode
 from airflow_logio.store.lineage.walk import Edges, walk
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.lineage_port import LineageLog
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.authored_ports import AuthoredPorts
-from airflow_logio.store.rules.channels import read_channel
+from airflow_logio.store.rules.row_forms import read_channel
 
 EventIds = int | Collection[int]
 AnyPort = Port | str

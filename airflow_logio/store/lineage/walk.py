@@ -74,7 +74,7 @@ class _Walk:
         self._reads_of_sources()
 
     def _follows(self, port: Port) -> bool:
-        """Whether the walk goes on from events of a port."""
+        """Whether the walk continues from events of a port."""
         return port != self._end and (self._only in (None, port) or self._ports.passes_on(port))
 
     def _made_from(self, port: Port, ids: Collection[int]) -> Iterable[str]:

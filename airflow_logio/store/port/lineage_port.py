@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.header import Header
+from airflow_logio.store.rules.row_forms import Header
 
 LARGEST = 2**53 - 1
 """Larger than the number of any event, and a number that every reader of JSON reads alike."""
@@ -41,7 +41,7 @@ class LineageLog(ABC):
 
     run: Run
     most_rows: int | None = None
-    """Where it is set, nobody takes more rows of one answer, so that an adapter need not read more."""
+    """Where it is set, callers take no more rows of one answer, so an adapter need not read more."""
 
     @abstractmethod
     def input_sets_of(self, sender: Port, event_ids: Collection[int]) -> Iterable[tuple[int, str]]:

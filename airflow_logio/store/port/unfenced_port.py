@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from airflow_logio.store.records.driver_records import GroupRef
 
 KEPT_INCARNATIONS = 3
-"""Of a group, beside the present one."""
+"""Incarnations of a group whose output is kept, beside the present one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,21 @@ class OutputLog(ABC):
 
 
 LINGER_SECONDS = 120.0
-"""For so long a driver whose group has finished may stay for receivers that lag."""
+"""How long a driver whose group has finished may stay for receivers that lag."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectAddress:
-    """Of one incarnation of a group. Any process that can read the log can ask there, and no other."""
+    """Where one incarnation of a group can be asked, by any process that can read the log and by no other."""
 
     incarnation: int
     location: str
     """A URI, ``grpc+tls://host:port``."""
     certificate: str
-    """Of the driver, in PEM: no other is trusted there."""
+    """The driver's, in PEM: no other is trusted there."""
     client_certificate: str = field(repr=False)
     client_key: str = field(repr=False)
-    """What those show who ask, in PEM."""
+    """What a client shows, in PEM."""
     token: str = field(repr=False)
 
 

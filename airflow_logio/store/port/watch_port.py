@@ -48,7 +48,7 @@ class WatchLog(ABC):
 
     @abstractmethod
     def sight(self, uids: Collection[str] | None) -> Sequence[RunSight]:
-        """The runs of these uids, whatever their state, or all that go on (None): oldest first, in one snapshot.
+        """The runs of these uids, whatever their state, or all that are unfinished (None): oldest first, in one snapshot.
 
         Uids that the log does not have are left out. One statement on PostgreSQL, however many runs are asked for; one more
         for runs that this store sees for the first time, and one more if a run among them has replicated groups.
@@ -57,7 +57,7 @@ class WatchLog(ABC):
     def unfinished(
         self, *, pipeline: str | None = None, run_uid: str | None = None
     ) -> Sequence[tuple[Run, Sequence[GroupStatus]]]:
-        """Runs that go on, oldest first, with their groups, in one snapshot: all, of one pipeline, or this one."""
+        """Unfinished runs, oldest first, with their groups, in one snapshot: all, of one pipeline, or this one."""
         seen = self.sight(None if run_uid is None else [run_uid])
         return [
             (one.run, one.groups)

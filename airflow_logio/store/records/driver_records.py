@@ -26,8 +26,8 @@ class DriverIdentity(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class KilledTask:
-    """An Airflow task that was killed while it watched a group, before it knew why (ADR-66); or may have been: one on its
-    way to the triggerer, which nobody tells if a person ends it there."""
+    """An Airflow task that was killed while it watched a group, before it knew why (ADR-66). Or one that may have been: it
+    was on its way to the triggerer, and is not told if a person ends it there."""
 
     dag_id: str
     dag_run_id: str
@@ -38,7 +38,7 @@ class KilledTask:
     of_replica: bool = False
     """Whether it watched one replica of its group, and not all of them."""
     ask_at: float | None = None
-    """Of a task on its way: when to ask what it has become, in seconds since the epoch. Its trigger takes the note away."""
+    """For a task on its way: when to ask what it has become, in seconds since the epoch. Its trigger takes the note away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class LaunchRecipe:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of spark-submit that were given, under the names that `LogioSparkOperator` gives them."""
     killed: KilledTask | None = None
-    """The task that has said so was killed since, and nobody knows why yet."""
+    """The task that noted this recipe, if it was killed since and the reason is not known yet."""
     own_place: bool = False
     """Only that task launches the group's drivers, because it has a queue, a pool or an executor of its own (ADR-104)."""
 
@@ -115,7 +115,7 @@ class CodeChange:
     """The replicated group as a whole, for replicas."""
     digest: str
     fingerprint: str
-    """Of the source text of the pipeline's functions."""
+    """Fingerprint of the source text of the pipeline's functions."""
     taken_by: str
     taken_at: float
 

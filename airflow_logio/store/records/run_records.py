@@ -126,12 +126,12 @@ class RunSpec:
     replicated: Mapping[str, ReplicatedShape] = field(default_factory=dict)
     """Replicated groups by name. `groups` has their replicas; the shapes in `operators` name the replicated group."""
     graph: Mapping[str, Any] = field(default_factory=dict)
-    """`Pipeline.describe()`, of which `graph_fingerprint` is the hash, to say what has changed; empty in runs of earlier
+    """`Pipeline.describe()`, whose hash is `graph_fingerprint`, to say what has changed; empty in runs of earlier
     versions."""
     code_digest: str | None = None
     """Names the code that the run was started with (`CodeBundle`). None if an earlier version began it, which kept none."""
     spark: Mapping[str, Any] = field(default_factory=dict)
-    """Of `logio run`: the Spark options that it was given, without secrets (`SparkOptions.to_keep`)."""
+    """The Spark options that `logio run` was given, without secrets (`SparkOptions.to_keep`)."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

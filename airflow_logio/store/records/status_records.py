@@ -28,7 +28,7 @@ class SupervisorRecord:
     """Seconds since its last look, by the database's clock."""
 
     def covers(self, run: Run) -> bool:
-        """Whether it looks after this run. Who looks after many leaves out those of `logio run`."""
+        """Whether it looks after this run. A supervisor of many runs leaves out those of `logio run`."""
         if run.spec.supervision is Supervision.PROCESS:
             return self.run_uid == run.uid
         return self.run_uid in (None, run.uid) and self.pipeline in (None, run.spec.key.pipeline)
@@ -59,7 +59,7 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False, eq=False):
     code: int = 0
     """Number of the code that its next driver gets."""
     killed: KilledTask | None = None
-    """The task that watched the group, if it was killed and nobody has found out why yet."""
+    """The task that watched the group, if it was killed and the reason is not known yet."""
     own_place: bool = False
     """Only the group's own task launches its drivers."""
     beat_age_seconds: float | None = None
@@ -79,7 +79,7 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def silent_seconds(self) -> float | None:
-        """Of a registered driver: since its last heartbeat, or since it registered if it has not given the first."""
+        """Seconds since the last heartbeat of a registered driver, or since it registered if it has not given the first."""
         return self.state_age_seconds if self.beat_age_seconds is None else self.beat_age_seconds
 
 

@@ -18,7 +18,7 @@ from airflow_logio.protocol.states import (
 )
 from airflow_logio.protocol.values import unstorable
 from airflow_logio.store.records.run_records import ReplicatedShape, Run, RunSpec
-from airflow_logio.store.rules.endings import superseded
+from airflow_logio.store.rules.run_rules import superseded
 
 
 def shape_of(run: Run, group: str) -> ReplicatedShape:
@@ -152,7 +152,7 @@ def has_left(spec: RunSpec, group: str, over: Collection[int], states: Mapping[s
 
 
 def slots_sight(slots: Sequence[Slot], *, has_work: bool) -> SlotsSight:
-    """Of one group."""
+    """What the slots of one group are: all done, owned by a replica, with work left."""
     left = [slot for slot in slots if not slot.done]
     return SlotsSight(not left, any(slot.owner is not None for slot in left), has_work)
 

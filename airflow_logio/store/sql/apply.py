@@ -20,7 +20,7 @@ from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Port, ReadStatus, Status, storable
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.upkeep_records import Collected
-from airflow_logio.store.rules.channels import read_channel, write_channel
+from airflow_logio.store.rules.row_forms import read_channel, write_channel
 from airflow_logio.store.sql import retention, schema, slots
 from airflow_logio.store.sql.bulk import insert_rows
 from airflow_logio.store.sql.commit_statements import add_to_counters, assign, conclude, end_writes, listed, store_state

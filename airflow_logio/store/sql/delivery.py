@@ -22,9 +22,8 @@ from sqlalchemy.engine import Connection
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.values import Event, Port, Status
 from airflow_logio.store.port.session_port import Fetched
-from airflow_logio.store.rules.delivery_bounds import is_all, share
-from airflow_logio.store.rules.header import decode_header
-from airflow_logio.store.rules.wanted_sets import fitting
+from airflow_logio.store.rules.delivery_rules import fitting, is_all, share
+from airflow_logio.store.rules.row_forms import decode_header
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk import among, rows_of
 

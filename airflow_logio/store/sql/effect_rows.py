@@ -11,9 +11,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit import LogPart, parts_of
 from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status
 from airflow_logio.store.records.driver_records import GroupRef
-from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
-from airflow_logio.store.rules.header import encode_header
-from airflow_logio.store.rules.seal import seal
+from airflow_logio.store.rules.row_forms import STATE_CHANNEL, encode_header, read_channel, seal, write_channel
 from airflow_logio.store.sql.schema import OPEN, PENDING
 
 Row = dict[str, Any]

@@ -26,7 +26,7 @@ from airflow_logio.store.port.group_port import GroupLog
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, LaunchRecipe, Load, Refused
 from airflow_logio.store.records.run_records import Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.store.rules.endings import superseded
+from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.store.sql import scaling_requests, schema
 from airflow_logio.store.sql.beats import BeatCheck, wish, write_beat

@@ -21,12 +21,12 @@ from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known
 
 _COLUMNS = 20
-"""Of a group, its fence and its driver, as `_status` takes them apart; those of its heartbeat follow."""
+"""Columns of a group, its fence and its driver, as `_status` takes them apart; those of its heartbeat follow."""
 _BEAT_COLUMNS = 6
-"""Of a heartbeat, as `_of_beat` has them; all None where there is none."""
+"""Columns of a heartbeat, as `_of_beat` has them; all None where there is none."""
 
 _TELLING = ('"killed":{', '"own_place":true')
-"""Parts of a recipe of which a status knows."""
+"""Words of a recipe that has something for a status."""
 
 _NO_BEAT = (None,) * _BEAT_COLUMNS
 
@@ -145,7 +145,7 @@ def _telling_recipe() -> sa.ColumnElement[str | None]:
 
 
 def _of_recipe(launch: str | None) -> dict[str, Any]:
-    """Of a recipe that cannot be read nothing is known here; it is refused where it is used."""
+    """What a recipe says to a status: nothing if it cannot be read. It is refused where it is used."""
     if launch is None:
         return {}
     try:

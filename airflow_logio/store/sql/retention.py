@@ -24,8 +24,7 @@ from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
 from airflow_logio.protocol.values import ReadStatus, Status
 from airflow_logio.store.records.upkeep_records import Collected
-from airflow_logio.store.rules.channels import READS, STATE_CHANNEL, read_channel
-from airflow_logio.store.rules.header import decode_about
+from airflow_logio.store.rules.row_forms import READS, STATE_CHANNEL, decode_about, read_channel
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk import among
 from airflow_logio.store.sql.engines import now

@@ -17,10 +17,18 @@ from airflow_logio.protocol.values import storable
 from airflow_logio.store.port.run_port import CodeLog, RunLog
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
 from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
-from airflow_logio.store.rules.code_rules import LONGEST, digest_of, members, number_for
-from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding, superseded
-from airflow_logio.store.rules.graph_changes import check_graph
-from airflow_logio.store.rules.stored_spec import encode_spec
+from airflow_logio.store.rules.run_rules import (
+    LONGEST,
+    GroupStates,
+    check_alone,
+    check_graph,
+    check_superseding,
+    digest_of,
+    encode_spec,
+    members,
+    number_for,
+    superseded,
+)
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.bulk import among
 from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, now, reading, writing

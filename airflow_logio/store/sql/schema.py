@@ -136,7 +136,7 @@ state = Table(
     Column("run_id", _Id, primary_key=True, autoincrement=False),
     Column("op", _Name, primary_key=True),
     Column("state_id", BigInteger, primary_key=True),
-    Column("sealed", LargeBinary, nullable=False),  # a checksum and the state (store/rules/seal.py)
+    Column("sealed", LargeBinary, nullable=False),  # a checksum and the state (store/rules/row_forms.py)
     comment="state_id 0 is the current state of the operator; others are states as they were at a trigger",
 )
 

@@ -13,8 +13,8 @@ from airflow_logio.protocol.replicas import Slot, SlotsSight, balanced, replicat
 from airflow_logio.protocol.values import Status
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.rules.row_forms import unseal
 from airflow_logio.store.rules.scaling_rules import has_left, slots_sight
-from airflow_logio.store.rules.seal import unseal
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.bulk import among
 

@@ -44,7 +44,7 @@ class SqlLogStore(SqlRunLog, SqlCodeLog, SqlUpkeepLog, SqlGroupLog, SqlScalingLo
     def at(
         cls, url: str, *, application: str = "logio", patience: Patience | None = None, connections: int | None = None
     ) -> SqlLogStore:
-        """The log at `url`; `application` names the sessions on PostgreSQL, of which there are at most `connections`."""
+        """The log at `url`. On PostgreSQL, `application` names the sessions, and `connections` bounds their number."""
         engine = log_engine(url, application=application, connections=connections)
         return cls(engine, beat_engine(url, engine), patience=patience)
 

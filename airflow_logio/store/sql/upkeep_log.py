@@ -10,16 +10,15 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.reopening import Reopening, reopen
+from airflow_logio.protocol.context import Reopening, reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.port.run_port import UpkeepLog
 from airflow_logio.store.records.run_records import Run, senders_of
 from airflow_logio.store.records.upkeep_records import Collected, QuarantineCount, QuarantinedInputSet, Retried
-from airflow_logio.store.rules.endings import GroupStates, check_ended, has_ended, shared_ports, superseded
-from airflow_logio.store.rules.header import encode_header
-from airflow_logio.store.rules.seal import seal, unseal
+from airflow_logio.store.rules.row_forms import encode_header, seal, unseal
+from airflow_logio.store.rules.run_rules import GroupStates, check_ended, has_ended, shared_ports, superseded
 from airflow_logio.store.sql import retention, schema, slots
 from airflow_logio.store.sql.bulk import among
 from airflow_logio.store.sql.commit_statements import add_to_counters

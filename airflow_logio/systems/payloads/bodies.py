@@ -12,7 +12,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import is_manifest

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.arrow_tables import uniform
 from airflow_logio.errors import LogInconsistent, LogUnavailable, OperatorFailed
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest
 from airflow_logio.systems.payloads.task_files import footer_checksum
 

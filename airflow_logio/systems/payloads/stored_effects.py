@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch
 from airflow_logio.errors import LogInconsistent, OperatorFailed
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads.payload_store import EpochPayloads, PayloadFile
 
 _ABOUT = b"about"

@@ -13,7 +13,7 @@ from airflow_logio.errors import LogInconsistent, LogioError
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads.manifests import StoredFrame, is_manifest, is_stored_frame
 from airflow_logio.systems.payloads.payload_store import Payloads
 

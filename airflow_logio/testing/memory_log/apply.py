@@ -16,8 +16,7 @@ from airflow_logio.protocol.values import Kind, ReadStatus, Status
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.status_records import PortProgress
 from airflow_logio.store.records.upkeep_records import Collected
-from airflow_logio.store.rules.channels import STATE_CHANNEL, read_channel, write_channel
-from airflow_logio.store.rules.header import encode_header
+from airflow_logio.store.rules.row_forms import STATE_CHANNEL, encode_header, read_channel, write_channel
 from airflow_logio.testing.memory_log import retention, slots
 from airflow_logio.testing.memory_log.tables import Body, BodyKey, GroupKey, LogRow, QuarantineRow, ReadRow, Tables
 

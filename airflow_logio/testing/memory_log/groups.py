@@ -22,7 +22,7 @@ from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, DriverRecord, FenceRow, GroupRef, Refused
 from airflow_logio.store.records.run_records import has_sources
 from airflow_logio.store.records.status_records import GroupStatus, UnderWay
-from airflow_logio.store.rules.endings import superseded
+from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.testing.memory_log import slots
 from airflow_logio.testing.memory_log.tables import DriverRow, GroupKey, Tables

@@ -15,9 +15,8 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import ReadStatus, Status
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.upkeep_records import Collected
-from airflow_logio.store.rules.channels import READS, STATE_CHANNEL, read_channel
-from airflow_logio.store.rules.endings import check_ended, has_ended, shared_ports
-from airflow_logio.store.rules.header import decode_about
+from airflow_logio.store.rules.row_forms import READS, STATE_CHANNEL, decode_about, read_channel
+from airflow_logio.store.rules.run_rules import check_ended, has_ended, shared_ports
 from airflow_logio.testing.memory_log import slots
 from airflow_logio.testing.memory_log.runs import group_states
 from airflow_logio.testing.memory_log.tables import BodyKey, LogRow, RunRow, Tables

@@ -11,18 +11,26 @@ from dataclasses import replace
 import msgspec
 
 from airflow_logio.errors import ProtocolViolation, UnknownRun
-from airflow_logio.protocol.reopening import reopen
+from airflow_logio.protocol.context import reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Status
 from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
 from airflow_logio.store.records.run_records import Run, RunKey, RunSpec, senders_of
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, Retried
-from airflow_logio.store.rules.code_rules import LONGEST, digest_of, members, number_for
-from airflow_logio.store.rules.endings import GroupStates, check_alone, check_superseding, superseded
-from airflow_logio.store.rules.graph_changes import check_graph
-from airflow_logio.store.rules.header import encode_header
-from airflow_logio.store.rules.stored_spec import encode_spec
+from airflow_logio.store.rules.row_forms import encode_header
+from airflow_logio.store.rules.run_rules import (
+    LONGEST,
+    GroupStates,
+    check_alone,
+    check_graph,
+    check_superseding,
+    digest_of,
+    encode_spec,
+    members,
+    number_for,
+    superseded,
+)
 from airflow_logio.testing.memory_log import slots
 from airflow_logio.testing.memory_log.tables import BodyKey, GroupKey, GroupRow, RunRow, Tables
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from airflow_logio.protocol.replicas import is_merger
 from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.rules.channels import READS, WRITES, read_channel
+from airflow_logio.store.rules.row_forms import READS, WRITES, read_channel
 from airflow_logio.testing.simulator.actions import Action, Site
 from airflow_logio.testing.simulator.drains import prefix_of
 from airflow_logio.testing.simulator.oracle import (

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import (
     DataFile,

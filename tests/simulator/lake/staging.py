@@ -22,7 +22,7 @@ from airflow_logio.errors import ExternalUnavailable, LogioError
 from airflow_logio.protocol.external_rules import MarkerRow, shuts_out
 from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.spark.table_staging import STAGED_BYTES, StagingTarget
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.staging_tables import StagingTables

@@ -15,7 +15,7 @@ from airflow_logio.errors import IncompatibleRun
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.store.records.run_records import RunSpec
-from airflow_logio.store.rules.graph_changes import changes_between
+from airflow_logio.store.rules.run_rules import changes_between
 from airflow_logio.testing.memory_log import MemoryLogStore
 
 

@@ -26,7 +26,7 @@ from airflow_logio.protocol.recovery import PortOrder
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.spark.chains import Evaluated
 from airflow_logio.store.records.run_records import BacklogBound
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.arrow import SMALL_BYTES, bytes_shown
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest

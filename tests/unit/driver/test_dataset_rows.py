@@ -15,7 +15,7 @@ from airflow_logio.driver.committer import serialize
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.spark.chains import Evaluated
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
 from airflow_logio.systems.payloads.bodies import Bodies
 from airflow_logio.systems.payloads.dataset import Borrowed, Dataset

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.values import Kind
-from airflow_logio.store.rules.header import decode_header, encode_header
+from airflow_logio.store.rules.row_forms import decode_header, encode_header
 from airflow_logio.systems.arrow import decode, encode
 
 TABLES = {

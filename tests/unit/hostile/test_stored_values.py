@@ -22,8 +22,8 @@ from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.values import Kind
 from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.store.records.run_records import RunSpec
-from airflow_logio.store.rules.header import decode_header, encode_header
-from airflow_logio.store.rules.stored_spec import encode_spec
+from airflow_logio.store.rules.row_forms import decode_header, encode_header
+from airflow_logio.store.rules.run_rules import encode_spec
 from airflow_logio.store.sql.runs import to_run
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logics import CountWindow

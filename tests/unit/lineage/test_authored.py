@@ -10,11 +10,11 @@ import pytest
 
 from airflow_logio.errors import LineageUnknown
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import InputSetNode
 from airflow_logio.store.records.run_records import ReplicatedShape, Run, RunSpec
-from airflow_logio.store.rules.authored_ports import AuthoredPorts
-from airflow_logio.store.rules.channels import read_channel
+from airflow_logio.store.rules.row_forms import read_channel
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.unit.lineage.flows import Flow, Op, Pairs, pairs_of, port
 

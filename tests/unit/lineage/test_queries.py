@@ -14,7 +14,7 @@ from airflow_logio.protocol.values import Kind
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, ReadNode
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.rules.header import encode_header
+from airflow_logio.store.rules.row_forms import encode_header
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.lineage_log import KEYS_PER_STATEMENT
 from airflow_logio.store.sql.store import SqlLogStore

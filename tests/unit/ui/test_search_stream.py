@@ -20,9 +20,9 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.lineage.search_limits import SearchedSoFar, SearchStopped
 from airflow_logio.lineage.why_not import WhyNot
 from airflow_logio.protocol.values import Port
+from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.authored_ports import AuthoredPorts
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.systems.payloads.roots import payload_root
 from airflow_logio.ui import lineage_routes, looks, searches

@@ -9,8 +9,7 @@ from typing import Any
 from airflow_logio.protocol.context import Context
 from airflow_logio.protocol.logic import Logic
 from airflow_logio.protocol.values import Kind, Port, Status
-from airflow_logio.store.rules.channels import STATE_CHANNEL, WRITES
-from airflow_logio.store.rules.header import encode_header
+from airflow_logio.store.rules.row_forms import STATE_CHANNEL, WRITES, encode_header
 from airflow_logio.testing.memory_log.tables import ABSENT, Body, BodyKey, LogRow, Tables
 from airflow_logio.testing.simulator.plan import GroupPlan, Systems
 from airflow_logio.testing.simulator.violation import Violation

@@ -12,7 +12,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Status
 from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.store.records.driver_records import FenceRow
-from airflow_logio.store.rules.channels import WRITES, read_channel
+from airflow_logio.store.rules.row_forms import WRITES, read_channel
 from airflow_logio.testing.memory_log.tables import ABSENT, GroupKey, GroupRow, Tables
 from airflow_logio.testing.simulator.actions import Incarnation
 from airflow_logio.testing.simulator.plan import GroupPlan, Read, UpTo

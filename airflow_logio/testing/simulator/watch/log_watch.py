@@ -18,7 +18,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.store.records.run_records import ReplicatedShape
 from airflow_logio.store.records.status_records import ScalingRequest
-from airflow_logio.store.rules.header import read_header
+from airflow_logio.store.rules.row_forms import read_header
 from airflow_logio.testing.memory_log.tables import ABSENT, Body, Change, GroupKey, GroupRow, RunRow, Tables
 from airflow_logio.testing.simulator.actions import Incarnation
 from airflow_logio.testing.simulator.datasets import ContentWatch

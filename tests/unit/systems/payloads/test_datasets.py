@@ -16,7 +16,7 @@ from airflow_logio.errors import ConfigurationError, LogInconsistent, LogUnavail
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, dataset, sweep_group, task_files
 from airflow_logio.systems.payloads.manifests import DataFile, Manifest, manifest_of
 from tests.store.small_disk import small_folder

@@ -22,7 +22,7 @@ from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, payload_root, sweep_group, sweep_run
 from airflow_logio.systems.payloads.bodies import Bodies, size_of

@@ -14,7 +14,7 @@ from airflow_logio.driver.dataset_rows import DatasetRows
 from airflow_logio.driver.spark_jobs.frame_jobs import discard
 from airflow_logio.spark.chains import Chains, Duplicate, Evaluated, Step
 from airflow_logio.spark.published_places import Publication
-from airflow_logio.store.rules.payload_references import Reference
+from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.payloads import sweeping
 from airflow_logio.systems.payloads.manifests import DataFile, StoredFrame, is_stored_frame
 from airflow_logio.systems.payloads.payload_store import EpochPayloads, Payloads

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.reopening import Reopening, reopen
+from airflow_logio.protocol.context import Reopening, reopen
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Status
 from airflow_logio.testing.memory_log import retention, runs

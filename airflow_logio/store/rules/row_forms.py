@@ -1,0 +1,144 @@
+"""How rows hold what is logged: channels, headers beside bodies, sealed states, references to payloads (design D6)."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from airflow_logio.errors import LogInconsistent
+from airflow_logio.protocol.values import Kind, MadeOf
+
+STATE_CHANNEL = "state:"
+"""The sender side of a row of EVENT_LOG is one name that is never null. Events have the name of their port. Actions and state
+events, whose sender port is null in the paper, have these names."""
+WRITES = "write:"
+READS = "read:"
+
+
+def write_channel(connection: str) -> str:
+    return f"{WRITES}{connection}"
+
+
+def read_channel(connection: str) -> str:
+    return f"{READS}{connection}"
+
+
+class Header(msgspec.Struct, omit_defaults=True):
+    """What is known of a body without opening it; `checksum` is the CRC-32 of the body."""
+
+    kind: Kind = Kind.DATA
+    records: int = 0
+    checksum: int = 0
+    about: dict[str, Any] = msgspec.field(default_factory=dict)
+    """For actions: their description."""
+    code: int = 0
+    """For events: number of the code that made it, as in `GroupRef`."""
+    made_of: MadeOf | None = None
+    """For events of replay operators: how the body, which is nowhere, is made again."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Header)
+
+
+def encode_header(
+    kind: Kind,
+    records: int,
+    body: bytes,
+    about: dict[str, Any] | None = None,
+    *,
+    code: int = 0,
+    made_of: MadeOf | None = None,
+) -> bytes:
+    """Raises `LogInconsistent` for an `about` that holds more than text, numbers, lists and maps."""
+    try:
+        return _encoder.encode(Header(kind, records, zlib.crc32(body), about or {}, code, made_of))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise LogInconsistent(f"a description cannot be stored: {error}; it is {repr(about)[:200]}") from error
+
+
+def read_header(where: str, header: bytes) -> Header:
+    """A header without its body. Raises `LogInconsistent`, naming the event, if it is not one."""
+    try:
+        return _decoder.decode(header)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # also invalid UTF-8, and too deep nesting
+        raise LogInconsistent(f"the header of {where} cannot be read: {error}") from error
+
+
+def decode_header(where: str, header: bytes, body: bytes, ref: str | None = None) -> Header:
+    """Raises `LogInconsistent`, naming the event, if the header is invalid or describes another body.
+
+    A body at `ref`, in the payload store, is checked when it is loaded.
+    """
+    decoded = read_header(where, header)
+    if ref is None and zlib.crc32(body) != decoded.checksum:
+        raise LogInconsistent(f"the body of {where} is damaged: its checksum does not match ({len(body):,} bytes)")
+    return decoded
+
+
+def decode_about(where: str, header: bytes) -> dict[str, Any]:
+    """What a header says about its event, without the body. Raises `LogInconsistent` if it is not a header."""
+    return read_header(where, header).about
+
+
+_BYTES = 4
+
+
+def seal(state: bytes) -> bytes:
+    """The CRC-32 of a state, big-endian, and the state: a damaged one is noticed, and not decoded to another meaning."""
+    return zlib.crc32(state).to_bytes(_BYTES, "big") + state
+
+
+def unseal(operator: str, sealed: bytes) -> bytes:
+    """The state of an operator. Raises `LogInconsistent`, naming the operator, if it is not what was stored."""
+    checksum, state = sealed[:_BYTES], sealed[_BYTES:]
+    if zlib.crc32(state).to_bytes(_BYTES, "big") != checksum:
+        raise LogInconsistent(
+            f"the state of operator {operator!r} is damaged: its checksum does not match ({len(sealed):,} bytes); "
+            "restore the log from a backup, or start a new run"
+        )
+    return state
+
+
+_FORM = re.compile(r"(?P<path>[^#]+)#(?P<checksum>[0-9a-f]{8})-(?P<size>[0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A file of the payload store: its path below the root, the CRC-32 and the number of its bytes.
+
+    Written ``path#checksum-size``. It does not say where the root is: the root may hold credentials, and may move.
+    """
+
+    path: str
+    checksum: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.path}#{self.checksum:08x}-{self.size}"
+
+    @classmethod
+    def parse(cls, where: str, text: str) -> Reference:
+        """Raises `LogInconsistent`, naming `where` it was found."""
+        own = cls.own(text)
+        if own is None:
+            raise LogInconsistent(f"the reference {text!r} of {where} does not point into a payload store")
+        return own
+
+    @classmethod
+    def own(cls, text: str) -> Reference | None:
+        """The reference that `text` is; None if it is not one of ours."""
+        form = _FORM.fullmatch(text)
+        if form is None or ".." in form["path"].split("/") or form["path"].startswith("/"):
+            return None
+        return cls(form["path"], int(form["checksum"], 16), int(form["size"]))
+
+
+def size_of_payload(text: str) -> int:
+    """The bytes of the file that a reference names; none if it is not one of ours."""
+    reference = Reference.own(text)
+    return 0 if reference is None else reference.size

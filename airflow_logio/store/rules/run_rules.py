@@ -1,0 +1,280 @@
+"""Rules of runs: when one has ended and another may begin, whether it still fits its pipeline, which code it gets.
+
+The same for every adapter of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from airflow_logio.errors import (
+    ConfigurationError,
+    IncompatibleRun,
+    LogInconsistent,
+    OtherRunUnfinished,
+    ProtocolViolation,
+    UnknownRun,
+)
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
+from airflow_logio.protocol.values import Port, unstorable
+from airflow_logio.store.records.driver_records import CodeChange, GroupRef
+from airflow_logio.store.records.run_records import Run, RunSpec, Supervision, senders_of
+
+
+def encode_spec(spec: RunSpec) -> str:
+    """The stored form of a description. Raises `ConfigurationError` for what would not come back as it was given."""
+    names = {"pipeline": spec.key.pipeline, "dag_id": spec.key.dag_id, "dag_run_id": spec.key.dag_run_id}
+    for what, name in [*names.items(), *(("group", group) for group in spec.groups)]:
+        if (reason := unstorable(name)) is not None:
+            raise ConfigurationError(f"the {what} of a run cannot be {ascii(name)[:60]}: {reason}")
+    try:
+        text = msgspec.json.encode(spec).decode()
+        same = msgspec.json.decode(text, type=RunSpec).params == dict(spec.params)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigurationError(f"the description of run {str(spec.key)!a} cannot be stored: {error}") from error
+    if not same:
+        raise ConfigurationError(
+            f"the parameters of run {spec.key} cannot be stored as they are (a number such as nan or inf?): "
+            f"{dict(spec.params)}"
+        )
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStates:
+    """Group → state, and replicated group → how many of its slots are not done."""
+
+    states: Mapping[str, GroupState]
+    open_slots: Mapping[str, int] = field(default_factory=dict)
+
+    def left(self) -> list[str]:
+        """What a run still has to do, in words. Empty if it can finish."""
+        groups = [f"{name} is {state.value}" for name, state in self.states.items() if state not in CONCLUDED]
+        return groups + [f"{count} slot(s) of {name} are not done" for name, count in self.open_slots.items()]
+
+
+def has_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> bool:
+    """Whether the run has nothing left to do; with `unfinished`, also if groups were halted, parked or never
+    launched."""
+    if run.state in (RunState.REMOVING, RunState.SUPERSEDED):
+        return True
+    if unfinished:
+        return all(state in ENDED or state is GroupState.NEW for state in groups.states.values())
+    return not groups.left()
+
+
+def check_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> None:
+    """Raises `ProtocolViolation`, naming the groups, if the run has not ended."""
+    if has_ended(run, groups, unfinished=unfinished):
+        return
+    left = groups.left()
+    if unfinished:
+        left = [
+            f"{name} is {state.value}" for name, state in groups.states.items() if state in ALIVE | {GroupState.DEAD}
+        ]
+    raise ProtocolViolation(
+        f"run {run.spec.key} has not ended: {', '.join(left)}; "
+        + (
+            f"`logio stop {run.uid[:8]}` halts it"
+            if unfinished
+            else f"`logio retry {run.uid[:8]}` resumes it, --unfinished gives it up"
+        )
+    )
+
+
+def superseded(run: Run) -> str:
+    """Why a superseded run does not resume, and how to begin the fresh one."""
+    what = f"run {run.spec.key}, uid {run.uid[:8]}, was given up for a fresh run: it does not resume"
+    return f"{what}. {how_to_begin_anew(run)}"
+
+
+def how_to_begin_anew(run: Run) -> str:
+    """What a person does for the next generation of a superseded run to begin."""
+    key = run.spec.key
+    if run.spec.supervision is Supervision.PROCESS:
+        return f"`logio run ... --run-id {key.dag_run_id}` begins the fresh one"
+    return (
+        f"Clear DAG run {key.dag_run_id} of {key.dag_id} from the task that starts the run onwards: that task begins the "
+        "fresh one"
+    )
+
+
+def check_superseding(run: Run, state: RunState, groups: GroupStates) -> bool:
+    """Whether a run, now in `state`, is to be marked superseded; False if it is.
+
+    Raises `ProtocolViolation`, naming the groups that are alive, and `UnknownRun` for a run that is being removed.
+    """
+    if state is RunState.REMOVING:
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; there is nothing to replace")
+    if state is RunState.SUPERSEDED:
+        return False
+    if alive := [f"{name} is {group.value}" for name, group in groups.states.items() if group in ALIVE]:
+        raise ProtocolViolation(
+            f"run {run.spec.key} cannot give way to a fresh one while it is active: {', '.join(alive)}; "
+            f"`logio stop {run.uid[:8]}` halts it"
+        )
+    return True
+
+
+def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> None:
+    """Raises `OtherRunUnfinished` if one of these runs of the same pipeline has a group that has not finished.
+
+    A run that is halted or parked counts, too: once another run owns its tables, it can never write what is still
+    missing.
+    """
+    for run, groups in others:
+        if left := ", ".join(groups.left()):
+            uid = run.uid[:8]
+            raise OtherRunUnfinished(
+                f"run {spec.key} is not started: run {run.spec.key}, uid {uid}, has not finished ({left}), and could not "
+                f"write its tables any more once this one does. {_way_out(spec, uid)}"
+            )
+
+
+def _way_out(spec: RunSpec, uid: str) -> str:
+    if spec.supervision is Supervision.PROCESS:
+        return (
+            f"Let it finish (`logio retry {uid}` if no driver of it runs), or give it up (`logio fresh {uid}`), and start "
+            "again. If the runs share no tables, start this one without --alone"
+        )
+    return (
+        f"Let it finish (clear its red tasks, or `logio retry {uid}`), or give it up (`logio fresh {uid}`), and start again. "
+        'If runs of this pipeline share no tables, its author declares that: LogioPipelineGroup(concurrent_runs="isolated")'
+    )
+
+
+def shared_ports(spec: RunSpec) -> list[Port]:
+    """Output ports with receivers in several groups and without lineage: two groups may both have left a body of such a
+    port."""
+    groups: dict[Port, set[str]] = {}
+    for receiver, sender in senders_of(spec).items():
+        groups.setdefault(sender, set()).add(spec.operators[receiver.operator].group)
+    return [
+        sender
+        for sender, names in groups.items()
+        if len(names) > 1 and sender.name not in spec.operators[sender.operator].lineage_out
+    ]
+
+
+def stopped(ref: GroupRef, state: str) -> str:
+    """The error of a driver that must stop because its group was halted or parked from outside."""
+    return (
+        f"group {ref.group!r} is {state}: the driver of incarnation {ref.incarnation} commits nothing more, and exits"
+    )
+
+
+MOST_CHANGES = 5
+
+
+LONGEST_VALUE = 80
+
+
+_SECTIONS = {
+    "operators": "operator {!r}",
+    "groups": "group {!r}",
+    "replicated": "replicated group {!r}",
+    "params": "parameter {!r}",
+    "senders": "what port {!r} receives",
+}
+
+
+_MISSING = object()
+
+
+def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> None:
+    """Raises `IncompatibleRun` if the pipeline of this fingerprint and description is not the one that `run` was started
+    with; it names what has changed (operator, setting, from, to).
+    """
+    if fingerprint == run.spec.graph_fingerprint:
+        return
+    changes = list(changes_between(run.spec.graph, graph)) if run.spec.graph else []
+    said = "; ".join(changes[:MOST_CHANGES]) or f"its graph was {run.spec.graph_fingerprint}, now {fingerprint}"
+    more = f"; and {len(changes) - MOST_CHANGES} more changes" if len(changes) > MOST_CHANGES else ""
+    uid = run.uid[:8]
+    continued = (
+        f"Restore that version and `logio retry {uid}`"
+        if run.spec.code_digest is None
+        else f"`logio retry {uid}` continues it with the version that it has"
+    )
+    raise IncompatibleRun(
+        f"run {run.spec.key} was started by another version of pipeline {run.spec.key.pipeline!r}: {said}{more}. "
+        f"{continued}, or start a fresh run (`logio fresh {uid}`)"
+    )
+
+
+def changes_between(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """One sentence part for each setting of `Pipeline.describe` that differs. What was added or removed as a whole is one."""
+    now = msgspec.json.decode(msgspec.json.encode(now))  # as the log gives `then` back
+    for section in _keys(then, now):
+        before, after = then.get(section, {}), now.get(section, {})
+        if section not in _SECTIONS:
+            yield from _changes(section, before, after)
+            continue
+        for name in _keys(before, after):
+            where = _SECTIONS[section].format(name)
+            yield from _changes(where, before.get(name, _MISSING), after.get(name, _MISSING))
+
+
+def _changes(where: str, before: Any, after: Any) -> Iterator[str]:
+    if before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in _keys(before, after):
+            # The settings of an operator are known by their own names.
+            deeper = where if name == "settings" else f"{where}, {name}"
+            yield from _changes(deeper, before.get(name, _MISSING), after.get(name, _MISSING))
+    elif before is _MISSING:
+        yield f"{where} is new"
+    elif after is _MISSING:
+        yield f"{where} is gone"
+    else:
+        yield f"{where} was {_shown(before)}, is now {_shown(after)}"
+
+
+def _keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return list({**one, **other})
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+
+
+LONGEST = 250
+"""Characters that the log keeps of who took code."""
+
+
+def members(run: Run, group: str) -> tuple[str, ...]:
+    """The groups of the log that share the code of `group`: itself, or all replicas. Raises `ProtocolViolation`."""
+    base = replicated_group(group)
+    found = run.spec.replicated[base].replicas if base in run.spec.replicated else (group,)
+    if not set(found) <= set(run.spec.groups) or (group not in found and group != base):
+        raise ProtocolViolation(f"run {run.spec.key} has no group {group!r}; it has {', '.join(run.spec.groups)}")
+    return tuple(sorted(found))
+
+
+def number_for(run: Run, state: RunState, changes: Sequence[CodeChange], current: int, digest: str) -> int:
+    """The number of the code that a group gets: `current` if that is the code of this digest, otherwise a new one.
+
+    Raises `ProtocolViolation` if the run, now in `state`, was given up.
+    """
+    if state is RunState.SUPERSEDED:
+        raise ProtocolViolation(superseded(run))
+    if digest == digest_of(run, changes, current):
+        return current
+    return max((change.number for change in changes), default=0) + 1
+
+
+def digest_of(run: Run, changes: Sequence[CodeChange], number: int) -> str | None:
+    """The digest of a code by its number. None for number 0 of a run that a version without kept code has begun."""
+    if number == 0:
+        return run.spec.code_digest
+    found = [change.digest for change in changes if change.number == number]
+    if not found:
+        raise LogInconsistent(f"run {run.spec.key} has no code {number} in the log, only 0 to {len(changes)}")
+    return found[0]
