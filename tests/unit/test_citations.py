@@ -88,7 +88,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "prefix", "last"), [("design", "D", 14), ("design", "H", 10), ("decisions", "ADR-", 45)]
+    ("page", "prefix", "last"), [("design", "D", 14), ("design", "H", 10), ("decisions/archive", "ADR-", 45)]
 )
 def test_every_decision_has_its_anchor_and_heading(page: str, prefix: str, last: int) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
@@ -99,10 +99,22 @@ def test_every_decision_has_its_anchor_and_heading(page: str, prefix: str, last:
 
 
 def test_cited_decisions_exist() -> None:
-    design, decisions = (anchors(ROOT / "docs" / page) for page in ("design.md", "decisions.md"))
+    design, decisions = (anchors(ROOT / "docs" / page) for page in ("design.md", "decisions/archive.md"))
     assert [where for where, match in found(DESIGN) if not set(re.findall(r"[DH]\d+", match[1])) <= design] == []
     assert [where for where, match in found(ADR) if match[0] not in decisions] == []
     assert len(list(found(DESIGN))) > 50, "the pattern finds what is cited"
+
+
+def test_the_decisions_that_hold_are_few_short_and_sorted_by_topic() -> None:
+    """What a reader holds in the head; the full texts are in the archive, which each of them names."""
+    text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    entries = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    assert 20 <= len(entries) <= 40
+    bodies = [re.split(r"^## ", entry, flags=re.MULTILINE)[0] for entry in entries]
+    assert [body.splitlines()[0] for body in bodies if len(body.strip().splitlines()) > 15] == []
+    assert [body.splitlines()[0] for body in bodies if not ADR.search(body)] == []
+    archive = re.findall(r'id="(ADR-\d+)"', (ROOT / "docs" / "decisions" / "archive.md").read_text(encoding="utf-8"))
+    assert sorted(set(archive) - {match[0] for match in ADR.finditer(text)}) == []
 
 
 def test_decisions_are_cited_by_names_that_cannot_be_confused() -> None:

@@ -4,7 +4,7 @@ Like every wake-up of this package, an announcement is a hint: a supervisor that
 
 The connection belongs to a thread, not to an event loop or to a trigger. The first trigger starts the thread, the last
 one that leaves ends it, and those in between do not notice. A connection that is lost is made again. Meanwhile nothing
-rings, and triggers poll as they always do (ADR-34 of docs/decisions.md).
+rings, and triggers poll as they always do (ADR-34).
 """
 
 from __future__ import annotations
