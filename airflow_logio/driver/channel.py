@@ -24,7 +24,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.recovery import LoggedEvent, PortOrder
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Kind, Port
 from airflow_logio.store.port.session_port import GroupSession
-from airflow_logio.systems.payloads.bodies import size_of
+from airflow_logio.systems.payloads.bodies import Bodies, size_of
 
 POLL_SECONDS = 0.25
 FETCH_EVENTS = 64
@@ -46,6 +46,19 @@ class Unpacks(Protocol):
 
     def expect(self, events: Iterable[Event]) -> None: ...
     def unpacked(self, event: Event) -> Event: ...
+
+
+class OwnBodies:
+    """For a pipeline without replay operators: every event has its body in the log, or in the payload store."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+
+    def expect(self, events: Iterable[Event]) -> None:
+        """They come one by one."""
+
+    def unpacked(self, event: Event) -> Event:
+        return self._bodies.unpacked(event)
 
 
 class Channel:

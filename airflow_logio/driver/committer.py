@@ -16,20 +16,19 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.driver.dataset_rows import DatasetRows
 from airflow_logio.driver.logics.repeatable import contents
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit import CommitQueue, CommitStep, HandOver
 from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.spark.chains import Evaluated
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.systems.arrow import bytes_shown, encode
 from airflow_logio.systems.payloads.bodies import Bodies, table_of
-from airflow_logio.systems.payloads.dataset import Dataset
+from airflow_logio.systems.payloads.dataset import Borrowed, Dataset
 
 log = logging.getLogger(__name__)
-
 IDLE_CHECK_SECONDS = 1.0
 Unlogged = Callable[[Port, bytes, pa.Table], None]
 """(sender, digest, records) of an event whose body does not go into the log; before its commit."""
@@ -235,3 +234,33 @@ def _dataset_of_action(datasets: DatasetRows, action: fx.LogWrite | fx.LogRead) 
 def _purpose(action: fx.LogWrite | fx.LogRead) -> str:
     kind, number = ("writes", action.number) if isinstance(action, fx.LogWrite) else ("reads", action.action_id)
     return f"{kind}/{action.operator}.{action.connection}/{number}"
+
+
+class DatasetRows:
+    """Which dataset each row of one transaction names: each row has files of its own (ADR-80), whatever has the same records.
+
+    All rows that name what a chain has made of one event are in one transaction (ADR-86).
+    """
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._named: set[str] = set()
+
+    def dataset(self, payload: Any, where: str, purpose: str) -> Dataset | None:
+        """The dataset that the row `where` names for a payload; None if that is no dataset.
+
+        What a chain has materialized belongs to the first row that asks. Every further one, and one of which an event has a
+        row since an earlier transaction, gets other names of the files, durable when this returns. Raises `LogUnavailable`.
+        """
+        match payload:
+            case Dataset():  # written for this row
+                return payload
+            case Evaluated():
+                made = payload.materialized
+                if (ref := str(made.reference)) not in self._named:
+                    self._named.add(ref)
+                    return made
+                return self._bodies.own(where, purpose, made)
+            case Borrowed():
+                return self._bodies.own(where, purpose, payload.dataset)
+        return None

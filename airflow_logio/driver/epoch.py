@@ -17,7 +17,7 @@ from airflow_logio.dataflow.operators import Operator, SourceOperator
 from airflow_logio.dataflow.replication import Routes
 from airflow_logio.dataflow.sources import RangeSource
 from airflow_logio.driver.back_pressure import BackPressure
-from airflow_logio.driver.channel import Channel, lanes_of
+from airflow_logio.driver.channel import Channel, OwnBodies, Unpacks, lanes_of
 from airflow_logio.driver.committer import Committer, not_kept
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.garbage import Collection, sweeps_of
@@ -57,7 +57,7 @@ from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
-from airflow_logio.protocol.values import Event, Port
+from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.protocol.writes import Applied, Compared
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.payloads import EpochPayloads
@@ -100,6 +100,8 @@ class GroupEpoch:
         )
         protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {name: self._pipeline.operators[name] for name in names}
+        self._applications = {name: self._pipeline.applications_of(name) for name in self._pipeline.operators}
+        self._needs_spark = any(operator.mode is not ExecutionMode.DRIVER for operator in self._members.values())
         self._mailbox = Mailbox(settings.prefetch)
         self._refusal: BaseException | None = None
         """What the log has said first when it refused a thread."""
@@ -107,14 +109,7 @@ class GroupEpoch:
         self._payloads = self._open_payloads(epoch)
         self._bodies = Bodies(self._payloads)
         self._channel: Channel | None = None
-        self._replay = replay_of(
-            self._pipeline,
-            settings.connections,
-            session,
-            self._bodies,
-            lambda: self._channel is None,
-            None if settings.direct is None else settings.direct.offers(),
-        )
+        self._incoming = self._open_incoming()
         # What is swept for several groups is swept by the group behind: by a Merger's, never by a replica.
         sweeps = sweeps_of(self._pipeline, settings.group) if slots is None else []
         self._collection = Collection(names, sweeps, self._bodies.remove)
@@ -137,15 +132,17 @@ class GroupEpoch:
         self._sources = SourceReaders()
         self._back_pressure: BackPressure
         """Exists once the threads have started: it depends on what the log says was sent."""
-        self._generation = Generation(
-            protocol,
-            settings,
-            self._members,
-            self._mailbox.put,
-            self._job_group(epoch),
-            self._evaluation,
-            self._payloads,
-        )
+        self._generation: Generation | NoGeneration = NoGeneration()
+        if any(spec.asynchronous for spec in specs):
+            self._generation = Generation(
+                protocol,
+                settings,
+                self._members,
+                self._mailbox.put,
+                self._job_group(epoch),
+                self._evaluation,
+                self._payloads,
+            )
         first = settings.run.spec.actions
         self._loop = GroupLoop(
             protocol,
@@ -160,6 +157,16 @@ class GroupEpoch:
 
     def _routes_of(self, dispatcher: str) -> Routes:
         return self._back_pressure.routes[dispatcher]
+
+    def _open_incoming(self) -> Unpacks:
+        """What gives events of the log their payloads."""
+        settings, pipeline = self._settings, self._pipeline
+        if not any(map(pipeline.replays, pipeline.operators)):
+            return OwnBodies(self._bodies)
+        offers = None if settings.direct is None else settings.direct.offers()
+        return replay_of(
+            pipeline, settings.connections, self._session, self._bodies, lambda: self._channel is None, offers
+        )
 
     def _open_payloads(self, epoch: int) -> EpochPayloads | None:
         payloads, ref = self._settings.payloads, self._session.ref
@@ -239,9 +246,9 @@ class GroupEpoch:
         recovered, self._recovered = self._recovered, None
         assert recovered is not None
         self._committer.start()
-        self._replay.expect(logged.event for logged in recovered.acknowledged)
+        self._incoming.expect(logged.event for logged in recovered.acknowledged)
         drains = self._settings.drain_requested.is_set
-        effects = self._loop.begin(recovered, self._replay.unpacked, self._start_threads, drains=drains)
+        effects = self._loop.begin(recovered, self._incoming.unpacked, self._start_threads, drains=drains)
         self._back_pressure.note(effects, self._load)
         log.info(
             "group %s rebuilt in %.2f s: %d acknowledged events, %d pending write actions",
@@ -262,7 +269,7 @@ class GroupEpoch:
         )
         lanes, moves = lanes_of(self._loop.protocol), self._slots is not None
         self._channel = Channel(
-            self._session, lanes, self._replay, self._mailbox, self._fail, evaluation=self._evaluation, may_move=moves
+            self._session, lanes, self._incoming, self._mailbox, self._fail, evaluation=self._evaluation, may_move=moves
         )
         self._channel.start()
         for name in self._loop.sources:
@@ -335,7 +342,8 @@ class GroupEpoch:
                     break
                 item = self._mailbox.get(0, inputs=self._accepts_inputs())
             self._generation.start_jobs()
-            self._settings.sessions.raise_if_failed()
+            if self._needs_spark:
+                self._settings.sessions.raise_if_failed()
             if self._settings.stop_requested.is_set():
                 return False
             if self._loop.is_due(time.monotonic()):
@@ -391,7 +399,7 @@ class GroupEpoch:
             crash_here(CrashPoint.AFTER_DRAIN)
         self._loop.hand_over(durable)
         sent = [*durable.sent, *(to for sender in durable.released for to in self._pipeline.receivers(sender))]
-        awaken = {name for receiver in sent for name in self._pipeline.applications_of(receiver.operator)}
+        awaken = {name for receiver in sent for name in self._applications[receiver.operator]}
         if awaken:
             self._session.announce(sorted(awaken))
 
@@ -400,7 +408,7 @@ class Intake:
     """Used by the main thread of an epoch."""
 
     def __init__(
-        self, loop: GroupLoop, members: Mapping[str, Operator], generation: Generation, load: LoadMeter
+        self, loop: GroupLoop, members: Mapping[str, Operator], generation: Generation | NoGeneration, load: LoadMeter
     ) -> None:
         self._loop = loop
         self._members = members
@@ -452,12 +460,32 @@ class Intake:
 
     def _observe_job(self, job: Generated, now: float) -> None:
         """The end of a job is a step of its own: Output Sets logged, Input Sets done, state serialized."""
+        assert isinstance(self._generation, Generation)
         self._generation.note_columns(job)
         self._loop.generated(job.operator, job.results, job.reads, now)
         for inset_id, error in job.aside:
             self._loop.set_aside(job.operator, inset_id, error, now)
         if job.is_last:
             self._generation.finished(job.operator)
+
+
+class NoGeneration:
+    """In place of a `Generation`, for a group without asynchronous operators."""
+
+    def is_full(self) -> bool:
+        return False
+
+    def is_busy(self) -> bool:
+        return False
+
+    def start_jobs(self) -> None:
+        """There are none."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    def threads(self) -> list[threading.Thread]:
+        return []
 
 
 def operators_of(settings: EpochSettings, slots: Mapping[int, int] | None) -> list[str]:

@@ -184,13 +184,19 @@ class LostSessions(SparkSessions):
             raise SparkLost("the server is gone")
 
 
+def epoch_that_loses_spark(source: Blocked, *, may_return: bool) -> GroupEpoch:
+    _, epoch = epoch_of(source, sessions=LostSessions(source, may_return=may_return))
+    epoch._needs_spark = True  # as if another operator of the group ran jobs
+    return epoch
+
+
 def test_a_session_is_not_made_again_beside_a_read_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two reads of one source side by side could share what the author keeps in it."""
     monkeypatch.setattr(epochs, "REBUILD_PATIENCE_SECONDS", 0.3)
     source = Blocked(60)
-    _, epoch = epoch_of(source, sessions=LostSessions(source, may_return=True))
+    epoch = epoch_that_loses_spark(source, may_return=True)
     with pytest.raises(SparkLost, match="the server is gone") as lost:
         epoch.run()
     source.end()
@@ -201,7 +207,7 @@ def test_a_session_is_not_made_again_beside_a_read_that_does_not_answer(
 
 def test_a_session_is_made_again_when_nothing_is_left_of_the_epoch() -> None:
     source = Blocked(1)
-    _, epoch = epoch_of(source, sessions=LostSessions(source, may_return=True))
+    epoch = epoch_that_loses_spark(source, may_return=True)
     with pytest.raises(SparkLost) as lost:
         epoch.run()
     assert not lost.value.must_end
@@ -211,7 +217,7 @@ def test_a_driver_that_ends_with_its_spark_does_not_wait_for_a_read(monkeypatch:
     monkeypatch.setattr(epochs, "REBUILD_PATIENCE_SECONDS", 60.0)
     monkeypatch.setattr(epochs, "SOURCE_PATIENCE_SECONDS", 0.3)
     source = Blocked(60)
-    _, epoch = epoch_of(source, sessions=LostSessions(source, may_return=False))
+    epoch = epoch_that_loses_spark(source, may_return=False)
     started = time.monotonic()
     with pytest.raises(SparkLost):
         epoch.run()

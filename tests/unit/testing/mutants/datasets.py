@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_logio.driver.dataset_rows import DatasetRows
+from airflow_logio.driver.committer import DatasetRows
 from airflow_logio.driver.spark_jobs.frame_jobs import discard
 from airflow_logio.spark.chains import Chains, Duplicate, Evaluated, Step
 from airflow_logio.spark.published_places import Publication
