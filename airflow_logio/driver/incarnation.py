@@ -18,8 +18,7 @@ from airflow_logio.driver.services import Services
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import Fenced, LogioError, LogUnavailable, OperatorFailed
 from airflow_logio.launch import bundle
-from airflow_logio.launch.bundle import needs_spark
-from airflow_logio.launch.driver_config import FINISHED, DriverConfig
+from airflow_logio.launch.driver_config import FINISHED, DriverConfig, needs_spark
 from airflow_logio.launch.processes import own_identity
 from airflow_logio.protocol.states import ALIVE, GroupState
 from airflow_logio.store import open_store

@@ -17,7 +17,6 @@ from types import ModuleType
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
-from airflow_logio.protocol.values import ExecutionMode
 
 STAYING = ("__main__", __name__.partition(".")[0])
 """Not of a pipeline, even where they lie in its folder."""
@@ -181,14 +180,3 @@ def load(ref: PipelineRef) -> Pipeline:
             f"the module defines: {', '.join(names) or 'no pipeline'}"
         )
     return found.freeze()
-
-
-def has_frames(pipeline: Pipeline, group: str) -> bool:
-    """Whether an operator of the group works on DataFrames."""
-    modes = (pipeline.operators[name].mode for name in pipeline.group_of(group).operators)
-    return ExecutionMode.DATAFRAME in modes
-
-
-def needs_spark(pipeline: Pipeline, group: str) -> bool:
-    """Whether an operator of the group runs its generation in Spark."""
-    return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.group_of(group).operators)

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import msgspec
 
+from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_folders, spark_settings
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.shared_server import ServerRecipe
 from airflow_logio.launch.spark_settings import SparkSettings
+from airflow_logio.protocol.values import ExecutionMode
 from airflow_logio.spark.connect_engine import ConnectTarget
 from airflow_logio.store.records.driver_records import Claim
 
@@ -29,8 +31,6 @@ REPLACED = 3
 """Another incarnation has taken its place."""
 PARKED = 4
 """A person has to fix something first."""
-
-
 OF_PYTHON = frozenset(("spark.submit.pyFiles", "spark.pyspark.python", "spark.pyspark.driver.python"))
 """Properties of Spark that say which Python a driver is, and what it imports."""
 
@@ -46,12 +46,23 @@ class DriverKind(StrEnum):
     """Python alone, of a group that needs no Spark (ADR-119)."""
 
 
-def driver_kind(settings: SparkSettings, conf: Mapping[str, str], *, needs_spark: bool) -> DriverKind:
-    """What a driver is of these settings, and of these properties of its group."""
+def has_frames(pipeline: Pipeline, group: str) -> bool:
+    """Whether an operator of the group works on DataFrames."""
+    modes = (pipeline.operators[name].mode for name in pipeline.group_of(group).operators)
+    return ExecutionMode.DATAFRAME in modes
+
+
+def needs_spark(pipeline: Pipeline, group: str) -> bool:
+    """Whether an operator of the group runs its generation in Spark."""
+    return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.group_of(group).operators)
+
+
+def driver_kind(settings: SparkSettings, conf: Mapping[str, str], *, spark: bool) -> DriverKind:
+    """What a driver is with these settings and properties; `spark`: its group needs Spark (`needs_spark`)."""
     if spark_settings.is_client(settings):
         return DriverKind.CLIENT
     is_fetched = any("://" in file for file in (settings.py_files or "").split(","))
-    if needs_spark or is_fetched or OF_PYTHON & conf.keys():  # what only spark-submit understands
+    if spark or is_fetched or OF_PYTHON & conf.keys():  # what only spark-submit understands
         return DriverKind.SPARK_SUBMIT
     return DriverKind.PYTHON
 
@@ -146,7 +157,7 @@ def launch_of_standby(config: DriverConfig, settings: SparkSettings, code: CodeB
     return Launch(
         settings=settings,
         conf=conf,
-        kind=driver_kind(settings, conf, needs_spark=config.needs_spark),
+        kind=driver_kind(settings, conf, spark=config.needs_spark),
         code=code,
         code_number=config.claim.code,
         ref=PipelineRef(config.module, config.attr, Path(config.bundle_root)),

@@ -25,8 +25,7 @@ from typing import Any
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_folders, processes, shared_server, spark_settings, spark_submit
-from airflow_logio.launch.bundle import needs_spark
-from airflow_logio.launch.driver_config import DriverConfig, DriverKind, Launch
+from airflow_logio.launch.driver_config import DriverConfig, DriverKind, Launch, needs_spark
 from airflow_logio.launch.driver_folders import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.launch.driver_log import LOG_NAME
 from airflow_logio.launch.processes import APPLICATION, boot_id, this_host

@@ -18,9 +18,9 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.definition import variable_values
 from airflow_logio.errors import Fenced, LogioError, ProtocolViolation, UnknownRun
 from airflow_logio.launch import driver_folders, driver_process, processes, spark_submit
-from airflow_logio.launch.bundle import PipelineRef, has_frames, needs_spark
+from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, code_for, own_pipeline
-from airflow_logio.launch.driver_config import Launch, driver_kind
+from airflow_logio.launch.driver_config import Launch, driver_kind, has_frames, needs_spark
 from airflow_logio.launch.driver_log import LOG_NAME, add_rest
 from airflow_logio.launch.driver_process import ForkServer
 from airflow_logio.launch.redaction import Redaction
@@ -178,7 +178,7 @@ def resolve(context: LaunchContext, group: str, number: int) -> Launch:
     return Launch(
         settings=settings,
         conf=conf,
-        kind=driver_kind(settings, conf, needs_spark=spark),
+        kind=driver_kind(settings, conf, spark=spark),
         code=code,
         code_number=number,
         ref=context.ref,

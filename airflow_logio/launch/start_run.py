@@ -12,8 +12,9 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import TableSource
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.bundle import PipelineRef, has_frames
+from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.launch.driver_config import has_frames
 from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease, RecoveryBudget
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.run_records import (

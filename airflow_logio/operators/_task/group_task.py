@@ -11,7 +11,7 @@ from airflow.sdk.log import redact
 
 from airflow_logio import metrics
 from airflow_logio.errors import BudgetSpent, ConfigurationError, Fenced, LogUnavailable, ProtocolViolation
-from airflow_logio.launch.bundle import has_frames
+from airflow_logio.launch.driver_config import has_frames
 from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.replicas import base_operator, replicated_group

@@ -208,7 +208,7 @@ def test_who_has_spark_submit_or_a_server_needs_nothing_of_that(tmp_path: Path) 
 )
 def test_what_only_spark_submit_understands_keeps_spark_submit(given: dict[str, Any], is_alone: bool) -> None:
     settings = SparkSettings(**given)
-    assert (driver_kind(settings, settings.effective_conf({}), needs_spark=False) is DriverKind.PYTHON) is is_alone
+    assert (driver_kind(settings, settings.effective_conf({}), spark=False) is DriverKind.PYTHON) is is_alone
 
 
 def test_a_driver_of_python_alone_is_the_python_that_was_asked_for(tmp_path: Path) -> None:
