@@ -30,27 +30,26 @@ def test_modules_stay_small() -> None:
 
 
 def _wing(module: Path) -> str:
-    """The folder directly below the package; the adapters of the log count as one place, wherever the one in memory is."""
+    """The folder directly below the package."""
     return module.relative_to(PACKAGE).parts[0]
 
 
 def test_a_module_name_stands_for_one_thing_within_its_wing() -> None:
-    """The adapters of the log share names on purpose, and Airflow names the modules in its own folders."""
+    """Airflow names the modules in its own folders."""
     named = [m for m in MODULES if not m.name.startswith("__") and m.parts[-2] != "versions"]
     ours = [m for m in named if _wing(m) not in AIRFLOW_FOLDERS]
     places: dict[tuple[str, str], set[str]] = {}
     for module in ours:
-        folder = str(module.parent.relative_to(PACKAGE)).replace("testing/memory_log", "store/sql")
+        folder = str(module.parent.relative_to(PACKAGE))
         places.setdefault((_wing(module), module.name), set()).add(folder)
     twice = {name: sorted(folders) for (_, name), folders in places.items() if len(folders) > 1}
     assert not twice, f"rename one of each: {twice}"
 
 
 def test_a_public_class_name_stands_for_one_thing_within_its_wing() -> None:
-    """The adapters of the log count as one place."""
     places: dict[tuple[str, str], set[str]] = {}
     for module in MODULES:
-        place = str(module.relative_to(PACKAGE)).replace("testing/memory_log", "store/sql")
+        place = str(module.relative_to(PACKAGE))
         for node in ast.parse(module.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault((_wing(module), node.name), set()).add(place)

@@ -117,7 +117,7 @@ def test_an_answer_that_is_another_one_each_time_is_used_once() -> None:
         ({"books": {"names": NAMES}, "shop": {"prices": NAMES}}, "of connection 'shop'"),
     ],
 )
-def test_what_nobody_answers_is_refused_with_the_next_step(tables: Mapping[str, Any], what: str) -> None:
+def test_what_is_not_answered_is_refused_with_the_next_step(tables: Mapping[str, Any], what: str) -> None:
     with pytest.raises(PipelineDefinitionError, match=f"operator 'bills'.*does not know .*{what}; say what it holds"):
         pipeline_scenario(pipeline(), tables=tables)
 
@@ -203,7 +203,7 @@ def test_sql_sources_are_answered_by_tables(source: QuerySource, contents: Any) 
         (QUERY, {"names": SHUFFLED}, "the result of the query, under the source's name, 'rows', of connection 'books'"),
     ],
 )
-def test_a_sql_source_that_nobody_answers_is_refused(source: QuerySource, contents: Any, what: str) -> None:
+def test_a_sql_source_that_is_not_answered_is_refused(source: QuerySource, contents: Any, what: str) -> None:
     with pytest.raises(PipelineDefinitionError, match=f"source 'rows'.*{what}"):
         pipeline_scenario(asking(source), params={"least": 0}, tables={"books": contents})
 

@@ -52,7 +52,7 @@ def schedules(name: str) -> int:
     return (WITH_ARROW | WITH_DATASETS | WITH_REPLAY).get(name, PLAIN)
 
 
-def test_there_are_ten_thousand_that_nobody_drains() -> None:
+def test_there_are_ten_thousand_that_are_not_drained() -> None:
     assert all(SCENARIOS[name]().drains for name in SCENARIOS)
     assert sum(schedules(name) - schedules(name) // DRAIN_EVERY for name in SCENARIOS) >= 10_000
 
@@ -195,7 +195,7 @@ def _requests(world: World) -> Sequence[ScalingRequest]:
     return world.store.scalings(world.run.run_id)
 
 
-def test_nobody_drains_a_scenario_that_does_not_say_so() -> None:
+def test_a_scenario_that_does_not_say_so_is_never_drained() -> None:
     plain = Simulator(replace(SCENARIOS["linear"](), drains=False))
     assert not any(plain.run(seed)[0].drained for seed in range(2 * DRAIN_EVERY))
 
