@@ -37,7 +37,7 @@ class InputEvent:
     """An event as an operator sees it.
 
     :param port: the input port that it has come on.
-    :param event_id: its number on the sender's port, from 1 on and rising.
+    :param event_id: its number on the sender's port; numbers rise, perhaps with gaps.
     :param table: its records.
     :param progress: for an event from a Dispatcher: how far the windows of the whole stream have come
         (`Window.progress`).

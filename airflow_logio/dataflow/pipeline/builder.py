@@ -163,7 +163,7 @@ class Pipeline:
 
         Raises PipelineDefinitionError.
         """
-        operator = _made(self._definition, name, function, window)
+        operator = _operator_of(self._definition, name, function, window)
         node = self._add(name, operator, Operator, upstreams, inputs)
         if replay:
             self._definition.replays.add(name)
@@ -567,9 +567,9 @@ class Pipeline:
     ) -> Node:
         self._open()
         check_name("operator", name)
-        operator = _accepted(self._definition, name, operator, role)
+        operator = _checked_operator(self._definition, name, operator, role)
         named = {port: self._reference(upstream) for port, upstream in (inputs or {}).items()}
-        pairs = _fed(self._definition, name, operator, [self._reference(u) for u in upstreams], named)
+        pairs = _senders_of(self._definition, name, operator, [self._reference(u) for u in upstreams], named)
         self._definition.operators[name] = operator
         self._definition.senders.update(pairs)
         return Node(name, self)
@@ -580,9 +580,9 @@ class Pipeline:
         return upstream.name if isinstance(upstream, Node) else str(upstream)
 
 
-def _made(definition: Definition, name: str, function: object, window: object) -> object:
-    """The operator of a decorated function and its window, or of several functions; anything else unchanged, for
-    `accepted`."""
+def _operator_of(definition: Definition, name: str, function: object, window: object) -> object:
+    """The operator of a decorated function and its window, or of several functions. Anything else stays as it is, for
+    `_checked_operator` to judge."""
     if isinstance(function, Mapping):
         each = {part: _one_of_several(definition, f"{name}.{part}", one, window) for part, one in function.items()}
         return SeveralFunctions(each)
@@ -617,7 +617,7 @@ def _one_of_several(definition: Definition, name: str, given: object, window: ob
     return _windowed(definition, name, function, own)
 
 
-def _accepted(definition: Definition, name: str, operator: object, role: type[Operator]) -> Operator:
+def _checked_operator(definition: Definition, name: str, operator: object, role: type[Operator]) -> Operator:
     """`operator`, if it is one, plays the role and can be added under that name; raises PipelineDefinitionError."""
     if not isinstance(operator, role):
         given = (
@@ -628,7 +628,7 @@ def _accepted(definition: Definition, name: str, operator: object, role: type[Op
     return operator
 
 
-def _fed(
+def _senders_of(
     definition: Definition, name: str, operator: Operator, upstreams: Sequence[str], inputs: Mapping[str, str]
 ) -> dict[Port, Port]:
     """Receiver → sender ports; resolved before anything is added, so that a refused call changes nothing."""
