@@ -35,8 +35,8 @@ from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.store.records.upkeep_records import Retried
 from airflow_logio.supervision.presence import last_look, missing
-from airflow_logio.supervision.requests import Stage, Step, asked_for, carry_out
 from airflow_logio.supervision.retry import STARTABLE, check_destinations, find_lost, nothing_to_retry
+from airflow_logio.supervision.scaling import Stage, Step, asked_for, carry_out
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, give_up, not_ended, run_to_give_up
 from airflow_logio.supervision.task_notes import give_up_place
 

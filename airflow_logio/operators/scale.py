@@ -21,7 +21,7 @@ from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import ScalingRequest
-from airflow_logio.supervision.requests import Stage, Step
+from airflow_logio.supervision.scaling import Stage, Step
 from airflow_logio.triggers.scale import LogioScaleTrigger
 
 

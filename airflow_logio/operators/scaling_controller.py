@@ -28,7 +28,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.controller import LOOK_SECONDS, Counters, decide, read_counters
 from airflow_logio.supervision.policies import Policy
-from airflow_logio.supervision.requests import Stage
+from airflow_logio.supervision.scaling import Stage
 from airflow_logio.triggers.scale import LogioScaleTrigger
 
 Target = tuple[Run, str]

@@ -1,6 +1,6 @@
 """The Controller of Section 7.2: reads the figures of a replicated group from the log, and asks for what a policy wants.
 
-It only asks (`LogStore.request_scaling`); `airflow_logio.supervision.requests` carries requests out. Two Controllers at
+It only asks (`LogStore.request_scaling`); `airflow_logio.supervision.scaling` carries requests out. Two Controllers at
 once are harmless: the newer request supersedes the older one.
 """
 

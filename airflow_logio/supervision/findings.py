@@ -24,7 +24,7 @@ from airflow_logio.store.records.driver_records import KilledTask
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
 from airflow_logio.supervision.look import Observation, Watcher
-from airflow_logio.supervision.requests import in_question, is_due
+from airflow_logio.supervision.scaling import in_question, is_due
 from airflow_logio.supervision.task_notes import is_to_be_asked
 
 

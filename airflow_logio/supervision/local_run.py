@@ -33,7 +33,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.supervision.halt import end_process
 from airflow_logio.supervision.look import Observation, Watcher
-from airflow_logio.supervision.requests import Stage, carry_out
+from airflow_logio.supervision.scaling import Stage, carry_out
 from airflow_logio.supervision.tend import tend
 from airflow_logio.supervision.tidying import clear_up
 from airflow_logio.systems.payloads import payload_root

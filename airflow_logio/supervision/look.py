@@ -24,7 +24,7 @@ its successor fences it. On SQLite, a process that is stopped inside a transacti
 machine ends before it is declared dead. If the observer dies between the two, the process is gone, which the next look sees.
 
 For a supervisor (`supervises`), a look also finds the open requests to scale, and makes one for a group that sleeps and has
-work (`requests.look_after`): a transaction per request, whose repetition the log refuses.
+work (`scaling.look_after`): a transaction per request, whose repetition the log refuses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
-from airflow_logio.supervision.requests import look_after
+from airflow_logio.supervision.scaling import look_after
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class Watcher:
     ) -> Look:
         """As `look`, for what was asked for at `asked_at` on this watcher's clock.
 
-        `slots` is what was asked of groups that sleep, for several runs together (`requests.look_after`). Raises
+        `slots` is what was asked of groups that sleep, for several runs together (`scaling.look_after`). Raises
         `LogUnavailable` if nothing is known of the groups.
         """
         found = {status.group: status for status in sight.groups}

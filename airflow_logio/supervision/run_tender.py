@@ -29,7 +29,7 @@ from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.findings import DueScaling, FailedGroup, FailureFinder, Findings
-from airflow_logio.supervision.requests import Stage, carry_out
+from airflow_logio.supervision.scaling import Stage, carry_out
 from airflow_logio.supervision.tend import RecoveryOutcome, recover_group
 
 log = logging.getLogger(__name__)

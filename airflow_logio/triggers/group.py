@@ -35,7 +35,7 @@ from airflow_logio.store.records.status_records import GroupStatus, RunFigures, 
 from airflow_logio.supervision.halt import Halt, halt_all_for_good
 from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.supervision.presence import SupervisionWatch
-from airflow_logio.supervision.requests import launches_by_task
+from airflow_logio.supervision.scaling import launches_by_task
 from airflow_logio.supervision.task_notes import STOPPING, give_up_place, note_killed, on_its_way
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook

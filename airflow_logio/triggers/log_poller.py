@@ -26,7 +26,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import OutputPart
 from airflow_logio.store.port.watch_port import Hearing
 from airflow_logio.store.records.status_records import RunFigures, RunSight, SupervisorNote, SupervisorRecord
-from airflow_logio.supervision.requests import in_question
+from airflow_logio.supervision.scaling import in_question
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.status_records import RunSight
-from airflow_logio.supervision.requests import is_due
+from airflow_logio.supervision.scaling import is_due
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 

@@ -18,7 +18,7 @@ from airflow_logio.protocol.replicas import MAX_REPLICAS
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.presence import last_look, missing
-from airflow_logio.supervision.requests import asked_for
+from airflow_logio.supervision.scaling import asked_for
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, give_up, not_ended, shown
 from airflow_logio.ui.access import Access, Posted, Text, decoded, posted_after
 from airflow_logio.ui.looks import LogSource, RunLook

@@ -17,7 +17,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.supervision.controller import observe, read_counters
 from airflow_logio.supervision.policies import DS2
-from airflow_logio.supervision.requests import Stage
+from airflow_logio.supervision.scaling import Stage
 from tests.support.grocery import assert_exact, write_slice
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 from tests.support.warehouse import warehouse_engine

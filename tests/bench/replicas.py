@@ -19,7 +19,7 @@ from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.supervision.local_run import LocalRun
-from airflow_logio.supervision.requests import Stage, carry_out
+from airflow_logio.supervision.scaling import Stage, carry_out
 from tests.bench.bench_run import bench_run
 from tests.bench.databases import Databases
 from tests.bench.figure import Figure

@@ -25,7 +25,7 @@ from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.look import Watcher
-from airflow_logio.supervision.requests import Stage, Step, carry_out
+from airflow_logio.supervision.scaling import Stage, Step, carry_out
 from airflow_logio.supervision.tend import tend
 from tests.support.forked import ForkedProcess
 from tests.support.logs import open_sql_store

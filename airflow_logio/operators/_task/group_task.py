@@ -21,7 +21,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.look import Look, Observation, Watcher
 from airflow_logio.supervision.presence import SupervisionWatch
-from airflow_logio.supervision.requests import launches_by_task, next_step
+from airflow_logio.supervision.scaling import launches_by_task, next_step
 from airflow_logio.supervision.tend import launch_if_new, recover_if_dead
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from airflow_logio.protocol.states import ScalingState
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.findings import DueScaling
-from airflow_logio.supervision.requests import Stage, Step, found_settled, next_step
+from airflow_logio.supervision.scaling import Stage, Step, found_settled, next_step
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Scaling in a schedule: which replicas are in use, what is done to them, and the executors that carry out requests.
 
-An executor is a supervisor, a task or a person; its code is `supervision/requests.py`. The schedule may pause an executor
+An executor is a supervisor, a task or a person; its code is `supervision/scaling.py`. The schedule may pause an executor
 between any two questions to the log, for any time, and may kill it there.
 """
 
@@ -20,7 +20,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, GroupRef, LaunchRecipe
 from airflow_logio.store.records.run_records import ReplicatedShape, Run
 from airflow_logio.store.records.status_records import ScalingRequest
-from airflow_logio.supervision.requests import Stage, is_due, look_after, next_step
+from airflow_logio.supervision.scaling import Stage, is_due, look_after, next_step
 from airflow_logio.testing.simulator.actions import Incarnation
 from airflow_logio.testing.simulator.plan import GroupPlan, Scenario
 from airflow_logio.testing.simulator.stepwise import Paused, Questions

@@ -13,7 +13,7 @@ from airflow_logio.protocol.states import ScalingState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import ScalingRequest
-from airflow_logio.supervision import requests as scaling
+from airflow_logio.supervision import scaling
 from airflow_logio.testing.memory_log import MemoryLogStore, slots
 from airflow_logio.testing.memory_log.tables import Tables
 from tests.unit.testing.mutants.registry import mutant

@@ -13,7 +13,7 @@ from airflow_logio.protocol.states import GroupState, ScalingState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.supervision.requests import Stage, launches_by_task, look_after, next_step, plan
+from airflow_logio.supervision.scaling import Stage, launches_by_task, look_after, next_step, plan
 from airflow_logio.supervision.stop_run import StopMode, StopRun
 from airflow_logio.testing.memory_log.store import MemoryLogStore
 from tests.support.replicated import GROUP, REPLICAS, A, B, C, feeder, inbox, launch, replicated_spec, to_slot
