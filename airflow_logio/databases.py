@@ -411,7 +411,7 @@ def kept_open(connection: Connection, every: float | None = None) -> Iterator[No
         while not ended.wait(seconds):
             try:
                 connection.execute(sa.select(sa.literal(1)))
-            except sa.exc.SQLAlchemyError as error:  # who uses it next notices
+            except sa.exc.SQLAlchemyError as error:  # its next user notices
                 log.warning("a session that was to stay open has ended: %s", cause_of(error))
                 return
 

@@ -1,4 +1,4 @@
-"""Limits of searches through records, what a search has used up of them, and who waits for it."""
+"""Limits of searches through records, what a search has used up of them, and its watch."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Spent:
         self._found += is_found
 
     def tell(self, so_far: SearchedSoFar) -> None:
-        """Tells who waits. Raises as `is_late`."""
+        """Tells the watch. Raises as `is_late`."""
         self._watch.looks(so_far)
         self._check()
 

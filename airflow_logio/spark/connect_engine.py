@@ -244,7 +244,7 @@ class ConnectEngine(SparkEngine):
 
 def _kept(session: Any, stopped: threading.Event) -> None:
     while not stopped.wait(KEPT_SECONDS):
-        with suppress(Exception):  # who needs the server finds out
+        with suppress(Exception):  # a job that needs the server finds out
             session.conf.get(_APPLICATION)
 
 

@@ -61,7 +61,9 @@ class FolderClaim:
         """
         self.check_begin()
         self.put()
-        if self._writer.on_new_run == "error":  # who has linked a file before it could see the record is seen now
+        if (
+            self._writer.on_new_run == "error"
+        ):  # a run that has linked a file before it could see the record is seen now
             self._check_found()
 
     def check_begin(self) -> None:
@@ -114,7 +116,7 @@ class FolderClaim:
         if not new:
             return
         found = list(zip(new, self._files.each(self._found_in, new), strict=True))
-        known = self._known()  # after the files: who has one there has its record
+        known = self._known()  # after the files: a run with a file there has its record
         for partition, paths in found:
             self._check_removable(partition, paths, known)
         self._removable.update(new)
@@ -142,7 +144,7 @@ class FolderClaim:
     # --- while files are there, and no receipt ------------------------------------------------------------------------
 
     def confirm(self, files: Mapping[str, str]) -> None:
-        """Look once more at who has come meanwhile, before the receipt of files (path → partition) that are there.
+        """Look once more for runs that have come meanwhile, before the receipt of files (path → partition) that are there.
 
         Raises `WriteRefused`, as before they were put; then those that are hidden for ever are gone.
         """
@@ -202,7 +204,7 @@ class FolderClaim:
             found = list(visible_files(self._files))
         except FileNotFoundError:
             return
-        known = self._known()  # after the files: who has one there has its record
+        known = self._known()  # after the files: a run with a file there has its record
         for path, run in found:
             if self._writer.on_new_run == "error" and run != self._mine.run_uid:
                 raise self._not_empty(path)

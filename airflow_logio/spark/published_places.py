@@ -57,7 +57,7 @@ class PublishedPlace(ABC):
 
     @abstractmethod
     def remove(self, paths: Iterable[str]) -> None:
-        """Those that are there."""
+        """Remove the files that are there."""
 
     @abstractmethod
     def close(self) -> None:

@@ -138,7 +138,7 @@ def _made_durable(payloads: EpochPayloads, session: Any, paths: Sequence[str], m
 
 
 def _records(payloads: EpochPayloads, counted: Any) -> int | None:
-    """What Spark has counted. Its listeners tell that, which may be slow or lose something; who asks waits for ever then.
+    """What Spark has counted. Its listeners tell it; they may be slow or lose something, and then `get` waits for ever.
 
     Raises what Spark raises, and `LogUnavailable` if the epoch ends meanwhile.
     """

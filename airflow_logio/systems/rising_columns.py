@@ -158,7 +158,7 @@ class _PostgresColumn(FollowedColumn):
         return None
 
     def _begin(self, after: int | None) -> None:
-        """The largest number first; then, by another statement, who may still bring one up to it."""
+        """The largest number first; then, by another statement, the transactions that may still bring one up to it."""
         with self._now() as connection:
             column = self._known(connection).columns[self._by]
             self._check(connection)  # each time: the sequence may have been altered, or a partition attached

@@ -1,4 +1,4 @@
-"""A dataset as a driver holds it: the manifest, where its files are, and the way to its records for who needs them here."""
+"""A dataset as a driver holds it: the manifest, where its files are, and the way to its records in the driver."""
 
 from __future__ import annotations
 

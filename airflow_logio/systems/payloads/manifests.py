@@ -115,7 +115,7 @@ class StoredFrame(msgspec.Struct, frozen=True):
         return [file for part in self.parts for file in part.files]
 
     def own_files(self) -> list[DataFile]:
-        """Those that no manifest names: they go with the effect."""
+        """The files that no manifest names: they go with the effect."""
         return [file for part in self.parts if not part.manifest for file in part.files]
 
     def encoded(self) -> bytes:
