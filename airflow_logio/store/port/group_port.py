@@ -20,10 +20,12 @@ class GroupLog(ABC):
         return False
 
     @abstractmethod
-    def groups(self, run_id: int) -> Sequence[GroupStatus]: ...
+    def groups(self, run_id: int) -> Sequence[GroupStatus]:
+        """All groups of a run, by name; none if the log does not have the run."""
 
     @abstractmethod
-    def group(self, run_id: int, group: str) -> GroupStatus: ...
+    def group(self, run_id: int, group: str) -> GroupStatus:
+        """One group of a run. Raises `UnknownRun` for a run or a group that the log does not have."""
 
     @abstractmethod
     def claim(

@@ -117,4 +117,5 @@ class GroupSession(ABC):
         """After a commit: wake these groups if they are parked in `wait`. Best effort: they poll anyway."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what waits, and close the connections that belong to this session alone."""

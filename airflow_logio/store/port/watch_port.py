@@ -81,7 +81,8 @@ class WatchLog(ABC):
         """Every driver that the run has had, one record per incarnation, in the order in which they were claimed."""
 
     @abstractmethod
-    def progress(self, run_id: int) -> Sequence[PortProgress]: ...
+    def progress(self, run_id: int) -> Sequence[PortProgress]:
+        """Counters of the ports of a run, by port and direction."""
 
     @abstractmethod
     def under_way(self, run_id: int) -> UnderWay:

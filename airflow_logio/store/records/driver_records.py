@@ -80,6 +80,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class GroupRef:
+    """One incarnation of a group of a run, as a registered driver or its supervisor names it."""
+
     run_id: int
     group: str
     incarnation: int
@@ -89,6 +91,8 @@ class GroupRef:
 
 @dataclass(frozen=True, slots=True)
 class FenceRow:
+    """The row that every commit of a group updates first (design D8)."""
+
     incarnation: int
     epoch: int
     commit_no: int
