@@ -249,7 +249,7 @@ class DatasetRows:
     def dataset(self, payload: Any, where: str, purpose: str) -> Dataset | None:
         """The dataset that the row `where` names for a payload; None if that is no dataset.
 
-        What a chain has materialized belongs to the first row that asks. Every further one, and one of which an event has a
+        What a chain has materialized belongs to the first row that asks. Every further one, and one that an event has a
         row since an earlier transaction, gets other names of the files, durable when this returns. Raises `LogUnavailable`.
         """
         match payload:

@@ -22,7 +22,7 @@ from airflow_logio.launch.driver_log import OutputParts, older
 log = logging.getLogger(__name__)
 MOST_BYTES = 32 * 2**20
 KEPT_BYTES = 2**20
-"""Of a log that cannot be copied."""
+"""What is kept of a log that cannot be copied."""
 LOOK_SECONDS = 1.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SEND_SECONDS = 1.0

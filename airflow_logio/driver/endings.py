@@ -67,7 +67,7 @@ def cause_of(error: Exception) -> str:
 
 
 def lost_commits(ref: GroupRef, error: Fenced) -> LogInconsistent:
-    """What has happened where the fence refuses a driver of which the log knows no later one."""
+    """What has happened if the fence refuses the latest driver that the log knows."""
     return LogInconsistent(
         f"{error}, yet the log knows no later driver of group {ref.group!r} than incarnation {ref.incarnation}: it has lost "
         "commits (was an older copy restored, or did a standby take over that lacked the last ones?). Bring back the log "

@@ -21,7 +21,6 @@ from airflow_logio.driver.channel import Channel, OwnBodies, Unpacks, lanes_of
 from airflow_logio.driver.committer import Committer, not_kept
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.garbage import Collection, sweeps_of
-from airflow_logio.driver.generation import Generation
 from airflow_logio.driver.heartbeat import Doing, LoadMeter
 from airflow_logio.driver.logics.operator_specs import captured_inputs, replay_of, specs_of
 from airflow_logio.driver.mailbox import Failure, Mailbox
@@ -39,6 +38,7 @@ from airflow_logio.driver.source_reader import (
     without_plan,
 )
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation, has_chains
+from airflow_logio.driver.spark_jobs.generation import Generation
 from airflow_logio.driver.spark_jobs.job_groups import FunctionJobs, JobCancel
 from airflow_logio.driver.spark_jobs.jobs import Generated
 from airflow_logio.driver.writer_threads import Executors, writer_threads

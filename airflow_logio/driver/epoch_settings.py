@@ -1,4 +1,4 @@
-"""What the parts of a group's runtime are given."""
+"""What the parts of an epoch are given."""
 
 from __future__ import annotations
 

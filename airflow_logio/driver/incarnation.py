@@ -133,7 +133,7 @@ class Driver:
         )
 
     def _hold_sources(self, run: Run, drain: threading.Event, stopping: threading.Event) -> None:
-        """A benchmark's sources wait until every group is ready; a recovered one waits for no one."""
+        """A benchmark's sources wait until every group is ready; a recovered driver does not wait."""
         held = run.spec.hold_sources and self._config.claim.incarnation == 1
         while held and not stopping.is_set() and not drain.is_set():
             try:

@@ -63,7 +63,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let a `get` with `wakes` end: the next one, if no one waits."""
+        """Let a `get` with `wakes` end: the next one, if none waits."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()

@@ -25,7 +25,7 @@ HEAP_PER_JOB = 256 * 2**20
 MOST_JOBS = 8
 """More of them wait for the driver, which plans them."""
 MOST_LOSSES = 3
-"""Of Spark, in one driver, within `LOSSES_SECONDS`: what a group does may be what ends a server."""
+"""How often a driver may lose Spark within `LOSSES_SECONDS`: what its group does may be what ends the server."""
 LOSSES_SECONDS = 600.0
 
 
@@ -215,7 +215,7 @@ def start_python(session: Any) -> None:
 
 
 def jobs_for(session: Any, shares: int = 1) -> int:
-    """How many events are evaluated side by side where nobody has said it (ADR-92): a job for two cores, and for each
+    """How many events are evaluated side by side unless the author has said it (ADR-92): a job for two cores, and for each
     `HEAP_PER_JOB` of the driver's memory, at most `MOST_JOBS`; of a Spark that so many groups share, a part."""
     # Asked for each event: the settings of the context would come over one by one, in a tenth of a second.
     heap = _bytes(session.conf.get("spark.driver.memory", "1g"))

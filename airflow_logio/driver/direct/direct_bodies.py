@@ -28,10 +28,10 @@ MOST_WASTE = 2
 SMALL_BYTES = 64 * 2**10
 """Below this a table is encoded at once, too: what it was made of in NumPy or pandas is alive with it, and may be large."""
 MOST_KEPT = 4 * BYTES_AT_ONCE
-"""Bytes of bodies that have come and that no one has asked for: hints that have led nowhere."""
+"""Bytes of bodies that came and were not asked for since: hints that have led nowhere."""
 REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 600.0
 HANDSHAKE = ("SSL", "handshake", "CERTIFICATE")
-"""What gRPC says where someone answers, and is not who was expected."""
+"""What gRPC says when another program answers than the expected one."""
 UNKNOWN_SECONDS = 60.0
 """After so long it is said that the log has no address of it."""
 RESTS_PER_SECOND = 10
@@ -109,7 +109,7 @@ class KeptBodies:
 
 
 class DirectBodies(Offers):
-    """Of one epoch, for one thread at a time. `peer_of` finds who makes the events of an operator."""
+    """For one epoch, and one thread at a time. `peer_of` finds the application that makes the events of an operator."""
 
     def __init__(self, peer_of: Callable[[str], Peer | None]) -> None:
         self._peer_of = peer_of
@@ -121,7 +121,7 @@ class DirectBodies(Offers):
         """Digest → body, or None where the sender has none."""
         self._bytes = 0
         self.count = 0
-        """Of events whose bodies have come directly."""
+        """Number of events whose bodies have come directly."""
 
     def expect(self, events: Iterable[Event]) -> None:
         for event in events:

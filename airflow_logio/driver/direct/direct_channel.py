@@ -55,7 +55,7 @@ class DirectChannel:
         self._server: BodyServer | None = None
         self._announcement: Announcement | None = None
         self._offers: DirectBodies | None = None
-        """Of the present epoch."""
+        """Those of the present epoch."""
         self._came_before = 0
         """Events whose bodies came directly in earlier epochs."""
         self._has_finished = False
@@ -207,7 +207,7 @@ class Announcement:
             threading.Thread(target=self._keep, name="logio-address", daemon=True).start()
 
     def end(self) -> None:
-        """The thread may still wait for the log; it changes nothing afterwards that anybody relies on."""
+        """The thread may still wait for the log; afterwards it changes nothing that matters."""
         self._ended.set()
 
     def _keep(self) -> None:
@@ -246,7 +246,7 @@ class Announcement:
 
 
 def host_towards(log_url: str) -> str:
-    """The address of this host by which it reaches the log: who reaches the log as well is likely to reach it, too.
+    """The address of this host by which it reaches the log: a process that reaches the log, too, is likely to reach it.
 
     No other address of the host is listened on. Raises OSError if there is no way to the log.
     """

@@ -45,7 +45,7 @@ class Adapter:
     _has_generated = False
     """Whether it has generated from an Input Set in this epoch."""
     empty_schema: pa.Schema | None = None
-    """Of a writer: the schema of the source right before it, if the run knows that this one has no records."""
+    """For a writer: the schema of the source right before it, if the run knows that the source has no records."""
 
     def __init__(self, pipeline: str, name: str, operator: Operator, connections: Connections) -> None:
         self._pipeline = pipeline

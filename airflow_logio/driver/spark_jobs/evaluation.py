@@ -241,7 +241,7 @@ class Evaluation:
             return 1
         try:
             return self._jobs_at_once or self._settings.sessions.jobs_at_once()
-        except Exception as error:  # the JVM is gone: who needs it says so
+        except Exception as error:  # the JVM is gone: what needs it will say so
             log.debug("Spark does not answer: %s", error)
             return 1
 

@@ -42,7 +42,7 @@ _OF_EXECUTORS = re.compile(
     r"|\bConnection(?:Refused|Reset|Aborted)?Error\b|\bBrokenPipeError\b|\bTimeoutError\b"
     r"|Connection (?:refused|reset by peer)|\bJob \d+ cancelled\b"
 )
-"""What Spark says of a job whose executors, or connections, were lost; or that somebody has cancelled."""
+"""What Spark says of a job whose executors, or connections, were lost; or that was cancelled."""
 _OF_SHUFFLES = re.compile(
     r"indeterminate output was failed and retried|indeterminate results from old attempt"
     r"|[Cc]annot rollback|[Rr]ollback failed"
@@ -57,7 +57,7 @@ _NOT_SHIPPED = (
 
 
 class JobFaults:
-    """`check_wanted` raises `Closed` when the epoch has ended: a job that was cancelled then is no one's failure."""
+    """`check_wanted` raises `Closed` when the epoch has ended: a job that was cancelled then has not failed."""
 
     def __init__(self, sessions: SparkSessions, payloads: EpochPayloads, check_wanted: Callable[[], None]) -> None:
         self._sessions = sessions
@@ -123,7 +123,7 @@ def _said(number: int) -> tuple[str, str, str]:
 def shuffle_lost(error: BaseException) -> str | None:
     """What Spark could not make again, after it had lost an executor, as it was; None if a job has failed for another reason.
 
-    No operator is to blame, and Spark does not try again: who has asked for the job has to.
+    No operator is to blame, and Spark does not try again: the caller has to.
     """
     text = str(error)
     found = _OF_SHUFFLES.search(text) if "Job aborted" in text else None

@@ -48,9 +48,9 @@ from airflow_logio.systems.payloads.dataset import Dataset
 
 log = logging.getLogger(__name__)
 SMALL_BYTES = 8 * 2**20
-"""Of an answer, as Arrow: up to that it is a table in the driver, beyond it a dataset."""
+"""An answer of up to so many bytes, as Arrow, is a table in the driver; a larger one is a dataset."""
 _NO_COLUMNS = json.dumps({"type": "struct", "fields": []})
-"""The schema of a port of which no event was ever seen."""
+"""The schema of a port that has never had an event."""
 Frames = Callable[[], Mapping[str, SparkFrame]]
 """The records of the Input Sets of a job, by input port."""
 Tables = Iterator[pa.Table]
@@ -192,7 +192,7 @@ class FrameReads:
         self._sessions = sessions
         self._before_job = before_job
         self._answers: dict[str, tuple[pa.Table, int | None]] = {}
-        """Of functions, with the number of keys: they are not asked again because the payload store is unavailable."""
+        """Answers of functions, with the number of keys: they are not asked again because the payload store is unavailable."""
 
     def obtained(self, session: Any, frames: Frames) -> Mapping[str, ReadEffect]:
         """The effects by name. If one cannot be obtained, nothing is left of those before it.

@@ -23,7 +23,7 @@ ANSWER_SECONDS = 10.0
 
 
 class FunctionJobs:
-    """Of one epoch. Functions are called one at a time; `job_group` is that of all other jobs of the epoch."""
+    """The jobs of one epoch. Functions are called one at a time; `job_group` is that of all other jobs of the epoch."""
 
     def __init__(self, sessions: SparkSessions, job_group: str) -> None:
         self._sessions = sessions

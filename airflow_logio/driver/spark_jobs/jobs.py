@@ -39,7 +39,7 @@ from airflow_logio.systems.connections import Connections, describe_read, number
 log = logging.getLogger(__name__)
 
 MOST_ATTEMPTS = 3
-"""Of a job that has lost what tasks had shuffled. Spark itself gives one up after so many, where it may try again."""
+"""How often a job is tried that has lost what tasks had shuffled. Spark itself gives one up after so many, where it may try again."""
 
 Op = TypeVar("Op", bound=BatchGenerator | FrameWindowOperator)
 
@@ -108,7 +108,7 @@ class JobRunner(ABC, Generic[Op]):
 
     @property
     def thread(self) -> threading.Thread | None:
-        """Of the job that is under way."""
+        """The thread of the job that is under way."""
         return self._thread
 
     def _run(self, sets: Sequence[InputSet]) -> None:

@@ -106,7 +106,7 @@ class SideBySide:
         return pending
 
     def _is_settled(self, pending: Pending[Any], seconds: float) -> bool:
-        """Wait so long for an evaluation. True if it has ended, or no one waits any more."""
+        """Wait so long for an evaluation. True if it has ended, or waiting is over."""
         with self._changed:
             return self._changed.wait_for(lambda: pending.is_done or self._is_stopped, seconds)
 
@@ -120,7 +120,7 @@ class SideBySide:
     # --- called by the main thread ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Nothing more is begun, and nobody waits for what is under way. The threads are to be joined."""
+        """Nothing more is begun, and no thread waits for what is under way. The threads are to be joined."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.driver import spark_session
-from airflow_logio.driver.generation import FRAME_BOUNDS, extent, frame_extent
+from airflow_logio.driver.spark_jobs.generation import FRAME_BOUNDS, extent, frame_extent
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.launch.driver_config import needs_spark
 from airflow_logio.protocol.job_queue import JobBounds, JobQueue
