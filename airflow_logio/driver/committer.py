@@ -249,8 +249,9 @@ class DatasetRows:
     def dataset(self, payload: Any, where: str, purpose: str) -> Dataset | None:
         """The dataset that the row `where` names for a payload; None if that is no dataset.
 
-        What a chain has materialized belongs to the first row that asks. Every further one, and one that an event has a
-        row since an earlier transaction, gets other names of the files, durable when this returns. Raises `LogUnavailable`.
+        What a chain has materialized belongs to the first row that asks. Every further row, and a row of an event that the
+        log has since an earlier transaction, gets other names of the files, durable when this returns. Raises
+        `LogUnavailable`.
         """
         match payload:
             case Dataset():  # written for this row

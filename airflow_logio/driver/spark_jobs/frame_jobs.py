@@ -192,7 +192,7 @@ class FrameReads:
         self._sessions = sessions
         self._before_job = before_job
         self._answers: dict[str, tuple[pa.Table, int | None]] = {}
-        """Answers of functions, with the number of keys: they are not asked again because the payload store is unavailable."""
+        """What functions answered, and the number of keys: an unavailable payload store is no reason to ask again."""
 
     def obtained(self, session: Any, frames: Frames) -> Mapping[str, ReadEffect]:
         """The effects by name. If one cannot be obtained, nothing is left of those before it.

@@ -30,7 +30,7 @@ from airflow_logio.systems.payloads import EpochPayloads
 FRAME_UNIT = 16 * 2**20
 """Bytes of files. An Input Set of mode ``dataframe`` counts as one such unit, or as many as it has."""
 FRAME_BOUNDS = JobBounds(target_records=256, first_records=16, most_records=256)
-"""Bounds of jobs of mode ``dataframe``, in units: their records do not wait in memory. A task may have to write a file for each
+"""For jobs of mode ``dataframe``, in units: their records do not wait in memory. A task may have to write a file for each
 Input Set (`task_files.MAX_PARTITIONS`)."""
 
 

@@ -39,7 +39,7 @@ from airflow_logio.systems.connections import Connections, describe_read, number
 log = logging.getLogger(__name__)
 
 MOST_ATTEMPTS = 3
-"""How often a job is tried that has lost what tasks had shuffled. Spark itself gives one up after so many, where it may try again."""
+"""Attempts of a job that loses what tasks have shuffled. Spark itself gives up after so many, where it may try again."""
 
 Op = TypeVar("Op", bound=BatchGenerator | FrameWindowOperator)
 
