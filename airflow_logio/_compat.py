@@ -72,7 +72,7 @@ def spark_history_url() -> str:
 def default_deferrable() -> bool:
     """Option ``[operators] default_deferrable`` where the environment sets it; True otherwise (ADR-67).
 
-    Airflow writes its own default, False, into each airflow.cfg that it generates: in that file it is nobody's choice.
+    Airflow writes its own default, False, into each airflow.cfg that it generates: in that file it is no choice of a person.
     """
     name = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
     if not any(name + suffix in os.environ for suffix in ("", "_CMD", "_SECRET")):

@@ -102,7 +102,7 @@ VARIABLE = "RECORDS"
 CITIES = 35
 SEED = 20_170_101
 VERSION = 1
-"""Of what this module writes: another one is another folder."""
+"""Version of the files that this module writes: another version is another folder."""
 RECEIPT = "_complete.json"
 """Written last; its name tells Spark and `FolderSource` to pass over it."""
 SECONDS_PER_HOUR = 3_600

@@ -200,7 +200,7 @@ def free_port(wanted: int = 0) -> int:
     raise ConfigurationError("there is no free port on the loopback interface")
 
 
-# --- its components, none of which it restarts ------------------------------------------------------------------------
+# --- its components, which it does not restart ------------------------------------------------------------------------
 
 COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
 UNHEALTHY_SECONDS = 60.0

@@ -109,7 +109,7 @@ class ConnectionUrls:
         return known
 
     def unknown_payloads(self) -> list[str]:
-        """What is wrong with settings of payload stores: each belongs to a log, and nobody has a log of that id."""
+        """A sentence for each payload store whose log is not known: a payload store belongs to a log."""
         ids = {variable(conn_id): conn_id for conn_id in (LOG_CONNECTION, *self.file.urls)}
         ids |= {name: name for name in self.environment if name.startswith(CONNECTION) and name not in ids}
         logs = ", ".join(sorted(ids.values()))

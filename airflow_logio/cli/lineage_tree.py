@@ -140,7 +140,7 @@ def _event_text(result: Lineage, events: Sequence[EventNode]) -> Text:
 
 
 def _ids(first: EventNode, last: EventNode) -> str:
-    """Numbers of events. Those that a slot has counted on its own say nothing without it, and are left out."""
+    """Numbers of events. A number that a slot has counted on its own says nothing without the slot, and is left out."""
     if first.slot is not None:
         return ""
     return f" {first.event_id}" if first == last else f" {first.event_id}-{last.event_id}"

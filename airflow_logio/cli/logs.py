@@ -22,7 +22,7 @@ from airflow_logio.store.records.run_records import Run
 INTERRUPTED = 130
 POLL_SECONDS = 0.5
 LAST_WORDS_SECONDS = 5.0
-"""So long --follow waits for a driver to end after its group has."""
+"""How long --follow waits for a driver to end after its group has."""
 
 
 def register(app: typer.Typer) -> None:

@@ -43,7 +43,7 @@ class Wanted:
     run_id: str | None = None
     hold_sources: bool = False
     spark: SparkOptions = field(default_factory=SparkOptions)
-    """Of a continued run: what replaces the options that it was started with."""
+    """For a continued run: what replaces the options that it was started with."""
     replay_seconds: float | None = None
     """None: the default, or for a continued run, the value that it was started with."""
     alone: bool = False

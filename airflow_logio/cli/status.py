@@ -190,7 +190,7 @@ class PlainScreen(Screen):
             self._progress.show(report.snapshot)
 
     def _say_if_left(self, report: Report) -> None:
-        """Once each time that nobody supervises the run any more."""
+        """Say so once each time that the run loses its supervisor."""
         unsupervised = report.unsupervised
         if unsupervised is not None and not self._is_left:
             self._progress.say(f"warning: {unsupervised}")

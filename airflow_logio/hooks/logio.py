@@ -53,7 +53,7 @@ class LogioHook(BaseHook):
     def get_store(self, *, create: bool = False, connections: int | None = None) -> LogStore:
         """Open the log. `create` makes the tables in an empty database, but never migrates those of an older version.
 
-        The store makes at most so many `connections` at a time, if that is given; who wants one more waits.
+        The store makes at most so many `connections` at a time, if that is given; a caller that wants one more waits.
 
         Raises `ConfigurationError`, `SchemaMismatch`, `LogUnavailable`. The caller disposes of the store.
         """

@@ -41,7 +41,7 @@ class Written:
     """Without `schema`, there may be columns that are not here."""
 
     def joined(self, other: Written) -> Written:
-        """Of a dataset that both write. What one of them does not know is not known."""
+        """What is known of a dataset that both write: only what both of them know."""
         schema = {**self.schema, **other.schema} if self.schema and other.schema else {}
         both = self.origins.keys() & other.origins.keys()
         known = {
@@ -69,7 +69,7 @@ def _united(one: Iterable[Origin], other: Iterable[Origin]) -> tuple[Origin, ...
 
 @dataclass(frozen=True, slots=True)
 class ColumnOrigins:
-    """Of the operators `members` of a pipeline as its author wrote it; other operators' output ports are datasets.
+    """Origins within the operators `members` of a pipeline as its author wrote it; output ports of others are datasets.
 
     `external` gives what an operator reads and writes, by its name.
     """
@@ -113,7 +113,7 @@ class ColumnOrigins:
         return tuple(self.pipeline.declared_columns.get(port, ()))
 
     def of_written(self, name: str) -> Written:
-        """Of what a writer writes. A class that is derived from a ready-made one may change records: nothing is known."""
+        """The columns that a writer writes. A class derived from a ready-made one may change records: nothing is known."""
         writer = self.pipeline.operators[name]
         if type(writer) not in READY_MADE_WRITERS:
             return Written()

@@ -230,6 +230,6 @@ def _server(url: URL, scheme: str) -> str:
 
 
 def _first(url: URL, option: str) -> str:
-    """Of several hosts, the first one stands for all: any of them is the same database."""
+    """The first of several hosts stands for all: any of them is the same database."""
     found = url.query.get(option, "")
     return (found if isinstance(found, str) else found[0]).partition(",")[0]

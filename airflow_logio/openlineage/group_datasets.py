@@ -32,7 +32,7 @@ class _Dataset:
 
 
 class GroupDatasets:
-    """Of one group; with None, of the whole run, which has no ports between groups.
+    """Inputs and outputs of one group; with None, of the whole run, which has no ports between groups.
 
     `pipeline` is as its author wrote it (`Pipeline.unreplicated`), and so are the ports of `counts`; None: no statistics.
     `external` gives what an operator reads and writes, by its name: groups may have connections of their own.

@@ -41,7 +41,7 @@ class LogioRunFacet(RunFacet):
 
 
 def run_facet(run: Run, group: str | None, statuses: Sequence[GroupStatus], figures: RunFigures) -> LogioRunFacet:
-    """Of one group with its replicas, or of the whole run; the arguments may be those of the whole run."""
+    """The facet of one group with its replicas, or of the whole run; the arguments may be those of the whole run."""
 
     def is_ours(operator: str) -> bool:
         shape = run.spec.operators.get(operator)

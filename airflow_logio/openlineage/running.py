@@ -121,7 +121,7 @@ class TaskIdentity:
 
     @classmethod
     def of(cls, task_instance: Any) -> TaskIdentity:
-        """Of a task that is running on this worker, as the provider's own events name it."""
+        """The identity of a task that is running on this worker, as the provider's own events name it."""
         from airflow.providers.openlineage.plugins import macros
         from airflow.providers.openlineage.plugins.adapter import OpenLineageAdapter
 

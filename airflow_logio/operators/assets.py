@@ -38,7 +38,7 @@ class LogioAssetsOperator(BaseOperator):
     """An event for each table and dataset that the pipeline writes, when the log says that its run has finished.
 
     In ``extra`` each event says which run it is about (``run``), how many records that has written, and the number of the
-    last write action of each writer. A task that is run again makes an event only for assets of which there is news. A run
+    last write action of each writer. A task that is run again makes an event only for assets that have changed. A run
     with quarantined Input Sets gets none, because its result is incomplete.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``; it is imported when the DAG is parsed.

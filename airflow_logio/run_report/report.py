@@ -80,7 +80,7 @@ class Report:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """That nobody supervises the run, and drivers that are silent for longer than their lease."""
+        """Sentences about a missing supervisor, and about drivers that are silent for longer than their lease."""
         unsupervised = self.unsupervised
         return [*([self._written(unsupervised)] if unsupervised else []), *map(self._of_silence, self._silent)]
 

@@ -29,7 +29,7 @@ class Access(ABC):
 
     @abstractmethod
     async def user(self, request: Request) -> Any:
-        """Who asks, as the other methods take it. Raises `HTTPException` 401 for everyone else."""
+        """The user that asks, as the other methods take it. Raises `HTTPException` 401 for everyone else."""
 
     @abstractmethod
     def may_read(self, user: Any, dag_id: str) -> bool:
@@ -57,7 +57,7 @@ class Access(ABC):
 
     @abstractmethod
     def note(self, user: Any, run: RunKey, action: str, asked: Mapping[str, Any]) -> None:
-        """Write down who asks for what, before it is done. If this raises, it is not done."""
+        """Write down the user and the action before it is done. If this raises, it is not done."""
 
     @abstractmethod
     def readable(self, user: Any) -> Collection[str] | None:
@@ -138,7 +138,7 @@ async def posted_bytes(request: Request) -> bytes:
 
 
 def posted_after(user: Callable[..., Any]) -> Callable[..., Any]:
-    """FastAPI's dependency for the body of a POST: it is read once it is known who asks."""
+    """FastAPI's dependency for the body of a POST: it is read once the user is known."""
 
     asked, read = Depends(user), Depends(posted_bytes)
 

@@ -1,6 +1,6 @@
 """Actions on a run from the page: stop, drain, scale, retry, give up. They are POSTs of JSON, and each is noted first.
 
-The functions of the commands carry them out. Who may change the runs of a DAG in Airflow may act on them here.
+The functions of the commands carry them out. People who may change the runs of a DAG in Airflow may act on them here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_logio.ui.access import Access, Posted, Text, decoded, posted_after
 from airflow_logio.ui.looks import LogSource, RunLook
 
 STOP_SECONDS = 5.0
-"""So long a stop is watched. The request stands, so a person who looks at the run sees its end."""
+"""How long a stop is watched. The request stands, so a person who looks at the run sees its end."""
 GIVE_UP_SECONDS = 10.0
 
 
@@ -34,7 +34,7 @@ class Retrying(NamedTuple):
     call: Callable[[LogStore, Run, str | None], str]
     """One group of a run, or all that can be (None). Returns what is said of it; raises `LogioError`."""
     told: str
-    """What will happen, for the person who is asked whether it may."""
+    """What will happen, for the person that confirms it."""
     puts_back: bool = True
     """Whether Input Sets in quarantine are put back, too."""
 
@@ -170,7 +170,7 @@ class ActionRoutes:
         kind: type[Any],
         act: Callable[[LogStore, Run, Any], ActionResult],
     ) -> dict[str, Any]:
-        """Find the run, check the right, note who asks, act. Nothing is done that could not be noted."""
+        """Find the run, check the right, note the person, act. An action that cannot be noted is not done."""
         look = self._readable(uid, who)
         if not self._access.may_change(who, look.dag_id):
             raise HTTPException(403, "you may not change the runs of this DAG")

@@ -86,7 +86,7 @@ def _bound(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((LOOPBACK, port))
-        listening.listen()  # who is quick with the address waits, and is not refused
+        listening.listen()  # a browser that is quicker than the server waits, and is not refused
     except OSError as error:
         listening.close()
         raise ConfigurationError(

@@ -49,7 +49,7 @@ MOST_READS = 50
 MOST_RECORDS = 50
 MOST_COLUMNS = 100
 MOST_OPENED_BYTES = 32 * 2**20
-"""Of an event or a read action whose first records are shown: unless it is a dataset, it is read as a whole."""
+"""Largest event or read action whose first records are shown: unless it is a dataset, it is read as a whole."""
 LONGEST_VALUE = 200
 """Characters of a value, of a record or of what a source says about an event."""
 
@@ -254,7 +254,7 @@ MOST_SINCE = 20
 STEP_SECONDS = 0.2
 MOST_SECONDS = 5.0
 SEARCH = SearchLimits(seconds=STEP_SECONDS, alone_seconds=MOST_SECONDS, size=256 * 2**20, found=MOST_FOUND)
-"""Of one step of a search by values: the page asks for the next one, and shows how far it has come."""
+"""Limits of one step of a search by values: the page asks for the next step, and shows how far the search has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +377,13 @@ def port_names(run: Run, places: Iterable[Port]) -> list[str]:
 # --- why a record is missing ------------------------------------------------------------------------------------------
 
 LIMITS = SearchLimits(seconds=30.0, size=1536 * 2**20, found=MOST_FOUND)
-"""Of all searches for one answer: it is not continued. So long a person watches how it grows, and most proxies wait for an
-answer at least twice as long. The bytes are read, not held: in each second as many as steps of searches by values may."""
+"""Limits of all searches for one answer, which is not continued.
+
+A person watches it grow for so long, and most proxies wait at least twice as long for an answer. The bytes are read, not
+held: in each second as many as steps of searches by values may read.
+"""
 MOST_MET = 20
-"""Events of one port of which it is said what became of them, as in the terminal."""
+"""Events of one port whose fate is told, as in the terminal."""
 MOST_SEARCHES = 50
 MOST_LINKED = 100
 """Events of one port, and events that were made of one."""

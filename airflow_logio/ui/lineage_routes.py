@@ -47,7 +47,7 @@ MOST_SEARCHING = 2
 Searches for what is missing take longer, and have places of their own (`searches`)."""
 MOST_WAITING = 2
 WAIT_SECONDS = 1.0
-"""So many more wait for one of those, so long: a step of a search takes less. Each of them has a thread of the server."""
+"""How many more searches wait for a place, and how long: a step takes less. Each of them has a thread of the server."""
 Number = Annotated[int, Query(ge=1, le=LARGEST)]
 Place = Annotated[int, Query(ge=0, le=LARGEST)]
 Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(max_length=MOST_EVENTS)]
@@ -171,7 +171,7 @@ class LineageRoutes:
             return self._missing(look, it, errors_shown=self._access.may_read_output(who, look.dag_id))
 
     def _missing(self, look: RunLook, it: MissingRecord, *, errors_shown: bool) -> Response:
-        """What keeps the log for long holds none of the places of `asking`, nor of those who search in steps."""
+        """A long search holds none of the places of `asking`, and none of the searches in steps."""
         told = WatchedSearch(partial(why_not_document, log=look.report.log, errors_shown=errors_shown))
 
         def search() -> WhyNot:

@@ -127,13 +127,13 @@ class RunLook:
         """`common` as `common_parts` has them."""
         self.report = report
         self.has_ids = has_ids(report)
-        """Whether it names Input Sets: else no one needs to be asked who may read their ids."""
+        """Whether it names Input Sets: if not, the right to read their ids need not be asked for."""
         self._common = common
         self._encoded: dict[tuple[bool, bool], bytes] = {}
         self.encoded(errors=True, ids=True)
 
     def encoded(self, *, errors: bool, ids: bool) -> bytes:
-        """For those who may read error texts, and ids of Input Sets, or not."""
+        """The look for readers with or without the right to read error texts, and ids of Input Sets."""
         found = self._encoded.get((errors, ids))
         if found is None:
             parts = parts_with_errors(self.report, shown=errors, ids_shown=ids)

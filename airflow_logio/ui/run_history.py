@@ -131,7 +131,7 @@ class PastStop(NamedTuple):
     """So that it was parked, or would have been when it was to be recovered. Others have parked themselves, or were dead and
     not recovered: the log does not say which."""
     seconds: float
-    """So long the group stood still."""
+    """How long the group stood still."""
 
     def told(self, error: str | None) -> str:
         """Why it stood still, and how that ended. Without an error, it had ended by itself."""

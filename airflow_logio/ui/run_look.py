@@ -127,7 +127,7 @@ def _of_status(status: GroupStatus, *, ids_shown: bool) -> dict[str, Any]:
 
 
 def _load(load: Load | None, *, ids_shown: bool) -> dict[str, Any]:
-    """Of a driver that works: what an ended one has said last is no figure of now."""
+    """The load of a driver that works: what an ended driver has said last is no figure of now."""
     if load is None:
         return {"busy": None, "blocked": None, "events_per_second": None, "call": ""}
     events = max(load.events_in, load.events_out)
@@ -185,7 +185,7 @@ def _quarantine(report: Report, *, shown: bool, ids_shown: bool) -> dict[str, An
 
 
 class Fullness:
-    """Of one snapshot: lags as shares of the run's bound (`BacklogBound`), at which their senders wait.
+    """Lags of one snapshot as shares of the run's bound (`BacklogBound`), at which their senders wait.
 
     The bound is one of events and one of bytes. The log does not count the bytes that wait; events that wait are taken to be
     as large as their port's are on average.
@@ -198,8 +198,10 @@ class Fullness:
         }
 
     def of(self, connections: Iterable[ConnectionView]) -> float | None:
-        """Of the fullest of these connections of the log: slots fill up on their own. None inside a group, where no bound
-        holds a sender up."""
+        """The share of the fullest of these connections of the log: slots fill up on their own.
+
+        None inside a group, where no bound holds a sender up.
+        """
         shares = [self._share(one.lag.events, one.sender) for one in connections if not one.inside_group]
         return max(shares, default=None)
 
@@ -237,7 +239,7 @@ class LagAges:
         self._seen: dict[tuple[Port, Port], _Seen] = {}
 
     def oldest(self, connections: Iterable[ConnectionView], at: float) -> LagAge | None:
-        """Of all that lag, at a look at time `at`, in seconds since the epoch; None where nothing lags."""
+        """The age of the oldest lag, at a look at time `at`, in seconds since the epoch; None where nothing lags."""
         ages = [age for one in connections if (age := self._age(one, at)) is not None]
         return LagAge(max([age.seconds for age in ages]), any([age.is_least for age in ages])) if ages else None
 

@@ -32,9 +32,9 @@ HEADERS = {
     "X-Accel-Buffering": "no",  # nginx hands on what it gets at once
 }
 EVERY_SECONDS = 0.2
-"""So often a person is told: a picture that follows, and a request that costs the server little."""
+"""Seconds between two events of progress: a picture that follows, and a request that costs the server little."""
 AT_ONCE = 50
-"""So many times an answer that grows is made at once, and then as often as it is told: a group may have a thousand slots."""
+"""How many times a growing answer is made at once; from then on as often as it is told. A group may have a thousand slots."""
 log = logging.getLogger(__name__)
 
 
@@ -160,7 +160,7 @@ class WatchedSearch(AnswerWatch):
         self._grown: Callable[[], WhyNot] | None = None
         """More is known than `answer` says."""
         self.answer: dict[str, Any] | None = None
-        """Of the answer, what is known of it; a new one each time that more is known."""
+        """What is known of the answer; a new value each time that more is known."""
 
     def looks(self, so_far: SearchedSoFar) -> None:
         self._so_far = so_far

@@ -1,7 +1,7 @@
 """The page's web application: JSON of one log, for those who may see it. What changes a run is a POST (`actions`).
 
-Every route asks who wants to know (`Access`), and runs of a DAG are only for readers of that DAG: 401, 403, and 404 for what
-is not there. A log that does not answer is 503.
+Every route knows its user (`Access`), and runs of a DAG are only for readers of that DAG: 401, 403, and 404 for what is not
+there. A log that does not answer is 503.
 """
 
 from __future__ import annotations
@@ -59,11 +59,10 @@ def create_app(
     is_of_one_person: bool = False,
 ) -> FastAPI:
     """`changed`: the log as actions open it, if with another role. `payloads`: where bodies are that are not in the log.
-    `history_url`: address of a Spark history server, empty
-    for none.
+    `history_url`: address of a Spark history server, empty for none.
 
-    `is_of_one_person`: who has started this server, who may read the log. It says then what is wrong with the log; else its
-    own log has that. The built files have no data in them, and need no user then.
+    `is_of_one_person`: the server belongs to the person that started it and may read the log. Then answers say what is
+    wrong with the log; else only the log of the server does. The built files have no data in them, and need no user then.
     """
     app = FastAPI(title="LOG.io", docs_url=None, redoc_url=None, openapi_url=None)
     app.middleware("http")(secured)
