@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -12,9 +13,11 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import LogioError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import take_new
+from airflow_logio.launch.driver_log import LATE_SECONDS, LEAST_PARTS, OutputRelay, beginning
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.operators._task.arguments import recipe_of
 from airflow_logio.operators._task.group_task import GroupTask
@@ -22,7 +25,6 @@ from airflow_logio.operators._task.kills import KillGuard, is_last_try, killed_t
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.openlineage_answers import running_task
 from airflow_logio.operators._task.pipeline_reference import resolve
-from airflow_logio.operators._task.relay import TaskRelay
 from airflow_logio.operators._task.run_lookup import check_current, identity, opened_log, run_of
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
@@ -34,6 +36,8 @@ from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.supervision.task_notes import give_up_place
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.stored_link import StoredLink
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -245,3 +249,47 @@ def _note_launches(store: LogStore, run: Run, names: Sequence[str], recipe: Laun
     """Includes replicas that are not in use: a task that scales the group launches them."""
     for name in names:
         store.note_launch(run.run_id, name, recipe)
+
+
+class TaskRelay:
+    """Prints in the task's log what the group's drivers print, while the task is on its worker; its trigger does the same.
+
+    It begins behind what the trigger has `relayed`, or with the first look (ADR-98).
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        run: Run,
+        members: Collection[str],
+        relayed: Mapping[str, Sequence[int]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._members = members
+        self._begins_at = relayed
+        self._say = say
+        self._relay: OutputRelay | None = None
+        self._seen_at = 0.0
+        """When the last part was written that was seen, by the clock of the log."""
+
+    @property
+    def relayed(self) -> Mapping[str, Sequence[int]]:
+        return self._begins_at if self._relay is None else self._relay.relayed
+
+    def look(self, look: Look) -> None:
+        """Call it after each look at the group."""
+        if not look.statuses:
+            return
+        if self._relay is None:
+            begins_at = beginning(look.incarnations, self._begins_at)
+            self._relay = OutputRelay(self._members, begins_at, self._say)
+        since, run_id = self._seen_at - LATE_SECONDS, self._run.run_id
+        try:
+            parts = self._store.output.written_since([run_id], since, most=LEAST_PARTS).get(run_id, ())
+        except LogioError as error:  # the task has other work, and the trigger or the next look says the same lines
+            log.debug("what the drivers of run %s print is not known: %s", self._run.uid, error)
+            return
+        self._relay.relay(parts)
+        self._seen_at = max((part.at for part in parts), default=self._seen_at)
