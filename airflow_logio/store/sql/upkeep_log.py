@@ -44,9 +44,6 @@ ROWS = (
 """Tables with rows of a run, the large ones first. The run's groups go before them, and its own row last."""
 
 
-# --- whole runs -------------------------------------------------------------------------------------------------------
-
-
 class SqlUpkeepLog(SqlPart, UpkeepLog):
     """Quarantine, garbage, and the removal of ended runs."""
 
@@ -85,6 +82,9 @@ class SqlUpkeepLog(SqlPart, UpkeepLog):
         named = sa.select(table.c.ref).where(table.c.run_id == run_id, table.c.ref.startswith(prefix, autoescape=True))
         with reading(self.engine) as connection:
             return frozenset(connection.execute(named).scalars())
+
+
+# --- quarantine -------------------------------------------------------------------------------------------------------
 
 
 def quarantined(
@@ -225,6 +225,9 @@ def _reopen_groups(connection: Connection, run_id: int, touched: Sequence[str]) 
     return list(connection.execute(waiting.order_by(groups.c.group_name)).scalars())
 
 
+# --- garbage ----------------------------------------------------------------------------------------------------------
+
+
 def collect(connection: Connection, run_id: int, limit: int) -> Collected:
     """Collect one batch of what the finished groups of a run have left."""
     run = stored_run(connection, run_id)
@@ -273,6 +276,9 @@ def _orphans(connection: Connection, run_id: int, port: Port, limit: int) -> Seq
         .limit(limit)
     )
     return connection.execute(query).scalars().all()
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------------
 
 
 def removable(connection: Connection, older_than_seconds: float, *, unfinished: bool) -> Sequence[Run]:
