@@ -182,7 +182,7 @@ class LocalRun:
     def _scale(self, requests: Sequence[ScalingRequest]) -> None:
         """Carry out what was asked for, here or elsewhere: another process that does the same does no harm."""
         try:
-            for request in requests:
+            for request in requests if not self._halts else ():
                 step = carry_out(self._context, request)
                 log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
         except (LogUnavailable, ProtocolViolation) as error:

@@ -42,6 +42,7 @@ from airflow_logio.triggers.log_poller import LogLook
 from airflow_logio.triggers.stored_link import StoredLink
 
 LINE_SECONDS = 30.0
+"""At most one line of progress within this time, in the log of the task."""
 
 
 WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
