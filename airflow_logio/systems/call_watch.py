@@ -58,7 +58,9 @@ class CallWatch:
     def call(self, phase: str, point: FailurePoint, *, limited: bool = True) -> Call:
         """A call of the author's code of `point.operator`, as a context. `limited=False`: something that is done for it, and
         is not the author's."""
-        return Call(self, phase, point, self.limits.get(base_operator(point.operator)) if limited else None)
+        return Call(
+            self, phase, point, self.limits.get(base_operator(point.operator)) if limited and self.limits else None
+        )
 
     def inner(self, phase: str, *, limited: bool = True) -> Call:
         """A call inside of the one that this thread is in, measured by itself. `limited=False`: waiting for something else,

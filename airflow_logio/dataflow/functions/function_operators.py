@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_logio.dataflow.arrow_tables import as_table, is_spark_frame, library_of, type_name
 from airflow_logio.dataflow.describing import source, stable_name
-from airflow_logio.dataflow.functions.decorators import StatelessFunction, name_of
+from airflow_logio.dataflow.functions.decorators import Function, StatelessFunction, name_of
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, SparkFrame, StatelessOperator
 from airflow_logio.dataflow.parameters import PARAMS
@@ -50,7 +50,7 @@ class FunctionOperator(StatelessOperator):
         facts = {"port": event.port, EVENT_IDS: [event.event_id], PARAMS: external.params}
         asked = {name: facts[name] for name in self._function.asks if name in facts}
         result = self._function.fn(project(event.table, self._function.columns), **asked)
-        return outputs_of(result, self.outputs, name_of(self._function.fn))
+        return outputs_of(result, self.outputs, self._function.fn)
 
     def settings(self) -> dict[str, Any]:
         return {"function": stable_name(self._function.fn), "columns": list(self._function.columns)}
@@ -166,8 +166,8 @@ def no_key(read: DeclaredRead) -> OperatorFailed:
     return OperatorFailed(f"the read of {read} is restricted by {read.key!r}, not a column of the records")
 
 
-def outputs_of(result: Any, ports: Sequence[str], function: str) -> list[PortTable]:
-    """Output events of what a function returned, without the empty ones: of a mapping, in the order of `ports`.
+def outputs_of(result: Any, ports: Sequence[str], function: Function) -> list[PortTable]:
+    """Output events of what `function` returned, without the empty ones: of a mapping, in the order of `ports`.
 
     Frames of pandas and polars count as tables. Raises OperatorFailed for anything but a table (where there is one port), a
     mapping of ports to tables or iterables of tables, an iterable of (port, table) or (where there is one port) of tables, or
@@ -175,13 +175,13 @@ def outputs_of(result: Any, ports: Sequence[str], function: str) -> list[PortTab
     """
     pairs = _pairs(result, ports)
     if pairs is None:
-        raise OperatorFailed(f"function {function!r} returned {type_name(result)}; return {_expected(ports)}")
+        raise OperatorFailed(f"function {name_of(function)!r} returned {type_name(result)}; return {_expected(ports)}")
     outputs = []
     for port, value in pairs:
         table = as_table(value)
         if port not in ports or (table is None and value is not None):
             raise OperatorFailed(
-                f"function {function!r} returned {type_name(value)} for port {port!r}; return {_expected(ports)}"
+                f"function {name_of(function)!r} returned {type_name(value)} for port {port!r}; return {_expected(ports)}"
             )
         if table is not None and table.num_rows:
             outputs.append((port, table))

@@ -125,7 +125,7 @@ class WindowedOperator(StatefulOperator):
         records = self._holding.records(input_set.held, state)
         positional, named = self._holding.arguments(records)
         result = self._function.fn(*positional, **named, **self._asked(input_set, state, external, records))
-        return outputs_of(result, self.outputs, name_of(self._function.fn))
+        return outputs_of(result, self.outputs, self._function.fn)
 
     def _asked(
         self, input_set: InputSet, state: Mapping[str, Any], external: External, records: Mapping[str, Any]
