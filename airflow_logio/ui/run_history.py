@@ -28,7 +28,7 @@ _STOPPED = {GroupState.PARKED: "parked", GroupState.HALTED: "halted"}
 def happenings(report: Report, *, shown: bool) -> dict[str, Any]:
     """``total`` of them, and the latest: each has ``at``, ``kind``, ``group``, ``incarnation`` and ``text``.
 
-    A stop that is over is told as far as the records of drivers say it (`past_stops`). `shown`: with the texts of errors.
+    A stop that is over is told as far as the records of drivers say it (`ended_stops`). `shown`: with the texts of errors.
     """
     found = [
         *_of_groups(report, shown=shown),
@@ -66,7 +66,7 @@ def _of_drivers(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
         for view in report.snapshot.groups
         if view.status.state in _STOPPED
     }
-    stops = past_stops(report.drivers, report.run.spec.budget)
+    stops = ended_stops(report.drivers, report.run.spec.budget)
     for driver in report.drivers:
         cause = _cause(driver, shown=shown)
         yield _happening(driver.claimed_at, "launch", cause, driver.group, driver.incarnation)
@@ -81,7 +81,7 @@ def _of_drivers(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
             yield _happening(one.first_commit_at, "recovery", text, one.group, one.incarnation)
 
 
-def _end(why: str | None, stop: PastStop | None) -> tuple[str, str]:
+def _end(why: str | None, stop: EndedStop | None) -> tuple[str, str]:
     """Kind and text of a driver's end. The error is cut, not what came of it."""
     if stop is None:
         return "death", why or ""
@@ -124,7 +124,7 @@ def _asked(request: ScalingRequest) -> str:
 # --- stops that are over ----------------------------------------------------------------------------------------------
 
 
-class PastStop(NamedTuple):
+class EndedStop(NamedTuple):
     """A driver has ended, and the next one was no recovery."""
 
     is_budget_spent: bool
@@ -142,10 +142,10 @@ class PastStop(NamedTuple):
         return f"{error.rstrip('. ')} ({which}; {after})"
 
 
-def past_stops(drivers: Iterable[DriverRecord], budget: RecoveryBudget) -> Mapping[tuple[str, int], PastStop]:
+def ended_stops(drivers: Iterable[DriverRecord], budget: RecoveryBudget) -> Mapping[tuple[str, int], EndedStop]:
     """(group, incarnation that has ended) → the stop. `drivers` are those of a run, in the order of their claims."""
     of_group: dict[str, list[DriverRecord]] = {}
-    found: dict[tuple[str, int], PastStop] = {}
+    found: dict[tuple[str, int], EndedStop] = {}
     for driver in drivers:
         before = of_group.setdefault(driver.group, [])
         if before and not driver.is_recovery and (stop := _stop(before, driver, budget)) is not None:
@@ -154,12 +154,12 @@ def past_stops(drivers: Iterable[DriverRecord], budget: RecoveryBudget) -> Mappi
     return found
 
 
-def _stop(before: Sequence[DriverRecord], driver: DriverRecord, budget: RecoveryBudget) -> PastStop | None:
+def _stop(before: Sequence[DriverRecord], driver: DriverRecord, budget: RecoveryBudget) -> EndedStop | None:
     last = before[-1]
     if last.ended_at is None:
         return None
     is_spent = bool(last.error) and is_budget_spent(budget, before, last.ended_at)
-    return PastStop(is_spent, max(0.0, driver.claimed_at - last.ended_at))
+    return EndedStop(is_spent, max(0.0, driver.claimed_at - last.ended_at))
 
 
 def _lasting(seconds: float) -> str:
