@@ -122,16 +122,16 @@ class OperatorSpec:
     """An Input Set whose generation raises is set aside instead of failing the group."""
     replay: bool = False
     """A replay operator (Section 5): its events' bodies are not in the log. Its generation does not see the global state."""
+    captured_out: frozenset[str] = field(init=False)
+    """OUT of Section 3.1: the output ports whose events get lineage relationships."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "captured_out", self.lineage_out - self.lineage_starts)
 
     @property
     def hands_on(self) -> bool:
         """What it sends comes with the event that it gets, together with what the operators behind it make of it."""
         return self.evaluated and not self.asynchronous
-
-    @property
-    def captured_out(self) -> frozenset[str]:
-        """OUT of Section 3.1: the output ports whose events get lineage relationships."""
-        return self.lineage_out - self.lineage_starts
 
 
 @dataclass(slots=True)
