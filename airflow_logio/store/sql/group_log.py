@@ -140,12 +140,21 @@ class SqlGroupLog(SqlPart, GroupLog):
             return request(connection, self._run(connection, run_id), group, desired, incarnation)
 
     def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None:
+        launch = msgspec.json.encode(recipe).decode()
         with writing(self.engine) as connection:
-            note_launch(connection, run_id, group, recipe)
+            connection.execute(sa.update(schema.group).where(*_of(schema.group, run_id, group)).values(launch=launch))
 
     def launch_recipe(self, run_id: int, group: str) -> LaunchRecipe | None:
+        """Raises `LogInconsistent` for a recipe that cannot be read."""
+        query = sa.select(schema.group.c.launch).where(*_of(schema.group, run_id, group))
         with reading(self.engine) as connection:
-            return launch_recipe(connection, run_id, group)
+            text = connection.execute(query).scalar_one_or_none()
+        try:
+            return None if text is None else msgspec.json.decode(text, type=LaunchRecipe)
+        except msgspec.MsgspecError as error:
+            raise LogInconsistent(
+                f"the launch recipe of group {group!r} of run {run_id} cannot be read: {error}"
+            ) from error
 
 
 def _of(table: sa.Table, run_id: int, group: str) -> list[sa.ColumnElement[bool]]:
@@ -416,26 +425,3 @@ def identity_columns(identity: DriverIdentity, connection: Connection) -> dict[s
     if connection.dialect.name == "postgresql":
         columns["backend_pid"] = connection.execute(sa.select(sa.func.pg_backend_pid())).scalar_one()
     return columns
-
-
-def note_launch(connection: Connection, run_id: int, group: str, recipe: LaunchRecipe) -> None:
-    table = schema.group
-    connection.execute(
-        sa.update(table)
-        .where(table.c.run_id == run_id, table.c.group_name == group)
-        .values(launch=msgspec.json.encode(recipe).decode())
-    )
-
-
-def launch_recipe(connection: Connection, run_id: int, group: str) -> LaunchRecipe | None:
-    """Raises `LogInconsistent` for a recipe that cannot be read."""
-    table = schema.group
-    text = connection.execute(
-        sa.select(table.c.launch).where(table.c.run_id == run_id, table.c.group_name == group)
-    ).scalar_one_or_none()
-    try:
-        return None if text is None else msgspec.json.decode(text, type=LaunchRecipe)
-    except msgspec.MsgspecError as error:
-        raise LogInconsistent(
-            f"the launch recipe of group {group!r} of run {run_id} cannot be read: {error}"
-        ) from error

@@ -78,9 +78,18 @@ class SqlRunLog(SqlPart, RunLog):
     ) -> Sequence[Run]:
         if dag_ids is not None and not dag_ids:
             return []
+        table = schema.run
+        query = sa.select(table).order_by(table.c.run_id.desc()).limit(limit)
         given = {"pipeline": pipeline, "dag_run_id": dag_run_id, "state": state}
+        query = query.where(*(table.c[name] == value for name, value in given.items() if value is not None))
+        if named is not None:
+            names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id)
+            part = storable(named) or ""
+            query = query.where(sa.or_(*(name.icontains(part, autoescape=True) for name in names)))
         with reading(self.engine) as connection:
-            return newest(connection, dag_ids, limit, named, **given)
+            if dag_ids is not None:
+                query = query.where(among(connection, table.c.dag_id, list(dag_ids)))
+            return [to_run(row) for row in connection.execute(query)]
 
     def finish_run(self, run_id: int) -> bool:
         with writing(self.engine) as connection:
@@ -291,23 +300,6 @@ def find(connection: Connection, uid: str) -> Run:
     if not rows:
         raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
     return to_run((exact or rows)[0])
-
-
-def newest(
-    connection: Connection, dag_ids: Collection[str] | None, limit: int, named: str | None, **given: str | None
-) -> Sequence[Run]:
-    """Runs of these DAGs, or of all (None), the newest first; `given` are values of columns, None for any; `named` is a part
-    of the name of the pipeline, the DAG or the DAG run."""
-    table = schema.run
-    query = sa.select(table).order_by(table.c.run_id.desc()).limit(limit)
-    query = query.where(*(table.c[name] == value for name, value in given.items() if value is not None))
-    if dag_ids is not None:
-        query = query.where(among(connection, table.c.dag_id, list(dag_ids)))
-    if named is not None:
-        names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id)
-        part = storable(named) or ""
-        query = query.where(sa.or_(*(name.icontains(part, autoescape=True) for name in names)))
-    return [to_run(row) for row in connection.execute(query)]
 
 
 def finish(connection: Connection, run_id: int) -> bool:

@@ -30,6 +30,9 @@ from airflow_logio.store.sql.runs import KeptRuns, SqlPart, counters, known, to_
 from airflow_logio.store.sql.scaling_requests import latest_requests
 from airflow_logio.store.sql.upkeep_log import quarantine_counts
 
+FORGOTTEN_SECONDS = 7 * 86_400.0
+"""A supervisor that has not looked for so long is removed from the log."""
+
 _columns = schema.driver.c
 _BEFORE = (
     *(_columns.group_name, _columns.incarnation, _columns.reason, _columns.spends_budget, _columns.claimed_at),
@@ -40,24 +43,30 @@ _BEFORE = (
 _AFTER = (_columns.code, _columns.failed_at)
 
 
-FORGOTTEN_SECONDS = 7 * 86_400.0
-
-
 class SqlWatchLog(SqlPart, WatchLog):
     """Who supervises, how runs stand, their figures."""
 
     def note_supervisors(self, notes: Sequence[SupervisorNote]) -> None:
-        if notes:
-            with writing(self.beats) as connection:
-                note(connection, notes)
+        if not notes:
+            return
+        table, dialect = schema.supervisor, self.beats.dialect.name
+        clock, last = now(dialect), {one.name: one for one in notes}
+        rows = [{"name": n, "pipeline": one.pipeline, "run_uid": one.run_uid, "at": clock} for n, one in last.items()]
+        insert = inserting(dialect, table).values(rows)
+        values = {name: insert.excluded[name] for name in ("pipeline", "run_uid", "at")}
+        with writing(self.beats) as connection:
+            connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values))
+            connection.execute(sa.delete(table).where(table.c.at < clock - FORGOTTEN_SECONDS))
 
     def forget_supervisor(self, name: str) -> None:
         with writing(self.beats) as connection:
-            forget(connection, name)
+            connection.execute(sa.delete(schema.supervisor).where(schema.supervisor.c.name == name))
 
     def supervisors(self) -> Sequence[SupervisorRecord]:
+        table, clock = schema.supervisor, now(self.beats.dialect.name)
+        query = sa.select(table, (clock - table.c.at).label("age")).order_by(table.c.at.desc(), table.c.name)
         with reading(self.beats) as connection:
-            return supervisor_records(connection)
+            return [SupervisorRecord(row.name, row.pipeline, row.run_uid, row.age) for row in connection.execute(query)]
 
     def sight(self, uids: Collection[str] | None) -> Sequence[RunSight]:
         if uids is not None and not uids:
@@ -146,23 +155,3 @@ def _described(connection: Connection, run_ids: AbstractSet[int], kept: KeptRuns
         seen |= {row.run_id: to_run(row) for row in connection.execute(query)}
         kept.keep(*seen.values())
     return seen
-
-
-def note(connection: Connection, notes: Sequence[SupervisorNote]) -> None:
-    table, clock = schema.supervisor, now(connection.dialect.name)
-    last = {one.name: one for one in notes}
-    rows = [{"name": one.name, "pipeline": one.pipeline, "run_uid": one.run_uid, "at": clock} for one in last.values()]
-    insert = inserting(connection.dialect.name, table).values(rows)
-    values = {name: insert.excluded[name] for name in ("pipeline", "run_uid", "at")}
-    connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values))
-    connection.execute(sa.delete(table).where(table.c.at < clock - FORGOTTEN_SECONDS))
-
-
-def forget(connection: Connection, name: str) -> None:
-    connection.execute(sa.delete(schema.supervisor).where(schema.supervisor.c.name == name))
-
-
-def supervisor_records(connection: Connection) -> Sequence[SupervisorRecord]:
-    table, clock = schema.supervisor, now(connection.dialect.name)
-    query = sa.select(table, (clock - table.c.at).label("age")).order_by(table.c.at.desc(), table.c.name)
-    return [SupervisorRecord(row.name, row.pipeline, row.run_uid, row.age) for row in connection.execute(query)]
