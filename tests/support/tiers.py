@@ -236,7 +236,16 @@ def is_heavy(path: Path) -> bool:
     return any(path == TESTS / place for place in PLACES)
 
 
+def lasting() -> Mapping[str, Sequence[str]]:
+    """Module below `tests` → its tests that need nothing but take too long for the fast tier."""
+    modules: Mapping[str, Sequence[str]] = _kept()["lasting"]
+    return modules
+
+
 def is_fast(item: pytest.Item) -> bool:
+    module = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+    if item.name.partition("[")[0] in lasting().get(module, ()):
+        return False
     return not any(item.get_closest_marker(name) for name in HEAVY)
 
 

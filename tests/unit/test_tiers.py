@@ -29,6 +29,7 @@ from tests.support.tiers import (
     is_heavy,
     is_kept_on_postgres,
     kept_modules,
+    lasting,
     left_out,
     mark,
     out_of_turn,
@@ -198,7 +199,7 @@ def test_a_module_that_costs_says_what_make_test_keeps_of_it() -> None:
 
 def test_what_make_test_keeps_is_there() -> None:
     missing = []
-    for module, tests in kept_modules().items():
+    for module, tests in [*kept_modules().items(), *lasting().items()]:
         text = (TESTS / module).read_text() if (TESTS / module).exists() else ""
         missing += [f"{module}::{test}" for test in tests if test != "*" and f"def {test}(" not in text]
         missing += [] if text else [module]
