@@ -9,14 +9,22 @@ from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.errors import PipelineDefinitionError
 
 DECIMAL = "decimal"
-COLUMN_TYPES = (
-    "bigint", "int", "double", "decimal(p,s)", "text", "boolean",
-    "timestamp", "timestamptz", "date", "json", "uuid", "binary",
-)  # fmt: skip
-"""``bigint`` and ``int`` take integers; ``double`` floats and integers, no decimals; ``decimal(p,s)`` decimals and integers
-of at most `MOST_DIGITS` digits; ``timestamp`` times, those with a zone in UTC; ``timestamptz`` the same, those without a
-zone are UTC; ``json`` text that is JSON; ``uuid`` text with hyphens, or 16 bytes; ``binary`` bytes. A value that does not
-fit without loss is refused."""
+HELD = {
+    "bigint": "whole numbers of 64 bits",
+    "int": "whole numbers of 32 bits",
+    "double": "floating point numbers, and whole numbers that they hold exactly; no decimals",
+    "decimal(p,s)": "decimals and whole numbers of at most `p` digits, `s` of them behind the point; `p` is at most 38",
+    "text": "text",
+    "boolean": "true or false",
+    "timestamp": "times in UTC, by the microsecond; those with a zone are converted",
+    "timestamptz": "the same in a column with a zone; times without a zone are UTC",
+    "date": "days",
+    "json": "text that is JSON",
+    "uuid": "text with hyphens, or 16 bytes",
+    "binary": "bytes",
+}
+"""Type as an author writes it → the values that it takes. One that does not fit without loss is refused."""
+COLUMN_TYPES = tuple(HELD)
 MOST_DIGITS = 38
 """What the 128 bits of a decimal hold in Arrow and Spark."""
 

@@ -34,26 +34,32 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One look at a replicated group."""
+    """One look at a replicated group.
+
+    :param group: name of the group.
+    :param at: when it was looked at, in seconds since the epoch, by the same clock as `last`.
+    :param replicas: replicas in use: they own slots, or will get some.
+    :param least: the smallest number that the author allows.
+    :param most: the largest one.
+    :param loads: load of each replica in use; None for one whose driver has not reported yet.
+    :param arrivals: records per second that were sent to the slots of the group; None if that is not known.
+    :param backlog: records that were sent to the slots and that no replica has taken.
+    :param events: the events that hold them; some have no records, and are work nevertheless.
+    :param ended: the senders of the group have finished. If the group has not, it takes what is left, and the end of its
+        streams.
+    :param last: the last change of the number of replicas.
+    """
 
     group: str
     at: float
-    """When it was looked at, in seconds since the epoch, by the same clock as `last`."""
     replicas: int
-    """Replicas in use: they own slots, or will get some."""
     least: int
     most: int
-    """The author's bounds."""
     loads: Mapping[str, Load | None] = field(default_factory=dict)
-    """Load of each replica in use; None for one whose driver has not reported yet."""
     arrivals: float | None = None
-    """Records per second that were sent to the slots of the group; None if that is not known."""
     backlog: int = 0
-    """Records that were sent to the slots and that no replica has taken."""
     events: int = 0
-    """The events that hold them; some have no records, and are work nevertheless."""
     ended: bool = False
-    """The senders of the group have finished. If the group has not, it takes what is left, and the end of its streams."""
     last: Change | None = None
 
     @property
@@ -79,7 +85,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas there are to be, and why, with the figures that decided it."""
+    """How many replicas there are to be, and why.
+
+    :param replicas: the number, at least 0.
+    :param sentence: why, with the figures that decided it.
+    """
 
     replicas: int
     sentence: str
@@ -116,7 +126,10 @@ class Policy(ABC):
             self.refuse(f"minimum is {self.minimum}, more than maximum {self.maximum}")
 
     def decide(self, figures: Figures) -> Decision:
-        """The number of replicas that the group is to have now, which may be the one that it has."""
+        """The number of replicas that the group is to have now, which may be the one that it has.
+
+        :param figures: what was seen of the group.
+        """
         wanted = self.wanted(figures)
         low, high = self._bounds(figures)
         replicas = min(max(wanted.replicas, low), high)
@@ -128,7 +141,10 @@ class Policy(ABC):
 
     @abstractmethod
     def wanted(self, figures: Figures) -> Decision:
-        """The decision before the bounds are applied."""
+        """The decision before the bounds are applied.
+
+        :param figures: what was seen of the group.
+        """
 
     def refuse(self, sentence: str) -> None:
         """Raises `ConfigurationError`."""
@@ -187,6 +203,8 @@ class Schedule(Policy):
     left to do: a group with work keeps one replica.
 
     :param entries: cron expression → replicas.
+    :param minimum: never fewer replicas; by default as few as the author allows.
+    :param maximum: never more; by default as many as the author allows.
     """
 
     entries: Mapping[str, int]
@@ -243,6 +261,8 @@ class Threshold(Policy):
     it about as busy as `up_busy` (95 % of it), or busier: so a constant load makes it go neither up and down, nor down and
     up, for ever.
 
+    :param minimum: never fewer replicas; by default as few as the author allows.
+    :param maximum: never more; by default as many as the author allows.
     :param up_lag_seconds: more replicas when the backlog takes longer than this at the rate of the last seconds.
     :param down_lag_seconds: fewer only if it takes less than this.
     :param up_busy: more replicas when they are busy for a larger share of their time, on average.
@@ -337,6 +357,8 @@ class DS2(Policy):
     A sender that is held up by back-pressure sends less than it could: then the backlog, which is at its bound, drives the
     target up.
 
+    :param minimum: never fewer replicas; by default as few as the author allows.
+    :param maximum: never more; by default as many as the author allows.
     :param work_off_seconds: in how many seconds a backlog is to be worked off.
     :param cool_down_seconds: nothing is changed so soon after a change; in any case not before a whole window of figures lies
         behind it.

@@ -109,7 +109,7 @@ class Seeded:
         self._wheel = self._whole_wheel()
         self._last = last_group(world)
         self._databases = world.databases()
-        self._events = events
+        self._events = max(events, 1)  # a single group that writes nothing logs none
         self._due = self._plan(events)
         self._wishes = wishes(seed, world.with_sources, events) if world.scenario.drains else []
         self._movers = Movers(world, seed, events, self._do) if world.scaling.shapes else None
