@@ -29,6 +29,28 @@ def test_modules_stay_small() -> None:
     assert not long, f"split these by what they know, not by length (at most {LONGEST} lines): {long}"
 
 
+SHORT = 60
+"""Lines below which a module needs a second user, or is part of its only one."""
+LOADED_BY_NAME = {"asset_uris.py"}
+"""By Airflow, which provider info tells of it."""
+
+
+def test_a_short_module_has_a_second_user() -> None:
+    """Airflow's own folders, migrations and programs are loaded by others than modules of the package."""
+    graph = grimp.build_graph("airflow_logio", exclude_type_checking_imports=False, cache_dir=None)
+    alone = []
+    for module in MODULES:
+        place = module.relative_to(PACKAGE)
+        elsewhere = {*AIRFLOW_FOLDERS, "migrations", "application"} & set(place.parts)
+        if module.name.startswith("_") or elsewhere or str(place) in LOADED_BY_NAME:
+            continue
+        name = ".".join(("airflow_logio", *place.with_suffix("").parts))
+        short = len(module.read_text(encoding="utf-8").splitlines()) < SHORT
+        if short and len(graph.find_modules_that_directly_import(name)) < 2:
+            alone.append(str(place))
+    assert alone == [], "fold each into the module that uses it"
+
+
 def _wing(module: Path) -> str:
     """The folder directly below the package."""
     return module.relative_to(PACKAGE).parts[0]
