@@ -1,4 +1,4 @@
-"""The operators of one group as one unit of failure (design D4): routing, generation, end of stream.
+"""The operators of one group as one unit of failure (design D4): routing, Output Sets, rebuild and resume (Algorithm 9).
 
 An event for an operator of the same group is handed over in memory, in the same step. When the step is closed, the ledger
 decides what of it must be in the log. All effects of a step commit in one transaction.

@@ -1,4 +1,4 @@
-"""One operator: Algorithms 2 (State Update), 3 (Generation) and 9 (recovery of processing).
+"""One operator: Algorithm 2 (State Update), and its own part of 3 (the author's function) and 9 (reloading).
 
 Differences from the paper's text, and why: The filter is *less than or equal* (hole H1). Triggers are stored, so that
 reloading emits none (hole H2). Assignments are not written per event but with the operator's next transaction (design D2);

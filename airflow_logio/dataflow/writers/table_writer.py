@@ -1,4 +1,4 @@
-"""`TableWriter`: the ready-made conditional writer. A declaration; the SQL is in `systems/warehouse.py`."""
+"""`TableWriter`: the ready-made conditional writer. A declaration; its transaction is `systems/table_transaction.py`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The port of the log: what drivers, supervisors and displays ask of it. Adapters: `sql` (SQLite, PostgreSQL), and
-`testing/memory_log` for tests.
+"""The port of the log: what drivers, supervisors and displays ask of it.
+
+Adapters: `sql` (SQLite, PostgreSQL), and `testing/memory_log` for tests.
 
 Each part of `LogStore` stands in a module here, with its documentation; an adapter implements the parts. Every method
 except `listen` is one transaction. Any method may raise `LogUnavailable`, which means: nothing is known to be lost, try
