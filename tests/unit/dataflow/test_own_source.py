@@ -15,7 +15,7 @@ from tests.support.bundle.json_lines import JsonLines, pipeline
 @pytest.fixture
 def orders(tmp_path: Path) -> Path:
     path = tmp_path / "orders.jsonl"
-    records = [{"id": number, "store": f"s{number % 7}", "cents": number * 3} for number in range(1_050)]
+    records = [{"id": number, "store": f"s{number % 7}", "cents": number * 3} for number in range(350)]
     path.write_text("".join(json.dumps(one) + "\n" for one in records))
     return path
 
@@ -30,8 +30,8 @@ def test_crashes_lose_nothing_and_repeat_nothing(orders: Path) -> None:
 def test_reading_goes_on_behind_the_offset(orders: Path) -> None:
     source, params = JsonLines(), {"orders": str(orders)}
     whole = list(source.read(params, source.action(params), 0))
-    assert [batch.next_offset for batch in whole] == [*range(100, 1_001, 100), 1_050]
-    assert list(source.read(params, source.action(params), 300)) == whole[3:]
+    assert [batch.next_offset for batch in whole] == [100, 200, 300, 350]
+    assert list(source.read(params, source.action(params), 200)) == whole[2:]
 
 
 def test_a_file_that_has_grown_is_refused(orders: Path) -> None:

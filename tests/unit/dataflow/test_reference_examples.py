@@ -51,7 +51,7 @@ def action(number: int, token: int) -> WriteAction:
     return WriteAction("uid", "books", "books", number, token, pa.table({"cents": [number, 10 * number]}))
 
 
-def simulated(pipeline: Pipeline, schedules: int = 20, **given: Any) -> None:
+def simulated(pipeline: Pipeline, schedules: int = 8, **given: Any) -> None:
     simulator = Simulator(pipeline_scenario(pipeline, **given))
     for seed in range(schedules):
         _, failure = simulator.run(seed)
