@@ -104,9 +104,9 @@ HEAD = """# Reference: pipelines
 <!-- Written by .ci/pipeline_reference.py from the docstrings: change those, then `make format`. -->
 
 What a pipeline's module imports, by topic, from `airflow_logio` if nothing else is said:
-`from airflow_logio import Pipeline, ParquetSource, TableWriter, Tumbling, generate`. Examples are code that tests run. What a
-DAG imports is in [the reference of operators, sensors and triggers](reference.md); the words *event*, *Input Set* and *port*
-are in the [glossary](glossary.md).
+`from airflow_logio import Pipeline, ParquetSource, TableWriter, Tumbling, generate`. Examples are code that tests run.
+What a DAG imports is in [the reference of operators, sensors and triggers](reference.md); the words *event*, *Input
+Set* and *port* are in the [glossary](glossary.md).
 """
 
 
