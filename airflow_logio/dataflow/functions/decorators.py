@@ -189,7 +189,7 @@ def generate(
     Add it with a window: ``pipeline.operator("totals", fn, upstream, window=EveryEvents(100))``.
 
     :param fn: the function, if the decorator is used without arguments. It gets the records, and by name what its
-        parameters ask for (below).
+        parameters ask for, as said for each mode.
     :param mode: ``"driver"`` (the default): one Input Set at a time as an Arrow table. ``"executors"``: DataFrames of
         Spark with the records of many Input Sets, which the driver ships there. ``"dataframe"``: the same for records
         that do not fit through a driver, because executors read and write them.

@@ -156,6 +156,12 @@ assert (set(ports_in), set(ports_out)) == ({"in"}, {"out"})
 
 
 # [START stateless]
+@stateless
+def large(records: pa.Table) -> pa.Table:
+    return records.filter(pc.field("cents") > 10_000)
+
+
+# With everything that can be said:
 @stateless(
     mode="driver",
     inputs=("in",),
@@ -177,6 +183,12 @@ assert by_price(sold, {"limit": 50})["dear"].num_rows == 2
 
 
 # [START generate]
+@generate
+def how_many(records: pa.Table) -> pa.Table:
+    return pa.table({"records": [records.num_rows]})
+
+
+# With everything that can be said:
 @generate(
     mode="driver",
     inputs=("in",),

@@ -118,6 +118,8 @@ def test_functions_of_the_examples() -> None:
     products = pa.table({"product_id": [7, 8], "name": ["apple", "pear"]})
     best = examples.best_seller(sold, products, NOON)
     assert best.to_pylist() == [{"name": "pear", "cents_sum": 9, "hour": NOON}]
+    assert examples.large(sold).num_rows == 0
+    assert examples.how_many(sold).to_pydict() == {"records": [2]}
     assert examples.shops(sold).column_names == ["shop", "cents"]
     assert examples.visits(sold, NOON).column("cents_count").to_pylist() == [2]
     assert examples.missing(pa.table({"order_id": [1, 2]}), pa.table({"order_id": [2]})).to_pydict() == {
