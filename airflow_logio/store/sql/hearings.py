@@ -66,7 +66,7 @@ def hear(engine: Engine, ring: Ring) -> SqlHearing | None:
             return None
         hearing = listener.join(ring)
     if listener.is_listening:
-        ring()
+        _rung(ring)
     return hearing
 
 
@@ -149,10 +149,14 @@ class _SharedListener:
         with _lock:
             rings = [hearing.ring for hearing in self._hearings]
         for ring in rings:
-            try:
-                ring()
-            except Exception as error:  # an event loop that has ended: its trigger has, too
-                log.debug("a listener was not rung: %s", error)
+            _rung(ring)
+
+
+def _rung(ring: Ring) -> None:
+    try:
+        ring()
+    except Exception as error:  # an event loop that has ended: its trigger has, too
+        log.debug("a listener was not rung: %s", error)
 
 
 def _close(listener: Any) -> None:

@@ -213,10 +213,11 @@ def test_launches_remove_what_drivers_have_left(stall: Stall, tmp_path: Path, mo
         claim = launch_group(context, "g", expected=number - 1, reason="test", by_user=True)
         assert not forgotten.exists()
         folder = work / run.uid / "g" / str(number)
+        output = folder / LOG_NAME
+        eventually(lambda output=output: output.read_text().endswith("\n600\n"), what="it has printed")  # type: ignore[misc]
         eventually(lambda folder=folder: not processes_under(folder), what="the driver has ended")  # type: ignore[misc]
         assert [file.parent for file in work.rglob(KEYTAB_NAME)] == [folder]
-        said = (folder / LOG_NAME).read_text()
-        assert f"--keytab {folder}/{KEYTAB_NAME} --principal etl@R" in said and said.endswith("\n600\n")
+        assert f"--keytab {folder}/{KEYTAB_NAME} --principal etl@R" in output.read_text()
         assert stall.store.declare_dead(GroupRef(claim.run_id, "g", number), "it has ended")
     driver_process.reap()
     left = sorted(int(folder.name) for folder in (work / run.uid / "g").iterdir())
