@@ -20,7 +20,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.sql import commit_statements, retention, schema, session
+from airflow_logio.store.sql import apply, retention, schema, session
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.conftest import QUICK, STORES
@@ -168,8 +168,8 @@ def clocked(
     if request.param == "memory":
         yield MemoryLogStore(clock), clock
         return
-    monkeypatch.setattr(session, "pass_fence", commit_statements.pass_fence.__wrapped__)  # its statement is built anew
-    for module in (commit_statements, retention):
+    monkeypatch.setattr(session, "pass_fence", apply.pass_fence.__wrapped__)  # its statement is built anew
+    for module in (apply, retention):
         monkeypatch.setattr(module, "now", lambda _: sa.literal(clock.now))
     store = open_sql_store(str(request.getfixturevalue(f"{request.param}_url")), patience=QUICK)
     yield store, clock

@@ -20,8 +20,8 @@ from airflow_logio.store.records.upkeep_records import Collected, QuarantineCoun
 from airflow_logio.store.rules.row_forms import encode_header, seal, unseal
 from airflow_logio.store.rules.run_rules import GroupStates, check_ended, has_ended, shared_ports, superseded
 from airflow_logio.store.sql import retention, schema, slots
+from airflow_logio.store.sql.apply import add_to_counters
 from airflow_logio.store.sql.bulk import among
-from airflow_logio.store.sql.commit_statements import add_to_counters
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.retention import of_channel, there_is_no
 from airflow_logio.store.sql.run_log import group_states
