@@ -13,7 +13,7 @@ import pytest
 
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore

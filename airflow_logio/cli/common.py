@@ -13,7 +13,7 @@ from rich.console import Console
 
 from airflow_logio.commands import with_log
 from airflow_logio.store import open_store
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 
 if TYPE_CHECKING:
     from airflow_logio.store.port import LogStore

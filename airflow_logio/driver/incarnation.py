@@ -25,8 +25,8 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.run_rules import check_graph
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads, sweep_group
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_logio.store.port import LogStore
     from airflow_logio.store.records.driver_records import Claim
-    from airflow_logio.store.rules.patience import Patience
+    from airflow_logio.store.rules.session_rules import Patience
 
 
 def open_store(

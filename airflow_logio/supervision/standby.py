@@ -33,7 +33,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.supervision.look import Watcher
 from airflow_logio.supervision.tend import recover_group
 

@@ -12,7 +12,7 @@ from airflow_logio.errors import ConfigurationError, LogioError, UnknownRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.upkeep_records import Collected
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads import Payloads, clear_away
 from airflow_logio.systems.staging_tables import StagingTables

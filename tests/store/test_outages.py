@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from airflow_logio import databases
 from airflow_logio.errors import LogUnavailable
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK
 from tests.store.small_disk import small_disk

@@ -19,7 +19,7 @@ from airflow_logio import databases
 from airflow_logio.errors import Fenced, LogUnavailable
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.upkeep_records import Collected
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.store.sql import engines, migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import QUICK

@@ -32,7 +32,7 @@ from airflow_logio.protocol.source import READ_CONNECTION
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.port.session_port import GroupSession
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 
 T = TypeVar("T")
 FETCH_EVENTS = 64

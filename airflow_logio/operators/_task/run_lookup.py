@@ -21,8 +21,8 @@ from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.run_rules import GroupStates, superseded
+from airflow_logio.store.rules.session_rules import Patience
 
 TAIL_LINES = 40
 _RUNS_SEARCHED = 1000

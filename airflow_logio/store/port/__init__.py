@@ -21,7 +21,7 @@ from airflow_logio.store.port.unfenced_port import AddressBook, OutputLog
 from airflow_logio.store.port.watch_port import WatchLog
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 
 
 class LogStore(RunLog, CodeLog, UpkeepLog, GroupLog, ScalingLog, WatchLog):

@@ -14,7 +14,7 @@ from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.port.unfenced_port import AddressBook, OutputLog
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.store.sql.beats import BeatCheck
 from airflow_logio.store.sql.engines import beat_engine, log_engine, reading
 from airflow_logio.store.sql.group_log import SqlGroupLog

@@ -15,8 +15,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError, LogUnavailable, OperatorFailed
-from airflow_logio.store.rules.patience import Patience
 from airflow_logio.store.rules.row_forms import Reference
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import (

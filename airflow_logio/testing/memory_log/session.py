@@ -15,9 +15,9 @@ from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.port.session_port import Fetched, GroupSession
 from airflow_logio.store.records.driver_records import FenceRow, GroupRef
 from airflow_logio.store.records.upkeep_records import Collected
-from airflow_logio.store.rules.delivery_rules import fitting, is_all, share
 from airflow_logio.store.rules.row_forms import STATE_CHANNEL, WRITES, decode_header
 from airflow_logio.store.rules.run_rules import stopped
+from airflow_logio.store.rules.session_rules import fitting, is_all, share
 from airflow_logio.testing.memory_log import slots
 from airflow_logio.testing.memory_log.apply import apply_effects
 from airflow_logio.testing.memory_log.tables import GroupKey, LogRow, Tables

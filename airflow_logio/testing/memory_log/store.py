@@ -42,7 +42,7 @@ from airflow_logio.store.records.status_records import (
     UnderWay,
 )
 from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.testing.memory_log import groups, retention, runs, slots
 from airflow_logio.testing.memory_log.lineage_log import MemoryLineageLog
 from airflow_logio.testing.memory_log.session import MemoryGroupSession

@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from airflow_logio.databases import parse_url, shown, sqlite_engine
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.rules.patience import Patience
+from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import log_engine, translated
 from airflow_logio.store.sql.runs import KeptRuns

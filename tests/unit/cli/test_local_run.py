@@ -230,7 +230,7 @@ def test_without_a_log_drivers_are_killed_by_what_was_known(
 
 
 def _impatient() -> object:
-    from airflow_logio.store.rules.patience import Patience
+    from airflow_logio.store.rules.session_rules import Patience
 
     return Patience(total_seconds=0.1, first_wait_seconds=0.01, longest_wait_seconds=0.01)
 

@@ -19,7 +19,7 @@ from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import LoggedEvent
 from airflow_logio.protocol.replay import Replay
 from airflow_logio.protocol.values import Event, MadeOf, Port, Status
-from airflow_logio.store.rules.delivery_rules import gone
+from airflow_logio.store.rules.session_rules import gone
 from airflow_logio.testing.memory_log import retention
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from airflow_logio.testing.memory_log.tables import BodyKey, LogRow, Tables
