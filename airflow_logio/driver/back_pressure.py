@@ -22,7 +22,7 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.replication.partition import AllSlots
-from airflow_logio.driver.heartbeat import LoadMeter
+from airflow_logio.driver.mailbox import LoadMeter
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.replicas import Slot

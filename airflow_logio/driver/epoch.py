@@ -21,9 +21,8 @@ from airflow_logio.driver.channel import Channel, OwnBodies, Unpacks, lanes_of
 from airflow_logio.driver.committer import Committer, not_kept
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.garbage import Collection, sweeps_of
-from airflow_logio.driver.heartbeat import Doing, LoadMeter
 from airflow_logio.driver.logics.operator_specs import captured_inputs, replay_of, specs_of
-from airflow_logio.driver.mailbox import Failure, Mailbox
+from airflow_logio.driver.mailbox import Doing, Failure, LoadMeter, Mailbox
 from airflow_logio.driver.source_reader import (
     PLAN,
     Discarded,

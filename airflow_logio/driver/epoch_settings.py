@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.driver.direct import DirectChannel
-from airflow_logio.driver.heartbeat import LoadMeter
-from airflow_logio.driver.mailbox import Bound
+from airflow_logio.driver.mailbox import Bound, LoadMeter
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.store.records.run_records import Run

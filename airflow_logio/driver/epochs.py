@@ -14,7 +14,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.driver.channel import POLL_SECONDS
 from airflow_logio.driver.epoch import GroupEpoch, may_be_tried_again, moves_explain, operators_of
 from airflow_logio.driver.epoch_settings import EpochSettings
-from airflow_logio.driver.heartbeat import Doing
+from airflow_logio.driver.mailbox import Doing
 from airflow_logio.driver.manual_epoch import ManualEpoch, manual_operator
 from airflow_logio.errors import (
     EpochVoid,

@@ -21,7 +21,8 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.driver.direct import DirectChannel
 from airflow_logio.driver.driver_output import LogRotation, OutputSender
 from airflow_logio.driver.endings import exit_overrun, exit_replaced
-from airflow_logio.driver.heartbeat import Heartbeat, LoadMeter
+from airflow_logio.driver.heartbeat import Heartbeat
+from airflow_logio.driver.mailbox import LoadMeter
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.driver.standby_keeper import StandbyKeeper
 from airflow_logio.launch.driver_config import DriverConfig

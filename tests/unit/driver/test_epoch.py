@@ -21,8 +21,7 @@ from airflow_logio.dataflow import Count, IdempotentWriter, Pipeline, SourceBatc
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.driver.epoch import GroupEpoch, Intake, operators_of
 from airflow_logio.driver.epoch_settings import EpochSettings
-from airflow_logio.driver.heartbeat import LoadMeter
-from airflow_logio.driver.mailbox import Mailbox
+from airflow_logio.driver.mailbox import LoadMeter, Mailbox
 from airflow_logio.driver.source_reader import Exhausted, HandedOver, ReadBatch, Stored
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import LogInconsistent, OperatorFailed

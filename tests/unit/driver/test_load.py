@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from airflow_logio.driver.heartbeat import Doing, LoadMeter
-from airflow_logio.driver.mailbox import Bound, Mailbox
+from airflow_logio.driver.mailbox import Bound, Doing, LoadMeter, Mailbox
 from airflow_logio.store.records.driver_records import Load
 from tests.support.waiting import eventually
 
