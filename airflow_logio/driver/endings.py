@@ -25,7 +25,7 @@ from airflow_logio.launch.driver_config import FAILED, PARKED, REPLACED
 from airflow_logio.launch.driver_folders import discard_keytab
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
-from airflow_logio.systems.call_watch import Call
+from airflow_logio.systems.calls import Call
 
 log = logging.getLogger(__name__)
 

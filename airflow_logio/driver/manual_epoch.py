@@ -33,7 +33,7 @@ from airflow_logio.protocol.values import Event, Port
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.arrow import encode
-from airflow_logio.systems.connections import replay
+from airflow_logio.systems.calls import replay
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.bodies import Bodies, table_of
 

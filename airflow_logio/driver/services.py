@@ -33,7 +33,7 @@ from airflow_logio.launch.redaction import Redaction
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef, Load
-from airflow_logio.systems.call_watch import Call, CallWatch
+from airflow_logio.systems.calls import Call, CallWatch
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,7 @@
-"""The external systems of a run as operators see them: connections by name, read actions, and what is to be written."""
+"""The external systems of a run, by the names that its pipeline gives them: read actions, and the queries of sources."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -12,28 +11,23 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
-import tenacity
 from sqlalchemy.engine import Connection
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import idle_for, with_driver
 from airflow_logio.dataflow.arrow_tables import needed_table
 from airflow_logio.dataflow.column_types import ColumnType, column_type
-from airflow_logio.dataflow.operators import Operator, SparkFrame
+from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.parameters import for_function
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
 from airflow_logio.dataflow.sources.query import without_colons
 from airflow_logio.dataflow.unavailability import advice, is_outage
-from airflow_logio.dataflow.writers.action_writers import INSERT
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed
-from airflow_logio.protocol.logic import Read, Write
-from airflow_logio.systems.call_watch import CallWatch
+from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed
+from airflow_logio.systems.calls import CallWatch, replay
 from airflow_logio.systems.databases.sql_types import read_type
 from airflow_logio.systems.databases.table_reads import column_kind, described_table, pieces
 from airflow_logio.systems.rising_columns import FollowedColumn, rising_column
 from airflow_logio.systems.warehouse import Warehouse
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -153,89 +147,6 @@ class Connections:
     def close(self) -> None:
         for warehouse in self._open.values():
             warehouse.close()
-
-
-def replay(
-    what: str,
-    action: Callable[[], T],
-    seconds: float,
-    stopping: threading.Event,
-    unavailable: tuple[type[Exception], ...] = (),
-) -> T:
-    """Run an action on an external system until it raises no error that says "unavailable" (Algorithm 5 Step 2).
-
-    `dataflow.unavailability.is_outage` says which errors do; an author adds some with `unavailable`. With back-off, for so
-    many seconds, or until `stopping`; then raises `ExternalUnavailable` for good. Any other error is raised as it is.
-    """
-
-    def report(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        log.warning("%s: replaying (attempt %d): %s", what, state.attempt_number, _said(error))
-
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda error: is_outage(error, unavailable)),
-        wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
-        stop=tenacity.stop_any(tenacity.stop_after_delay(seconds), tenacity.stop_when_event_set(stopping)),
-        sleep=tenacity.sleep_using_event(stopping),
-        before_sleep=report,
-        reraise=True,
-    )
-    try:
-        return retrying(action)
-    except Exception as error:
-        if not is_outage(error, unavailable):
-            raise
-        attempts = retrying.statistics["attempt_number"]
-        raise ExternalUnavailable(
-            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still unavailable: "
-            f"{_said(error)}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
-        ) from error
-
-
-def _said(error: BaseException | None) -> str:
-    return str(error) if isinstance(error, LogioError) else f"{type(error).__name__}: {error}"
-
-
-class StepExternal:
-    """`External` of one generation: performs reads at once, collects writes; both become part of the Output Set."""
-
-    def __init__(self, name: str, operator: Operator, connections: Connections) -> None:
-        self._name = name
-        self._operator = operator
-        self._connections = connections
-        self.collected: list[Read | Write] = []
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        """The run's parameters."""
-        return self._connections.params
-
-    def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
-        """A side-effect read action: its effect is obtained once, here."""
-        if read.connection in self._operator.writes():
-            raise OperatorFailed(
-                f"operator {self._name!r} reads connection {read.connection!r}, which it writes: what it reads would depend "
-                "on how far its writes have come. Read in an operator of another group"
-            )
-        if read.connection not in self._operator.connections():
-            raise OperatorFailed(
-                f"operator {self._name!r} reads connection {read.connection!r}, but does not name it in connections(); name "
-                "it there, so that the pipeline is checked with it"
-            )
-        table = self._connections.read(read, keys)
-        described = describe_read(read, number_of(keys))
-        self.collected.append(Read(read.connection, described, table, table.num_rows))
-        return table
-
-    def write(self, connection: str, table: pa.Table) -> None:
-        """A write action: logged with the Output Set, executed after that commit."""
-        if connection not in self._operator.writes():
-            raise OperatorFailed(
-                f"operator {self._name!r} writes to connection {connection!r}, but does not say so in writes(); declare it "
-                "there or use Pipeline.writer, so that the guarantee of its write actions is known"
-            )
-        records = needed_table(table, f"the code that writes to connection {connection!r}")
-        self.collected.append(Write(connection, {"action": INSERT}, records, records.num_rows))
 
 
 def describe_read(read: DeclaredRead, keys: int | None) -> dict[str, Any]:

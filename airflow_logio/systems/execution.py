@@ -33,7 +33,8 @@ from airflow_logio.errors import (
 from airflow_logio.protocol.external_rules import MarkerRow, compare
 from airflow_logio.protocol.writes import PendingWrite, check_gapless
 from airflow_logio.systems.arrow import decode
-from airflow_logio.systems.connections import Connections, replay
+from airflow_logio.systems.calls import replay
+from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.warehouse import TableTarget
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
 """Adapters between an author's operators and the protocol (Algorithms 2 and 3): stateless, stateful, and Dispatchers.
 
-Each calls the author's methods, takes their time, and reports their errors with operator, port, event and Input Set.
+Each calls the author's methods, takes their time, and reports their errors with operator, port, event and Input Set. What a
+generation reads and writes outside is performed, or collected, by its `StepExternal`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.arrow_tables import needed_table
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator
+from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.unavailability import advice_for_code
 from airflow_logio.dataflow.writers.action_writers import BEGIN, EVENT, INSERT, ActionWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.logics.repeatable import is_due, may_be_equal
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, authored_frames
-from airflow_logio.protocol.logic import Emit, Output, Write
+from airflow_logio.protocol.logic import Emit, Output, Read, Write
 from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event
 from airflow_logio.systems.arrow import decode
-from airflow_logio.systems.call_watch import Call
-from airflow_logio.systems.connections import Connections, StepExternal
+from airflow_logio.systems.calls import Call
+from airflow_logio.systems.connections import Connections, describe_read, number_of
 from airflow_logio.systems.payloads.bodies import dataset_of, table_of
 from airflow_logio.systems.payloads.dataset import Borrowed, Dataset
 
@@ -110,6 +112,48 @@ class Adapter:
 
     def _external(self) -> StepExternal:
         return StepExternal(self._name, self._operator, self._connections)
+
+
+class StepExternal:
+    """`External` of one generation: performs reads at once, collects writes; both become part of the Output Set."""
+
+    def __init__(self, name: str, operator: Operator, connections: Connections) -> None:
+        self._name = name
+        self._operator = operator
+        self._connections = connections
+        self.collected: list[Read | Write] = []
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The run's parameters."""
+        return self._connections.params
+
+    def read(self, read: DeclaredRead, keys: pa.Array | None = None) -> pa.Table:
+        """A side-effect read action: its effect is obtained once, here."""
+        if read.connection in self._operator.writes():
+            raise OperatorFailed(
+                f"operator {self._name!r} reads connection {read.connection!r}, which it writes: what it reads would depend "
+                "on how far its writes have come. Read in an operator of another group"
+            )
+        if read.connection not in self._operator.connections():
+            raise OperatorFailed(
+                f"operator {self._name!r} reads connection {read.connection!r}, but does not name it in connections(); name "
+                "it there, so that the pipeline is checked with it"
+            )
+        table = self._connections.read(read, keys)
+        described = describe_read(read, number_of(keys))
+        self.collected.append(Read(read.connection, described, table, table.num_rows))
+        return table
+
+    def write(self, connection: str, table: pa.Table) -> None:
+        """A write action: logged with the Output Set, executed after that commit."""
+        if connection not in self._operator.writes():
+            raise OperatorFailed(
+                f"operator {self._name!r} writes to connection {connection!r}, but does not say so in writes(); declare it "
+                "there or use Pipeline.writer, so that the guarantee of its write actions is known"
+            )
+        records = needed_table(table, f"the code that writes to connection {connection!r}")
+        self.collected.append(Write(connection, {"action": INSERT}, records, records.num_rows))
 
 
 def checked_tables(outputs: Iterable[tuple[str, Any]]) -> list[tuple[str, pa.Table]]:

@@ -17,7 +17,7 @@ from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark.dataset_jobs import probe
 from airflow_logio.spark.determinism import FRAMES_SAFETY, check_repeatable
-from airflow_logio.systems.call_watch import Call
+from airflow_logio.systems.calls import Call
 from airflow_logio.systems.payloads import EpochPayloads
 
 PROBE = "probe of the payload store"

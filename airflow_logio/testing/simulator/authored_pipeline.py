@@ -30,7 +30,7 @@ from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.launch.start_run import replicated_shapes
 from airflow_logio.protocol.effects import Kept
 from airflow_logio.protocol.values import ExecutionMode, Port
-from airflow_logio.systems.call_watch import CallWatch
+from airflow_logio.systems.calls import CallWatch
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.databases.sql_types import arrow_type
 from airflow_logio.testing.simulator.codec import ArrowCodec

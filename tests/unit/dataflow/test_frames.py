@@ -18,11 +18,11 @@ from airflow_logio.dataflow.arrow_tables import as_table
 from airflow_logio.dataflow.functions.function_operators import FunctionOperator
 from airflow_logio.dataflow.functions.windowed_operators import windowed
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, StatelessOperator
-from airflow_logio.driver.logics.adapters import StatelessLogic
+from airflow_logio.driver.logics.adapters import StatelessLogic, StepExternal
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit
 from airflow_logio.protocol.values import Event, Kind, Port
-from airflow_logio.systems.connections import Connections, StepExternal, WriterIdentity
+from airflow_logio.systems.connections import Connections, WriterIdentity
 
 at = dt.datetime.fromisoformat
 

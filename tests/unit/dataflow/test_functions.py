@@ -29,9 +29,10 @@ from airflow_logio.dataflow.functions.function_operators import FunctionOperator
 from airflow_logio.dataflow.functions.several_functions import SeveralFunctions
 from airflow_logio.dataflow.functions.windowed_operators import BatchOperator, WindowedOperator, windowed
 from airflow_logio.dataflow.operators import BatchGenerator
+from airflow_logio.driver.logics.adapters import StepExternal
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
-from airflow_logio.systems.connections import Connections, StepExternal, WriterIdentity
+from airflow_logio.systems.connections import Connections, WriterIdentity
 from tests.unit.dataflow.conftest import FakeExternal
 
 PRODUCTS = TableRead("warehouse", "products", columns=("product", "department"), key="product")

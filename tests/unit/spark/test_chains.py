@@ -36,7 +36,7 @@ from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark import dataset_jobs, determinism, schemas, spark_files
-from airflow_logio.systems.call_watch import CallWatch
+from airflow_logio.systems.calls import CallWatch
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, task_files
 from airflow_logio.testing.memory_log import MemoryLogStore

@@ -16,7 +16,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef, Load, SparkApplication, Standby
-from airflow_logio.systems.call_watch import CallWatch
+from airflow_logio.systems.calls import CallWatch
 from airflow_logio.ui import looks as looks_module
 from airflow_logio.ui import run_list
 from airflow_logio.ui.access import DATA_HIDDEN, HIDDEN, LONGEST_TEXT, names_input_set, without_ids

@@ -1,19 +1,29 @@
-"""Which call of an author's code each thread of a driver is in, and for how long.
+"""Calls of code that is not ours: which one each thread of a driver is in, for how long, and how it is replayed.
 
-A call that never returns raises nothing, and the driver's heartbeat keeps beating: only a clock can tell.
+A call that never returns raises nothing, and the driver's heartbeat keeps beating: only a clock can tell. A call of an
+external system that is unavailable is replayed with back-off (Algorithm 5 Step 2).
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
+
+import tenacity
 
 from airflow_logio.dataflow.pipeline.definition import CallLimit
-from airflow_logio.errors import FailurePoint
+from airflow_logio.dataflow.unavailability import is_outage
+from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError
 from airflow_logio.protocol.replicas import base_operator
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _UNLIMITED: Mapping[str, CallLimit] = {}
 
@@ -118,3 +128,47 @@ class CallWatch:
     def _innermost(self) -> tuple[list[Call], float]:
         with self._lock:
             return [stack[-1] for stack in self._stacks.values()], self._clock()
+
+
+# --- replay -----------------------------------------------------------------------------------------------------------
+
+
+def replay(
+    what: str,
+    action: Callable[[], T],
+    seconds: float,
+    stopping: threading.Event,
+    unavailable: tuple[type[Exception], ...] = (),
+) -> T:
+    """Run an action on an external system until it raises no error that says "unavailable" (Algorithm 5 Step 2).
+
+    `dataflow.unavailability.is_outage` says which errors do; an author adds some with `unavailable`. With back-off, for so
+    many seconds, or until `stopping`; then raises `ExternalUnavailable` for good. Any other error is raised as it is.
+    """
+
+    def report(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        log.warning("%s: replaying (attempt %d): %s", what, state.attempt_number, _said(error))
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda error: is_outage(error, unavailable)),
+        wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
+        stop=tenacity.stop_any(tenacity.stop_after_delay(seconds), tenacity.stop_when_event_set(stopping)),
+        sleep=tenacity.sleep_using_event(stopping),
+        before_sleep=report,
+        reraise=True,
+    )
+    try:
+        return retrying(action)
+    except Exception as error:
+        if not is_outage(error, unavailable):
+            raise
+        attempts = retrying.statistics["attempt_number"]
+        raise ExternalUnavailable(
+            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still unavailable: "
+            f"{_said(error)}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
+        ) from error
+
+
+def _said(error: BaseException | None) -> str:
+    return str(error) if isinstance(error, LogioError) else f"{type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ import pytest
 from airflow_logio.dataflow import Count, FunctionRead, Pipeline
 from airflow_logio.dataflow.pipeline.definition import CallLimit
 from airflow_logio.errors import ExternalUnavailable, FailurePoint, PipelineDefinitionError
-from airflow_logio.systems.call_watch import CallWatch
+from airflow_logio.systems.calls import CallWatch
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.testing import ScriptedSource
 
