@@ -1,4 +1,4 @@
-"""Slots of replicated groups as rows: how they begin, their owners, and which are done. Moves are in `slot_moves`."""
+"""Slots of replicated groups as rows: how they begin, their owners, and which are done. Moves are in `scaling_log`."""
 
 from __future__ import annotations
 
