@@ -16,6 +16,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import Operator, SourceOperator
 from airflow_logio.dataflow.replication import Routes
 from airflow_logio.dataflow.sources import RangeSource
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.back_pressure import BackPressure
 from airflow_logio.driver.channel import Channel, OwnBodies, Unpacks, lanes_of
 from airflow_logio.driver.committer import Committer, not_kept
@@ -100,7 +101,11 @@ class GroupEpoch:
         protocol = GroupProtocol(specs, receivers, captured_inputs(self._pipeline))
         self._members = {name: self._pipeline.operators[name] for name in names}
         self._applications = {name: self._pipeline.applications_of(name) for name in self._pipeline.operators}
-        self._needs_spark = any(operator.mode is not ExecutionMode.DRIVER for operator in self._members.values())
+        self._may_use_spark = any(
+            operator.mode is not ExecutionMode.DRIVER
+            or isinstance(operator, TableWriter)  # which loads large events by jobs
+            for operator in self._members.values()
+        )
         self._mailbox = Mailbox(settings.prefetch)
         self._refusal: BaseException | None = None
         """What the log has said first when it refused a thread."""
@@ -341,7 +346,7 @@ class GroupEpoch:
                     break
                 item = self._mailbox.get(0, inputs=self._accepts_inputs())
             self._generation.start_jobs()
-            if self._needs_spark:
+            if self._may_use_spark:
                 self._settings.sessions.raise_if_failed()
             if self._settings.stop_requested.is_set():
                 return False

@@ -128,7 +128,8 @@ class Launch:
     """Root of the payload store, which may hold credentials."""
     needs_spark: bool
     has_frames: bool
-    has_standby: bool
+    standby: StandbyRecipe | None
+    """With what the process that stands by is started, if the group has one: the settings as they were given."""
     environment: Mapping[str, str] = field(repr=False)
     """Variables that the pipeline names; they may be secrets."""
 
@@ -145,7 +146,7 @@ class Launch:
             self.needs_spark,
             self.has_frames,
             self.environment,
-            StandbyRecipe(self.settings, self.conf) if self.has_standby else None,
+            self.standby,
             has_jvm=self.kind is DriverKind.SPARK_SUBMIT,
         )
 
@@ -166,7 +167,7 @@ def launch_of_standby(config: DriverConfig, settings: SparkSettings, code: CodeB
         payloads=config.payloads,
         needs_spark=config.needs_spark,
         has_frames=config.has_frames,
-        has_standby=True,
+        standby=config.standby,
         environment=config.environment,
     )
 

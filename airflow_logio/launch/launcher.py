@@ -20,7 +20,14 @@ from airflow_logio.errors import Fenced, LogioError, ProtocolViolation, UnknownR
 from airflow_logio.launch import driver_folders, driver_process, processes, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, code_for, own_pipeline
-from airflow_logio.launch.driver_config import Launch, driver_kind, has_frames, needs_spark
+from airflow_logio.launch.driver_config import (
+    DriverKind,
+    Launch,
+    StandbyRecipe,
+    driver_kind,
+    has_frames,
+    needs_spark,
+)
 from airflow_logio.launch.driver_log import LOG_NAME, add_rest
 from airflow_logio.launch.driver_process import ForkServer
 from airflow_logio.launch.redaction import Redaction
@@ -187,7 +194,7 @@ def resolve(context: LaunchContext, group: str, number: int) -> Launch:
         payloads=payload_root(context.log_url, context.payloads),
         needs_spark=spark,
         has_frames=frames,
-        has_standby=bool(pipeline.group_of(group).standby),
+        standby=StandbyRecipe(settings, conf) if pipeline.group_of(group).standby else None,
         environment=environment_of(pipeline, settings),
     )
 
@@ -196,7 +203,9 @@ class KnownLaunches:
     """The launches of one run that a supervisor has resolved: the next driver of a group is launched with the same code,
     settings and environment, unless a person has taken other code for it.
 
-    A run that an earlier version began keeps no code, and its drivers get the code as it is now: it is not remembered.
+    Not remembered is a launch whose code is not what the log keeps: that of a run that an earlier version began, and that of
+    an installed package with compiled modules, whose digest is compared at each launch. What a JVM needs is looked at each
+    time, before the claim: Java may go while a run lasts.
     """
 
     def __init__(self) -> None:
@@ -208,9 +217,12 @@ class KnownLaunches:
         """Raises `ConfigurationError`."""
         found = self._launches.get((group, number))
         if found is not None:
+            if found.kind is DriverKind.SPARK_SUBMIT:
+                context.launcher.check(context.settings)
             return found
         launch = resolve(context, group, number)
-        if context.store.code(context.run.run_id, number).digest is not None:
+        is_kept = launch.code.is_shipped or not launch.code.files
+        if is_kept and context.store.code(context.run.run_id, number).digest is not None:
             launch = replace(launch, code=self._codes.setdefault(launch.code.digest, launch.code))
             self._launches[group, number] = launch
         return launch

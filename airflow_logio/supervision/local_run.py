@@ -145,10 +145,10 @@ class LocalRun:
             self._note()
             look = self._watcher.look()
             states = [self._tend(name, seen) for name, seen in look.observations.items()]
-            self._scale(look.requests)
             if GroupState.PARKED in states:
                 return Outcome.PARKED
-            if all(state in ENDED for state in states):
+            launching = self._scale(look.requests)
+            if not launching and all(state in ENDED for state in states):
                 if not CONCLUDED.issuperset(states):
                     return Outcome.HALTED
                 if self._is_finished():
@@ -179,14 +179,23 @@ class LocalRun:
         except LogUnavailable as error:
             log.debug("the end of the supervision is not noted: %s", error)
 
-    def _scale(self, requests: Sequence[ScalingRequest]) -> None:
-        """Carry out what was asked for, here or elsewhere: another process that does the same does no harm."""
+    def _scale(self, requests: Sequence[ScalingRequest]) -> bool:
+        """Carry out what was asked for, here or elsewhere: another process that does the same does no harm.
+
+        True if replicas are on their way. The last look has remembered them as they were before: drivers of theirs are
+        ended with the others from now on, also if there is no further look.
+        """
+        launching = False
         try:
             for request in requests if not self._halts else ():
+                for replica in self._context.run.spec.replicated[request.group].replicas:
+                    self._ender.forget(replica)
                 step = carry_out(self._context, request)
+                launching |= step.stage is Stage.LAUNCHING
                 log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s", step.sentence)
         except (LogUnavailable, ProtocolViolation) as error:
             log.warning("scaling waits: %s", error)
+        return launching
 
     def _is_finished(self) -> bool:
         """Whether nothing is left to supervise: the log has finished the run, or only groups of other supervisors keep

@@ -137,7 +137,8 @@ class RunTender:
 def tend_once(store: LogStore, run: Run, context_of: ContextOf) -> int:
     """One round of a run: recover what is dead, take the next step of what is to be scaled. Returns how much was done.
 
-    Raises `LogUnavailable`, and in the end what `context_of` has raised: those groups stay as they are, for others.
+    Raises `LogUnavailable`, and in the end what is wrong with a group's settings or code: such groups stay as they are, for
+    others, and hold up none of the rest.
     """
     findings = FailureFinder(store, run_uid=run.uid).look()
     if findings.failed is None:
@@ -145,18 +146,19 @@ def tend_once(store: LogStore, run: Run, context_of: ContextOf) -> int:
     done, refused = 0, list[LogioError]()
     for one in findings.work:
         try:
-            context = context_of(run, one.group)
+            done += _done(context_of(run, one.group), one)
         except (ConfigurationError, PipelineDefinitionError, IncompatibleRun) as error:
             refused.append(error)
-            continue
-        if isinstance(one, DueScaling):
-            done += _scale(context, one)
-        else:
-            recovery = recover_group(context, one.group, failed=one.incarnation, cause=one.cause)
-            done += recovery.outcome is not RecoveryOutcome.NOT_NEEDED
     if refused:
         raise refused[0]
     return done
+
+
+def _done(context: LaunchContext, one: FailedGroup | DueScaling) -> bool:
+    if isinstance(one, DueScaling):
+        return _scale(context, one)
+    recovery = recover_group(context, one.group, failed=one.incarnation, cause=one.cause)
+    return recovery.outcome is not RecoveryOutcome.NOT_NEEDED
 
 
 def _scale(context: LaunchContext, due: DueScaling) -> bool:

@@ -46,8 +46,8 @@ class RecoveryResult:
 def recover_group(context: LaunchContext, group: str, *, failed: int, cause: str) -> RecoveryResult:
     """Claim the group whose incarnation `failed` is dead, end what is left of its driver, and launch a new one.
 
-    Raises `ConfigurationError` if the driver cannot be launched (the group is dead again, with that cause), and
-    `LogUnavailable`.
+    Raises `ConfigurationError` if the driver cannot be launched: found before the claim, and the group stays as it is; found
+    behind it, and the group is dead again, with that cause. Raises `LogUnavailable`.
     """
     try:
         claim = launch_group(context, group, expected=failed, reason=cause)

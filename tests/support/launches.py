@@ -19,4 +19,4 @@ def launch_of(
     """The launch of a driver that gets this configuration, by default with nothing that concerns Spark, and no code."""
     settings = settings or SparkSettings()
     given = replace(config, standby=StandbyRecipe(settings, conf or {}))
-    return replace(launch_of_standby(given, settings, code or CodeBundle({}, is_shipped=False)), has_standby=False)
+    return replace(launch_of_standby(given, settings, code or CodeBundle({}, is_shipped=False)), standby=None)

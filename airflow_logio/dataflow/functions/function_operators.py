@@ -148,12 +148,13 @@ def project(table: pa.Table, columns: Sequence[str]) -> pa.Table:
 def keys_of(records: Iterable[Any], read: DeclaredRead) -> pa.Array | None:
     """The distinct keys, sorted and without null, to which `read` is restricted; None if it has no key.
 
-    `records` are the tables that may have the key column; what is no table is passed over. Raises
-    OperatorFailed if none has it.
+    `records` are the tables that may have the key column, or mappings of such tables, as an author's `accumulate` may return
+    them; what is no table is passed over. Raises OperatorFailed if none has it.
     """
     if read.key is None:
         return None
-    having = [table for table in records if isinstance(table, pa.Table) and read.key in table.column_names]
+    tables = [table for one in records for table in (one.values() if isinstance(one, Mapping) else (one,))]
+    having = [table for table in tables if isinstance(table, pa.Table) and read.key in table.column_names]
     if not having:
         raise no_key(read)
     columns = [chunk for table in having for chunk in table.column(read.key).chunks]

@@ -312,3 +312,75 @@ def test_a_supervisor_resolves_a_launch_once_for_all_drivers_with_the_same_code(
     for _ in range(2):
         earlier.of(context, "totals", 0)
     assert resolved[2:] == ["totals of run", "totals of run"]
+
+
+SCALED = bundle.parse_ref(f"{Path(__file__).parents[3] / 'dags' / 'pipelines' / 'sales_scaled.py'}:sales_scaled")
+
+
+@dataclass
+class Scaled:
+    """A run with a replicated group, of which one replica is at work when the others are asked for."""
+
+    local: LocalRun
+    launcher: Sleepers
+    context: LaunchContext
+
+    def ask(self) -> bool:
+        """Ask for all replicas once all groups have drivers; whether it was done now."""
+        store, run = self.context.store, self.context.run
+        ((group, shape),) = run.spec.replicated.items()
+        if store.scalings(run.run_id, group) or len(self.launcher.processes) < len(run.spec.groups) - len(self.retired):
+            return False
+        store.request_scaling(run.run_id, group, len(shape.replicas), by="test", reason="")
+        return True
+
+    @property
+    def retired(self) -> set[str]:
+        statuses = self.context.store.groups(self.context.run.run_id)
+        return {status.group for status in statuses if status.state is GroupState.RETIRED}
+
+    def left(self) -> list[str]:
+        return [group for group, process in self.launcher.processes.items() if process.poll() is None]
+
+
+@pytest.fixture
+def scaled(store: LogStore, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scaled]:
+    monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
+    pipeline, launcher = bundle.load(SCALED), Sleepers(registering(store))
+    params = {"transactions": str(write_slice(tmp_path / "transactions.parquet", 1_000))}
+    run = store.start_run(
+        run_spec(
+            pipeline, SCALED, dag_id="tests", dag_run_id="run", params=params, connections={"warehouse": "warehouse"}
+        )
+    )
+    context = LaunchContext(store, sqlite_url, run, pipeline, SCALED, {"warehouse": "x"}, launcher)
+    yield Scaled(LocalRun(context, poll=0.25, halt_grace=0.5, snapshot_every=0.0), launcher, context)
+    for process in launcher.all:
+        process.kill()
+
+
+def test_replicas_that_were_launched_since_the_last_look_end_with_the_others(scaled: Scaled) -> None:
+    asked_for = scaled.retired
+    assert asked_for
+
+    def halt_at_once(_snapshot: Any) -> None:
+        scaled.ask()
+        if asked_for & set(scaled.launcher.processes):
+            scaled.local.halt()
+
+    assert scaled.local.run(halt_at_once).outcome is Outcome.HALTED
+    assert asked_for & set(scaled.launcher.processes)
+    assert scaled.left() == []
+
+
+def test_nothing_is_launched_for_a_run_that_ends_because_a_group_is_parked(scaled: Scaled) -> None:
+    """A group parks, and a request comes, between two looks."""
+    asked_for, store, run = scaled.retired, scaled.context.store, scaled.context.run
+
+    def park(_snapshot: Any) -> None:
+        if scaled.ask():
+            store.park(GroupRef(run.run_id, "publish", 1), "a fault")
+
+    assert scaled.local.run(park).outcome is Outcome.PARKED
+    assert not asked_for & set(scaled.launcher.processes)
+    assert scaled.left() == []

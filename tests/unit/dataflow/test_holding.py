@@ -10,7 +10,10 @@ import pytest
 
 from airflow_logio.dataflow import EveryEvents, InputEvent, InputSet, Sums, generate
 from airflow_logio.dataflow.functions.decorators import GenerativeFunction
+from airflow_logio.dataflow.functions.function_operators import keys_of
 from airflow_logio.dataflow.functions.windowed_operators import windowed
+from airflow_logio.dataflow.reads import TableRead
+from airflow_logio.errors import OperatorFailed
 from tests.unit.dataflow.conftest import FakeExternal
 
 STORED_SCHEMA = bytes.fromhex(
@@ -81,3 +84,13 @@ def test_global_states_keep_the_form_that_earlier_versions_have_stored() -> None
     assert state == {"events": 2, "schemas": {"b": STORED_SCHEMA, "a": STORED_SCHEMA}}
     ((_, table),) = operator.generate(InputSet("1", held), state, FakeExternal())
     assert table.to_pylist() == [{"a": 2, "b": 0, "columns": ["x"]}]
+
+
+def test_keys_of_a_read_are_found_in_what_an_accumulate_has_made() -> None:
+    """It may return a mapping of tables, in which any one may have the key."""
+    read = TableRead("wh", "prices", key="id")
+    made = {"orders": pa.table({"id": [2, 1, 2]}), "count": 3}
+    keys = keys_of([made], read)
+    assert keys is not None and keys.to_pylist() == [1, 2]
+    with pytest.raises(OperatorFailed, match="not a column of the records"):
+        keys_of([{"orders": pa.table({"a": [1]})}], read)

@@ -6,13 +6,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.bundle import load, parse_ref
+from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import DriverKind, Launch
-from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, launch_group, resolve
+from airflow_logio.launch.launcher import KnownLaunches, LaunchContext, Launched, Launcher, launch_group, resolve
 from airflow_logio.launch.processes import own_identity
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.states import GroupState
@@ -106,3 +108,39 @@ def test_a_driver_is_started_with_what_was_resolved(context: LaunchContext) -> N
     assert "a secret" not in repr(launch)
     config = launch.config(claim)
     assert (config.claim, config.module, config.environment) == (claim, "shop_of_launches", launch.environment)
+
+
+KEPT = SimpleNamespace(digest="of the run's code")
+"""What the log says of the code of a run."""
+
+
+def test_a_supervisor_resolves_a_launch_once_and_looks_for_what_a_jvm_needs_each_time(
+    context: LaunchContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_logio.launch.launcher.needs_spark", lambda *_: True)
+    monkeypatch.setattr(MemoryLogStore, "code", lambda *_: KEPT)
+    launcher, known = context.launcher, KnownLaunches()
+    assert isinstance(launcher, Recording)
+    first = known.of(context, "g", 0)
+    assert first.kind is DriverKind.SPARK_SUBMIT and known.of(context, "g", 0) is first
+    launcher.refused = "there is no Java any more"
+    with pytest.raises(ConfigurationError, match="no Java any more"):
+        known.of(context, "g", 0)
+
+
+def test_the_digest_of_code_that_drivers_find_installed_is_compared_at_each_launch(
+    context: LaunchContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package with compiled modules is not in the log: it may be upgraded in the middle of a run."""
+    monkeypatch.setattr(MemoryLogStore, "code", lambda *_: KEPT)
+    known = KnownLaunches()
+    found = CodeBundle({"shop/fast.so": b"1"}, is_shipped=False)
+    monkeypatch.setattr("airflow_logio.launch.launcher.code_for", lambda *_: found)
+    assert known.of(context, "g", 0).code is found
+
+    def upgraded(*_: object) -> CodeBundle:
+        raise ConfigurationError("another version of the pipeline")
+
+    monkeypatch.setattr("airflow_logio.launch.launcher.code_for", upgraded)
+    with pytest.raises(ConfigurationError, match="another version"):
+        known.of(context, "g", 0)

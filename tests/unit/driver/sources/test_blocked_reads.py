@@ -186,7 +186,7 @@ class LostSessions(SparkSessions):
 
 def epoch_that_loses_spark(source: Blocked, *, may_return: bool) -> GroupEpoch:
     _, epoch = epoch_of(source, sessions=LostSessions(source, may_return=may_return))
-    epoch._needs_spark = True  # as if another operator of the group ran jobs
+    epoch._may_use_spark = True  # as if another operator of the group ran jobs
     return epoch
 
 
