@@ -118,6 +118,7 @@ def test_a_supervisor_resolves_a_launch_once_and_looks_for_what_a_jvm_needs_each
     context: LaunchContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_logio.launch.launcher.needs_spark", lambda *_: True)
+    monkeypatch.setattr("airflow_logio.launch.launcher.code_for", lambda *_: CodeBundle({"shop.py": b""}))
     monkeypatch.setattr(MemoryLogStore, "code", lambda *_: KEPT)
     launcher, known = context.launcher, KnownLaunches()
     assert isinstance(launcher, Recording)
