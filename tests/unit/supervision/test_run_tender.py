@@ -144,8 +144,8 @@ def test_only_drivers_of_a_void_incarnation_are_ended_and_not_at_once(
     unknown = driver(tmp_path, "0" * 32, "g", 1)
     processes += [replaced, present, launching, unknown]
     ender = VoidDriverEnder(store, grace_seconds=30, clock=clock)
-    mine = {one.process.pid for one in local_drivers()}
-    assert {one.pid for one in processes} <= mine
+    started = {one.pid for one in processes}
+    eventually(lambda: started <= {one.process.pid for one in local_drivers()}, what="each is what it was started as")
     assert ender.look() == []
     clock.now += 29
     assert ender.look() == []
