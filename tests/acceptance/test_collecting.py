@@ -27,7 +27,7 @@ def test_a_run_leaves_what_lineage_keeps(
     """Also where a driver dies behind a commit that has collected something, and its successor goes on."""
     rows, bodies = schema.event_log, schema.event_data
     launcher = PlainLauncher(
-        tmp_path / "drivers", {("hourly", 1): "after_commit:8", ("totals", 1): "in_log_transaction:3"}
+        tmp_path / "drivers", {("hourly", 1): "after_commit:3", ("totals", 1): "in_log_transaction:2"}
     )
     with running(log_url, warehouse_url, small_transactions, launcher) as run:
         run.finish()

@@ -102,7 +102,7 @@ def test_a_driver_that_comes_back_after_the_fresh_run_writes_nothing(
     On PostgreSQL: a driver that is stopped while it commits keeps SQLite's only lock, and here nobody ends it.
     """
     arguments: Any = (postgres_url, warehouse_url, small_transactions)
-    stopping = PlainLauncher(tmp_path / "first", {("publish", 1): "before_write:3:stop"})
+    stopping = PlainLauncher(tmp_path / "first", {("publish", 1): "before_write:2:stop"})
     with running(*arguments, stopping, name="nightly") as first:
         first.until(lambda: first.is_running("publish"), "publish runs")
         process = first.process("publish")

@@ -17,7 +17,7 @@ from tests.support.warehouse import change
 pytestmark = pytest.mark.acceptance
 
 AHEAD = "UPDATE logio_marker SET last_write = last_write + 100"
-HOURLY_STANDS_STILL = {("hourly", 1): f"{CrashPoint.AFTER_COMMIT}:4:stop"}
+HOURLY_STANDS_STILL = {("hourly", 1): f"{CrashPoint.AFTER_COMMIT}:2:stop"}
 """Until its lease is over, so that something is left to be written."""
 """The table has seen write actions that this log has never given out."""
 

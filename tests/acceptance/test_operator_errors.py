@@ -171,7 +171,7 @@ def test_set_aside_and_put_back_after_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Drivers die on the way, too: what is aside stays aside, and comes back once."""
-    armed = {("checked", 1): "before_commit:3", ("checked", 2): "after_commit:4", ("save", 1): "after_write:3"}
+    armed = {("checked", 1): "before_commit:2", ("checked", 2): "after_commit:2", ("save", 1): "after_write:2"}
     launcher = PlainLauncher(tmp_path / "drivers", armed)
     with running(
         log_url, faulty_warehouse, small_transactions, launcher, ref=parse_ref(f"{BUNDLE}:quarantining")

@@ -64,7 +64,7 @@ def test_a_new_run_replaces_the_tables_and_an_older_one_may_not_write_any_more(
 ) -> None:
     """On PostgreSQL: a driver that is stopped while it commits keeps SQLite's only lock, and here nobody ends it."""
     arguments = (postgres_url, warehouse_url, small_transactions)
-    stopping = PlainLauncher(tmp_path / "first", {("publish", 1): "before_write:3:stop"})
+    stopping = PlainLauncher(tmp_path / "first", {("publish", 1): "before_write:2:stop"})
     with running(*arguments, stopping, name="first") as first:
         first.until(lambda: first.is_running("publish"), "publish runs")
         process = first.process("publish")
@@ -169,7 +169,7 @@ def test_lineage_is_what_brute_force_says(
     log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
     """Every hourly.out event, with the events of ingest that hold a record of its hour, and with its read action."""
-    launcher = PlainLauncher(tmp_path / "drivers", {("hourly", 1): "after_commit:3"})
+    launcher = PlainLauncher(tmp_path / "drivers", {("hourly", 1): "after_commit:2"})
     with running(log_url, warehouse_url, small_transactions, launcher) as run:
         run.finish()
         _queries_say_the_same(run, small_transactions, warehouse_url)

@@ -46,7 +46,7 @@ def test_a_group_that_dies_is_recovered_by_the_daemon_alone(
     sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
     """At first it does not know the warehouse: it leaves the group as it is, and does not say that it looks after the run."""
-    launcher = PlainLauncher(tmp_path / "drivers", {("totals", 1): f"{CrashPoint.AFTER_COMMIT}:5"})
+    launcher = PlainLauncher(tmp_path / "drivers", {("totals", 1): f"{CrashPoint.AFTER_COMMIT}:2"})
     with running(sqlite_url, warehouse_url, small_transactions, launcher, supervision=Supervision.TASK) as run:
         for group in run.groups:
             run.store.note_launch(run.run.run_id, group, LaunchRecipe(None))

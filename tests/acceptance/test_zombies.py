@@ -35,9 +35,9 @@ FEW = BacklogBound(events=8)
 """Nobody can finish while one of the groups has not begun."""
 
 STOPS = [
-    ("totals", CrashPoint.BEFORE_COMMIT, 3),
-    ("totals", CrashPoint.IN_LOG_TRANSACTION, 3),
-    ("totals", CrashPoint.AFTER_COMMIT, 3),
+    ("totals", CrashPoint.BEFORE_COMMIT, 2),
+    ("totals", CrashPoint.IN_LOG_TRANSACTION, 2),
+    ("totals", CrashPoint.AFTER_COMMIT, 2),
     ("ingest", CrashPoint.IN_LOG_TRANSACTION, 2),
     ("publish", CrashPoint.BEFORE_WRITE, 2),
     ("publish", CrashPoint.IN_WAREHOUSE_TRANSACTION, 2),
