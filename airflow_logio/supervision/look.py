@@ -191,12 +191,18 @@ class Watcher:
         """
         found = {status.group: status for status in sight.groups}
         seen: dict[str, Observation] = {}
+        dead: dict[str, tuple[GroupStatus, str]] = {}
         for name in self._drivers:
             try:
                 status = found.get(name) or self._store.group(self._run.run_id, name)  # its error says what to do
-                seen[name] = self._judge(status, asked_at)
+                cause = self._cause_of_death(status, asked_at) if status.state in ALIVE else None
             except LogUnavailable as error:
                 seen[name] = self._unknown(name, str(error))
+                continue
+            seen[name] = self._dead(status, "dead") if status.state is GroupState.DEAD else Observation(status)
+            if cause is not None:
+                dead[name] = status, cause
+        seen |= self._declare(dead)
         unavailable = next((one.unavailable for one in seen.values() if one.unavailable), None)
         if self._whole is not None:
             return Look(unavailable=unavailable) if unavailable else Look(seen, done=self._is_done(seen, found))
@@ -216,18 +222,29 @@ class Watcher:
         self._drivers[name].poll_failed()
         return Observation(None, unavailable=why)
 
-    def _judge(self, status: GroupStatus, asked_at: float) -> Observation:
-        """Raises `LogUnavailable`, also if the log takes no heartbeats: another group's driver may hold them up."""
-        if status.state is GroupState.DEAD:
-            return self._dead(status, "dead")
-        if status.state not in ALIVE:
-            return Observation(status)
-        cause = self._cause_of_death(status, asked_at)
-        if cause is None:
-            return Observation(status)
-        # What was read before the process was seen gone may be old: in between it may have finished, or said why it ends.
-        if self._store.ends_old_driver_first and self._end_old_drivers and status.identity is not None:
-            processes.end(status.identity)  # a stopped writer shuts everyone out, this declaration included
+    def _declare(self, dead: Mapping[str, tuple[GroupStatus, str]]) -> dict[str, Observation]:
+        """Name → what is known of a group after it was declared dead for a cause."""
+        # A stopped writer shuts every other one out of such a log, this process included: all of them end first.
+        locks_whole = self._store.ends_old_driver_first
+        if locks_whole and self._end_old_drivers:
+            for status, _ in dead.values():
+                if status.identity is not None:
+                    processes.end(status.identity)
+        refused: str | None = None
+        seen = {}
+        for name, (status, cause) in dead.items():
+            if refused is not None and locks_whole:
+                seen[name] = self._unknown(name, refused)  # it would wait for the same lock, as long again
+                continue
+            try:
+                seen[name] = self._declare_one(status, cause)
+            except LogUnavailable as error:
+                refused = str(error)
+                seen[name] = self._unknown(name, refused)
+        return seen
+
+    def _declare_one(self, status: GroupStatus, cause: str) -> Observation:
+        """What the look has read before it found the death may be old: the log may say by now how the driver has ended."""
         self._store.declare_dead(GroupRef(self._run.run_id, status.group, status.incarnation), cause)
         status = self._store.group(self._run.run_id, status.group)
         return self._dead(status, cause) if status.state is GroupState.DEAD else Observation(status)
@@ -237,6 +254,8 @@ class Watcher:
         return Observation(status, None if left else status.error or cause, left_to_standby=left)
 
     def _cause_of_death(self, status: GroupStatus, asked_at: float) -> str | None:
+        """None: it lives, as far as can be known. Raises `LogUnavailable` if the log takes no heartbeats: another group's
+        driver may hold them up."""
         if status.identity is not None and processes.is_gone(status.identity):
             pid = status.identity.pid or status.identity.parent_pid
             return f"the driver's process {pid} on {status.identity.host} has ended without saying so"

@@ -13,7 +13,7 @@ import pytest
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.bundle import load, parse_ref
 from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverKind, Launch
+from airflow_logio.launch.driver_config import DriverKind, Launch, StandbyRecipe, launch_of_standby
 from airflow_logio.launch.launcher import KnownLaunches, LaunchContext, Launched, Launcher, launch_group, resolve
 from airflow_logio.launch.processes import own_identity
 from airflow_logio.launch.spark_settings import SparkSettings
@@ -108,6 +108,18 @@ def test_a_driver_is_started_with_what_was_resolved(context: LaunchContext) -> N
     assert "a secret" not in repr(launch)
     config = launch.config(claim)
     assert (config.claim, config.module, config.environment) == (claim, "shop_of_launches", launch.environment)
+
+
+def test_each_standby_is_launched_as_the_first_driver_was(context: LaunchContext) -> None:
+    """A standby that takes over keeps a standby of its own: neither the settings nor the variables may change on the way."""
+    launch = replace(resolve(context, "g", 0), standby=StandbyRecipe(context.settings, {"spark.cores.max": "2"}))
+    config = launch.config(launch_group(context, "g", expected=0, reason="test"))
+    for _ in range(2):
+        changed = replace(context.settings, env_vars={"SPARK_LOCAL_DIRS": "/of/the/standby"})
+        standby = launch_of_standby(config, changed, launch.code)
+        assert (standby.settings, standby.standby) == (changed, launch.standby)
+        assert (standby.environment, standby.conf) == ({"SHOP_TOKEN": "a secret"}, {"spark.cores.max": "2"})
+        config = standby.config(config.claim)
 
 
 KEPT = SimpleNamespace(digest="of the run's code")

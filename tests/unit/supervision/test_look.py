@@ -9,7 +9,9 @@ import pytest
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.supervision import look as look_module
 from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.testing.memory_log.store import MemoryLogStore
 from tests.support.logs import spec, start_driver
@@ -93,6 +95,31 @@ def test_what_cannot_be_declared_dead_costs_the_others_nothing(
     look = watch(watcher, clock, 12)
     assert look.observations["h"].is_dead and look.observations["g"].status is None
     assert look.unavailable == "away"
+
+
+def test_of_many_dead_groups_only_one_waits_for_the_lock_of_the_whole_log(
+    store: MemoryLogStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite each declaration would wait 20 seconds for the one lock, after the processes that may hold it have ended."""
+    run = run_of(store, "g", "h", "i")
+    watcher = Watcher(store, run, clock=clock)
+    happened = list[str]()
+    monkeypatch.setattr(store, "ends_old_driver_first", True)
+    monkeypatch.setattr(look_module.processes, "is_gone", lambda identity: True)
+    monkeypatch.setattr(look_module.processes, "end", lambda identity: happened.append("end"))
+
+    def locked(ref: GroupRef, cause: str) -> None:
+        happened.append(ref.group)
+        raise LogUnavailable("database is locked")
+
+    with monkeypatch.context() as lock:
+        lock.setattr(store, "declare_dead", locked)
+        look = watcher.look()
+    assert happened == ["end", "end", "end", "g"]
+    assert {name: one.unavailable for name, one in look.observations.items()} == dict.fromkeys(
+        ("g", "h", "i"), "database is locked"
+    )
+    assert all(one.is_dead for one in watcher.look().observations.values())
 
 
 def test_scaling_that_cannot_be_looked_after_saves_no_dead_driver(

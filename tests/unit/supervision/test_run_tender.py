@@ -5,19 +5,31 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch.bundle import load, parse_ref
+from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.driver_folders import local_drivers
-from airflow_logio.launch.processes import APPLICATION
+from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher
+from airflow_logio.launch.processes import APPLICATION, own_identity
+from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
-from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.store.records.run_records import Run, RunKey, Supervision
-from airflow_logio.supervision.run_tender import AGAIN_SECONDS, NOTE_SECONDS, Round, RunTender, VoidDriverEnder
+from airflow_logio.supervision.run_tender import (
+    AGAIN_SECONDS,
+    NOTE_SECONDS,
+    Round,
+    RunTender,
+    VoidDriverEnder,
+    tend_once,
+)
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import SOMEBODY, spec, start_driver
 from tests.support.running import has_ended
@@ -109,6 +121,49 @@ def test_after_a_failure_it_waits_and_does_not_pretend_to_look(store: MemoryLogS
     clock.now += NOTE_SECONDS
     tended.look()
     assert [one.name for one in store.supervisors()] == ["tender"], "nothing is left that it could not do"
+
+
+# --- one round --------------------------------------------------------------------------------------------------------
+
+PIPELINE = """
+from airflow_logio.dataflow import ParquetSource, Pipeline, TableWriter
+
+shop = Pipeline("tended_shop", connections=["wh"])
+read = shop.source("read", ParquetSource("/none.parquet", records_per_event=1))
+save = shop.writer("save", TableWriter("wh", "sums", {"a": "text"}, on_new_run="replace"), read)
+shop.group("g", read, spark={"spark.executor.memory": "1g"})
+shop.group("h", save)
+"""
+
+
+@dataclass
+class Recording(Launcher):
+    """Starts nothing, and remembers of which groups it was asked for drivers."""
+
+    groups: list[str] = field(default_factory=list)
+
+    def check(self, settings: SparkSettings) -> None:
+        pass
+
+    def launch(self, claim: Claim, launch: Launch) -> Launched:
+        self.groups.append(claim.group)
+        return Launched(own_identity(), None)
+
+
+def test_wrong_settings_of_one_group_hold_up_none_of_the_others(store: MemoryLogStore, tmp_path: Path) -> None:
+    """A Spark Connect server takes no properties of one group: `g` cannot be launched, and `h`, which comes after it, is."""
+    file = tmp_path / "tended_shop.py"
+    file.write_text(PIPELINE)
+    ref, launcher = parse_ref(f"{file}:shop"), Recording()
+    pipeline, settings = load(ref), SparkSettings(master="sc://host:15002")
+    run = store.start_run(spec("g", "h"))
+    for group in ("g", "h"):
+        store.declare_dead(start_driver(store, group=group, run=run).ref, "test")
+    context = LaunchContext(store, "sqlite://", run, pipeline, ref, {"wh": "sqlite://"}, launcher, settings)
+    with pytest.raises(ConfigurationError, match=r"group 'g' of pipeline 'tended_shop': spark\.executor\.memory"):
+        tend_once(store, run, lambda *_: context)
+    assert launcher.groups == ["h"]
+    assert [store.group(run.run_id, group).state for group in ("g", "h")] == [GroupState.DEAD, GroupState.RESTARTED]
 
 
 # --- drivers that are void --------------------------------------------------------------------------------------------

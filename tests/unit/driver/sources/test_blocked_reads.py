@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from airflow_logio.dataflow import Count, IdempotentWriter, Pipeline, SourceBatch, WriteAction
+from airflow_logio.dataflow import Count, IdempotentWriter, Pipeline, SourceBatch, TableWriter, WriteAction
 from airflow_logio.dataflow.operators import Operator, SourceOperator
 from airflow_logio.driver import epoch as epochs
 from airflow_logio.driver.epoch import GroupEpoch, operators_of
@@ -85,7 +86,11 @@ class Broken(SourceOperator):
 
 
 def epoch_of(
-    source: Blocked, sink: Operator | None = None, *others: SourceOperator, sessions: SparkSessions | None = None
+    source: Blocked,
+    sink: Operator | None = None,
+    *others: SourceOperator,
+    sessions: SparkSessions | None = None,
+    url: str = "crm:",
 ) -> tuple[Driver, GroupEpoch]:
     pipeline = Pipeline("mine", connections=["crm"])
     read = pipeline.source("read", source)
@@ -98,9 +103,8 @@ def epoch_of(
     actions: dict[str, Any] = {name: {} for name in ("read", *(other.name for other in beside))}
     run = store.start_run(replace(spec("all"), operators=operator_shapes(pipeline), actions=actions))
     driver = start_driver(store, group="all", run=run)
-    connections = Connections(
-        "p", {"crm": "crm:"}, WriterIdentity(run.uid, driver.ref.incarnation, run.created_at), 1.0
-    )
+    writer = WriterIdentity(run.uid, driver.ref.incarnation, run.created_at)
+    connections = Connections("p", {"crm": url}, writer, 1.0)
     settings = EpochSettings(
         pipeline, run, "all", connections, sessions or SparkSessions(), lambda _: None, threading.Event()
     )
@@ -203,6 +207,16 @@ def test_a_session_is_not_made_again_beside_a_read_that_does_not_answer(
     assert lost.value.must_end
     assert "this process cannot begin again: read action 1 after 1 records of operator 'read'" in caplog.text
     assert "does not answer, and has been waited for 0.3 s after the group failed" in caplog.text
+
+
+def test_a_group_of_which_only_a_table_writer_uses_spark_ends_with_its_session(tmp_path: Path) -> None:
+    """It loads large events by jobs: it must not wait for the first of them to find out that they will all fail."""
+    source = Blocked(1)
+    sessions = LostSessions(source, may_return=False)
+    writer = TableWriter("crm", "t", {"n": "bigint"}, on_new_run="replace")
+    _, epoch = epoch_of(source, writer, sessions=sessions, url=f"sqlite:///{tmp_path}/crm.db")
+    with pytest.raises(SparkLost, match="the server is gone"):
+        epoch.run()
 
 
 def test_a_session_is_made_again_when_nothing_is_left_of_the_epoch() -> None:
