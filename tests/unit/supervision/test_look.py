@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.launch import processes
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision import look as look_module
 from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.testing.memory_log.store import MemoryLogStore
 from tests.support.logs import spec, start_driver
@@ -105,8 +105,8 @@ def test_of_many_dead_groups_only_one_waits_for_the_lock_of_the_whole_log(
     watcher = Watcher(store, run, clock=clock)
     happened = list[str]()
     monkeypatch.setattr(store, "ends_old_driver_first", True)
-    monkeypatch.setattr(look_module.processes, "is_gone", lambda identity: True)
-    monkeypatch.setattr(look_module.processes, "end", lambda identity: happened.append("end"))
+    monkeypatch.setattr(processes, "is_gone", lambda identity: True)
+    monkeypatch.setattr(processes, "end", lambda identity: happened.append("end"))
 
     def locked(ref: GroupRef, cause: str) -> None:
         happened.append(ref.group)
