@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.driver.logics.repeatable import contents
+from airflow_logio.driver.logics.replay_check import contents
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit import CommitQueue, CommitStep, HandOver

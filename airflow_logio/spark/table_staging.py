@@ -1,5 +1,7 @@
-"""Write actions of a `TableWriter` whose records are datasets (ADR-86): small ones pass through the driver, large ones are
-staged by executors where the database is a PostgreSQL."""
+"""Write actions of a `TableWriter` whose records are datasets: executors stage large ones for PostgreSQL (ADR-86).
+
+Small ones, and those for another database, pass through the driver.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.unavailability import advice_for_code
 from airflow_logio.dataflow.writers.action_writers import BEGIN, EVENT, INSERT, ActionWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.driver.logics.repeatable import is_due, may_be_equal
+from airflow_logio.driver.logics.replay_check import is_due, may_be_equal
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, authored_frames
 from airflow_logio.protocol.logic import Emit, Output, Read, Write
 from airflow_logio.protocol.replicas import PLACE, PROGRESS

@@ -19,7 +19,7 @@ from airflow_logio.dataflow.sources.ranges import forgets
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.driver.logics.adapters import DispatcherLogic, RoutesOf, StatefulLogic, StatelessLogic, no_routes
 from airflow_logio.driver.logics.frame_adapters import FrameLogic, FrameWindowLogic
-from airflow_logio.driver.logics.repeatable import ReplayLogic, contents, size
+from airflow_logio.driver.logics.replay_check import ReplayLogic, contents, size
 from airflow_logio.protocol.logic import Logic, OperatorSpec
 from airflow_logio.protocol.replay import Offers, Replay
 from airflow_logio.protocol.values import ExecutionMode, Port

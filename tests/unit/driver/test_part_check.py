@@ -14,7 +14,7 @@ import pytest
 
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
 from airflow_logio.driver.logics.adapters import StatefulLogic
-from airflow_logio.driver.logics.repeatable import is_due, may_be_equal
+from airflow_logio.driver.logics.replay_check import is_due, may_be_equal
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.systems.connections import Connections, WriterIdentity

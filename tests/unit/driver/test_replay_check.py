@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_logio.driver.logics.repeatable import ReplayLogic, size
+from airflow_logio.driver.logics.replay_check import ReplayLogic, size
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.logic import Emit, Output
 from airflow_logio.protocol.replay import MADE_BYTES
