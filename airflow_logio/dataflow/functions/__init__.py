@@ -1,1 +1,1 @@
-"""Functions of an author, the operators made of them, and ready-made ones."""
+"""Functions of an author, the operators made of them, and ready-made ones. Open `decorators.py` first."""

@@ -1,4 +1,4 @@
-"""The pipeline: how it is built, what is checked, what runs."""
+"""The pipeline: how it is built, what is checked, what runs. Open `builder.py` first."""
 
 from airflow_logio.dataflow.pipeline.builder import Node, Pipeline
 

@@ -1,4 +1,4 @@
-"""Windows: how events become Input Sets, by number of events or by time."""
+"""Windows: how events become Input Sets, by number of events or by time. Open `window.py` first."""
 
 from airflow_logio.dataflow.windows.counting import EveryEvents, Synchronized
 from airflow_logio.dataflow.windows.tumbling import Tumbling

@@ -1,4 +1,4 @@
-"""Bodies that are not in the log go from driver to driver, over Arrow Flight (Section 5, ADR-107). This is its only door."""
+"""Bodies that are not in the log go from driver to driver, over Arrow Flight (ADR-107). Open `direct_channel.py` first."""
 
 from airflow_logio.driver.direct.direct_channel import DirectChannel
 

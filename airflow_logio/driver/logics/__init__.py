@@ -1,1 +1,1 @@
-"""An author's operators as the protocol sees them: adapters from `dataflow.Operator` to `protocol.Logic`."""
+"""An author's operators as the protocol sees them: `dataflow.Operator` as `protocol.Logic`. Open `adapters.py` first."""

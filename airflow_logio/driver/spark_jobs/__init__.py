@@ -1,1 +1,1 @@
-"""The jobs of both modes, what is evaluated side by side, and whose fault an error is."""
+"""The jobs of modes ``executors`` and ``dataframe``. Open `generation.py` (windows) and `evaluation.py` (events) first."""

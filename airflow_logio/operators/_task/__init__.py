@@ -1,1 +1,1 @@
-"""What the Airflow operators of this package share. Nothing here is an operator."""
+"""What the operators share; none is here. Open `segment.py` (a group's task) and `recovery_round.py` (a recovery) first."""
