@@ -39,7 +39,7 @@ test-fast: $(STAMP) ## the tests that need no JVM, no server and no Airflow, in 
 test-slice: $(STAMP) ## a tenth of what `make test` leaves out, another one for each commit: CI runs it, too
 	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(TESTS) slice $(ARGS)
 
-test-all: $(STAMP) ## all tests but those that need hours, in an hour; before a change of what touches the log is done
+test-all: $(STAMP) ## all tests except those that take hours, in an hour; CONTRIBUTING.md says when
 	@JAVA_HOME="$$(.ci/quick-java $(VENV))" && export JAVA_HOME && exec $(TESTS) all $(ARGS)
 
 soak: $(STAMP) ## what needs hours: campaigns, storms, all crash points, and sales with kills for HOURS=8 (1 by default)
