@@ -20,7 +20,7 @@ from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.parameters import for_function
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
-from airflow_logio.dataflow.sources.query import without_colons
+from airflow_logio.dataflow.sources.query_text import for_sqlalchemy
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed
 from airflow_logio.systems.calls import CallWatch, replay
@@ -209,7 +209,7 @@ def _pieces(
     connection: Connection, where: str, statement: str, values: Mapping[str, Any], types: dict[str, ColumnType]
 ) -> Iterator[pa.Table]:
     is_sqlite = connection.dialect.name == "sqlite"
-    selected = sa.text(without_colons(statement)).columns(
+    selected = sa.text(for_sqlalchemy(statement)).columns(
         **{name: sa.types.NullType() if is_sqlite else read_type(kind) for name, kind in types.items()}
     )
     try:

@@ -147,6 +147,52 @@ def test_comments_and_semicolons_are_no_part_of_a_query(shop: Shop, query: str) 
     assert ids(shop.read(source)) == [[0, 1]]
 
 
+ANYWHERE = [
+    "SELECT 'it''s :x' AS said",
+    "SELECT 'a' /* :x */ || :mark AS said -- :x",
+    """SELECT "k:x" AS said FROM (SELECT ':x' AS "k:x") AS quoted""",
+    "SELECT CAST(:mark AS varchar(20)) || ':x::y:' AS said",
+    "SELECT CASE WHEN :mark = 'm' THEN :mark ELSE ':x' END AS said",
+]
+OF_POSTGRES = [
+    r"SELECT E'it\'s :x' AS said",
+    r"SELECT e'a\\' || :mark || E'\'' || ':x' AS said",
+    "SELECT E'a'\n '\\':x' || :mark AS said",
+    r"SELECT 'back\' || :mark || ' :x' AS said",
+    "SELECT $$it's :x$$ || $a_1$ :x $$ $a_1$ || :mark AS said",
+    "SELECT /* a /* :x */ ' :x */ :mark AS said",
+    "SELECT :mark::text||1::text||'::x'::text AS said",
+    "SELECT CAST(:mark::varchar AS text) AS said",
+    "SELECT (ARRAY['a', :mark, 'c'])[1:2]::text AS said",
+    "SELECT (them[lo:hi])::text || them[lo : hi]::text || them[lo :hi]::text || them[(lo):hi]::text AS said "
+    "FROM (SELECT ARRAY['a', 'b', :mark] AS them, 2 AS lo, 3 AS hi) AS it",
+    "SELECT (ARRAY[[1, 2], [3, 4]])[1:2][length(:mark):2]::text AS said",
+    "SELECT a$b AS said FROM (SELECT :mark AS a$b) AS dollars",
+]
+OF_SQLITE = [
+    "SELECT [k :x] AS said FROM (SELECT ':x' AS [k :x]) AS quoted",
+    "SELECT `k:x` || :mark AS said FROM (SELECT ':x' AS `k:x`) AS quoted",
+    "SELECT 'a' /* a /* :x */ || :mark AS said",
+    r"SELECT 'back\' || :mark || ' :x' AS said",
+]
+
+
+def test_only_a_parameter_is_one_and_the_rest_of_the_query_is_as_it_is_written(url: str) -> None:
+    """Compared with what the database's own client says, which knows no parameters."""
+    shop = Shop(url, 0)
+    for query in ANYWHERE + (OF_SQLITE if url.startswith("sqlite") else OF_POSTGRES):
+        source = QuerySource("shop", query, columns={"said": "text"})
+        assert source.placeholders() == ({"mark"} if ":mark" in query else set()), query
+        raw = shop.engine.raw_connection()
+        cursor = raw.cursor()
+        cursor.execute(query.replace(":mark", "'m'"))
+        expected = cursor.fetchall()
+        raw.close()
+        (batch,) = shop.read(source, mark="m")
+        assert batch.table["said"].to_pylist() == [row[0] for row in expected], query
+    shop.close()
+
+
 def test_one_snapshot_however_long_it_takes(url: str) -> None:
     shop = Shop(url, 0)
     shop.add(*range(ROWS_PER_PIECE + 500))
