@@ -85,7 +85,7 @@ def _try(pipeline: Pipeline, params: Mapping[str, Any], systems: Connections, ev
         out.print(f"tried    writer {name!r}: {counted(count, 'record')} would be written", markup=False)
     for name in trial.left_out:
         out.print(
-            f"not tried  operator {name!r}: it needs Spark or a program of its own, or gets its events from such a one",
+            f"not tried  operator {name!r}: it needs Spark or a program of its own, or gets its events from one that does",
             style="yellow",
             markup=False,
         )

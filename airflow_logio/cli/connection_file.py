@@ -65,7 +65,7 @@ class ConnectionFile:
             warn(f"{path} holds database URLs and may be read by others; protect it: chmod 600 {path}")
         for name in content:
             if name not in SECTIONS:
-                warn(f"{path}: nobody reads {name!r}; its sections are {', '.join(f'[{one}]' for one in SECTIONS)}")
+                warn(f"{path}: {name!r} is not used; the sections are {', '.join(f'[{one}]' for one in SECTIONS)}")
         return cls(path, urls, payloads)
 
 
@@ -123,7 +123,7 @@ class ConnectionUrls:
             for name in sorted(self.environment)
             if name.startswith(f"{PAYLOADS}_") and CONNECTION + name.removeprefix(f"{PAYLOADS}_") not in ids
         ]
-        return [f"{one} is used by nobody: there is no log of that id, only {logs}" for one in unknown]
+        return [f"{one} is not used: there is no log of that id, only {logs}" for one in unknown]
 
     def find(self, conn_id: str) -> str | None:
         names = (variable(conn_id), SHORT_NAMES.get(conn_id))

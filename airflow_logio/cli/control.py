@@ -129,7 +129,7 @@ def _take_new_code(store: LogStore, run: Run, group: str | None) -> None:
         number = take_new_code(store, run, status.group, f"logio retry --code new by {this_person()} on {this_host()}")
         said = f"its next driver gets code {number}"
         if number == status.code:
-            said = f"{run.spec.bundle_root} holds no other code than code {number}, which it has"
+            said = f"{run.spec.bundle_root} has no other code than code {number}, which the group has already"
         elif status.state in ALIVE:
             said += f"; the one that is {status.state} keeps code {status.code}"
         out.print(f"group {status.group}: {said}", markup=False)
@@ -177,14 +177,14 @@ def check_supervised(store: LogStore, run: Run, group: str | None) -> None:
         if seen is not None and seen.age_seconds <= LEFT_SECONDS:
             return
         raise ConfigurationError(
-            f"run {run.spec.key} was started by `logio run`, and nobody supervises it now: a driver that dies would stay "
-            f"dead, and nobody would finish the run. Leave --detach out: `{command}` launches, supervises and finishes"
+            f"run {run.spec.key} was started by `logio run`, and no process supervises it now: a driver that dies would "
+            f"stay dead, and the run would not be finished. Leave --detach out: `{command}` launches, supervises and finishes"
         )
     if missing(run, seen) is not None:
         raise ConfigurationError(
-            f"nobody supervises run {run.spec.key} now: a driver that dies would stay dead. Leave --detach out (`{command}` "
-            f"supervises what it launches), or start `logio tend {run.uid[:8]}` or clear task `supervise` of the DAG run "
-            "first"
+            f"no process supervises run {run.spec.key} now: a driver that dies would stay dead. Leave --detach out "
+            f"(`{command}` supervises what it launches), or start `logio tend {run.uid[:8]}` or clear task `supervise` of "
+            "the DAG run first"
         )
 
 
@@ -193,7 +193,7 @@ def check_goes_on(store: LogStore, run: Run, group: str) -> None:
     parked = [one.group for one in store.groups(run.run_id) if one.state is GroupState.PARKED and one.group != group]
     if parked:
         raise ProtocolViolation(
-            f"group {group!r} of run {run.spec.key} does not go on alone: {', '.join(parked)} is parked, too. Fix the "
+            f"group {group!r} of run {run.spec.key} cannot continue alone: {', '.join(parked)} is parked, too. Fix the "
             f"causes, then `logio retry {run.uid[:8]}` launches all"
         )
 

@@ -82,7 +82,7 @@ def lineage(
     """Show the events and read actions that an event was made from, or the events that were made from it."""
     if is_why_not and (not where or event_id is not None or records or is_forward):
         raise typer.BadParameter(
-            "give --where column=value with it, and nothing of what chooses events", param_hint="--why-not"
+            "give --where column=value with it, and nothing else that chooses events", param_hint="--why-not"
         )
     _check(event_id, where, has_records=records, is_forward=is_forward)
     values = pairs("--where", where) if where else {}

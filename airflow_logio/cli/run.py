@@ -174,7 +174,7 @@ def _next(summary: RunSummary) -> Iterator[str]:
     if summary.outcome is Outcome.HALTED:
         yield f"{_halted(summary)} To continue: {retry}"
     elif summary.outcome is not Outcome.PARKED and (left := _states(summary.groups, CONCLUDED)):
-        yield f"These groups have finished; the run goes on: {left}"
+        yield f"These groups have finished; the run continues: {left}"
 
 
 def _halted(summary: RunSummary) -> str:

@@ -184,8 +184,8 @@ def _report(campaign: Campaign, ran: int, seconds: float) -> None:
     out.print(table)
     if not campaign.deterministic:
         out.print(
-            "not deterministic: checked are the invariants of the log, and that destinations have what the log says; results "
-            "are not compared with a run without failures",
+            "not deterministic: only the invariants of the log are checked, and that destinations have what the log says; "
+            "results are not compared with a run without failures",
             markup=False,
         )
     if campaign.drained:
@@ -229,7 +229,7 @@ def _tell(campaign: Campaign) -> None:
             out.print(f"  {sentence}", markup=False)
         if failure.invariant in COMPARISONS:
             out.print(
-                "  If this pipeline makes another result each time (random, uuid, now), --not-deterministic checks its crash "
-                "safety alone.",
+                "  If this pipeline makes a different result each time (random, uuid, now), --not-deterministic checks its "
+                "crash safety alone.",
                 markup=False,
             )

@@ -38,13 +38,13 @@ def condition_of_run(
     """The condition of a run from its groups; `at` is the time now, in seconds since the epoch, `looked` who last looked."""
     retry = f"logio retry {run.uid[:8]}"
     if run.state is RunState.QUARANTINED:
-        return RunCondition(Outcome.QUARANTINED.value, f"mend the operator, then `{retry} --code new`")
+        return RunCondition(Outcome.QUARANTINED.value, f"fix the operator, then `{retry} --code new`")
     if run.state is not RunState.RUNNING:
         return RunCondition(run.state.value)
     states = {group.state for group in groups}
     if states <= ENDED and not states <= CONCLUDED:
         if GroupState.PARKED in states:
-            return RunCondition("parked", f"mend the cause, then `{retry}` (with changed code: `--code new`)")
+            return RunCondition("parked", f"fix the cause, then `{retry}` (with changed code: `--code new`)")
         return RunCondition("halted", f"`{retry}` continues it")
     if run.spec.supervision is not Supervision.PROCESS:
         return _of_airflow(run, groups, at, looked)
@@ -57,8 +57,8 @@ def _of_a_terminal(
     if not is_left(run, looked, at):
         return RunCondition(run.state.value)
     if all(_stands_still(group, run.spec.lease, at) for group in groups):
-        return RunCondition(WAITING, f"nobody runs it; `{retry}` continues it")
-    return RunCondition(run.state.value, f"nobody supervises it; `{retry}` does")
+        return RunCondition(WAITING, f"no process runs it; `{retry}` continues it")
+    return RunCondition(run.state.value, f"no process supervises it; `{retry}` does")
 
 
 def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None) -> RunCondition:
@@ -77,9 +77,9 @@ def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: Supe
     steps = []
     if lost or len(still) < len(groups):
         by = "unpause the recovery DAG" if run.spec.supervision is Supervision.DAG else "clear task `supervise`"
-        steps.append(f"nobody supervises it: {by} (DAG run {dag_run}), or `logio tend {uid}`")
+        steps.append(f"no process supervises it: {by} (DAG run {dag_run}), or `logio tend {uid}`")
     if stopped:
-        steps.append(f"{stopped}: mend the cause, then clear the task, or `logio retry {uid}`")
+        steps.append(f"{stopped}: fix the cause, then clear the task, or `logio retry {uid}`")
     if new:
         steps.append(f"{new}: launched by no task of DAG run {dag_run} yet")
     waits = len(still) == len(groups) and (lost or stopped)

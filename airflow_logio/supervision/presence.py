@@ -41,8 +41,8 @@ def missing(run: Run, seen: SupervisorRecord | None) -> str | None:
 
 def _left(run: Run, seen: SupervisorRecord | None) -> str:
     return (
-        f"nobody supervises this run ({_last(seen)}): its `logio run` is gone. Drivers that live keep running, those that "
-        f"die stay dead, and nobody finishes the run; `logio retry {run.uid[:8]}` supervises it again"
+        f"no process supervises this run ({_last(seen)}): its `logio run` is gone. Drivers that live keep running, those "
+        f"that die stay dead, and the run is not finished; `logio retry {run.uid[:8]}` supervises it again"
     )
 
 

@@ -174,7 +174,7 @@ def _too_few(chosen: Plan, statuses: Mapping[str, GroupStatus], request: Scaling
         return None
     return (
         f"group {request.group} cannot have {request.replicas} replicas, only {len(chosen.wanted)}: {', '.join(stopped)}. "
-        "Mend the cause and `logio retry`, or ask for fewer"
+        "Fix the cause and `logio retry`, or ask for fewer"
     )
 
 

@@ -173,7 +173,7 @@ def _quarantine(report: Report, *, shown: bool, ids_shown: bool) -> dict[str, An
     oldest: Sequence[dict[str, Any]] = [quarantined_json(one) for one in report.quarantined]
     if not ids_shown:
         oldest = [{**one, "input_set": None} for one in oldest]
-    retry = f"Mend the operator, then `logio retry {report.run.uid[:8]} --code new` puts them back."
+    retry = f"Fix the operator, then `logio retry {report.run.uid[:8]} --code new` puts them back."
     return {
         "by_group": {group: one.input_sets for group, one in report.set_aside.items()},
         "next_step": with_log(retry, report.log),

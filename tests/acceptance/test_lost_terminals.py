@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_with_its_drivers_goes_on_as_status_says(
     eventually(lambda: end_under(folder) == 0, what="its drivers are gone, and those that spark-submit was starting")
     eventually(lambda: condition(folder)[0] == "waiting for a person", what="nobody runs it", timeout=PATIENCE)
     _, step, states = condition(folder)
-    assert "running" in states and "nobody supervises this run" in said(folder, "status", "mine")
+    assert "running" in states and "no process supervises this run" in said(folder, "status", "mine")
     printed = said(folder, *typed(step))
     assert "is dead: the driver's process" in printed
     assert condition(folder) == ("finished", "", {"finished"})

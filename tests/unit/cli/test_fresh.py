@@ -146,7 +146,7 @@ def test_what_is_said_to_be_next_works_as_it_is_written(
     (found,) = listed
     assert (found["condition"], f"logio retry {run.uid[:8]}" in found["next_step"]) == (word, True)
     lines = logio("status", run.uid[:8])[1].splitlines()
-    assert lines[0].startswith("warning: nobody supervises this run (none ever has)") == (states == "new")
+    assert lines[0].startswith("warning: no process supervises this run (none ever has)") == (states == "new")
     assert f"next: {found['next_step']}" in lines and any(line.startswith(f"{word}, started ") for line in lines)
     code, said = logio("run", SALES, "--run-id", "tuesday", "--alone")
     assert code == 1 and f"`logio retry {run.uid[:8]}`" in said and f"`logio fresh {run.uid[:8]}`" in said

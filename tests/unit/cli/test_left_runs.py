@@ -88,11 +88,11 @@ def test_a_run_that_was_killed_with_its_drivers_waits_for_a_person(
     run: Run, store: LogStore, logio: Logio, sqlite_url: str, launched: list[str], silent: str
 ) -> None:
     drive(store, run, GONE, silent=silent)
-    assert listed(logio) == ("running", f"nobody supervises it; `logio retry {run.uid[:8]}` does")
+    assert listed(logio) == ("running", f"no process supervises it; `logio retry {run.uid[:8]}` does")
     silence(sqlite_url, 9)
     assert listed(logio)[0] == "running", "the lease has not run out"
     silence(sqlite_url, 2)
-    assert listed(logio) == ("waiting for a person", f"nobody runs it; `logio retry {run.uid[:8]}` continues it")
+    assert listed(logio) == ("waiting for a person", f"no process runs it; `logio retry {run.uid[:8]}` continues it")
     shown = logio("status", run.uid)[1]
     assert all(re.search(rf"group {name} is running, no heartbeat for \d\d s", shown) for name in GROUPS), shown
     assert "waiting for a person, started" in shown and "process 12 on here did so" in shown
@@ -108,14 +108,14 @@ def test_a_run_whose_drivers_live_is_running_and_warned_of(
     drive(store, run)
     code, shown = logio("status", run.uid)
     first, *_ = shown.splitlines()
-    assert code == 0 and first.startswith("warning: nobody supervises this run (process 12 on here did so"), shown
+    assert code == 0 and first.startswith("warning: no process supervises this run (process 12 on here did so"), shown
     assert f"`logio retry {run.uid[:8]}` supervises it again" in first
-    assert "\nrunning, started " in shown and f"next: nobody supervises it; `logio retry {run.uid[:8]}`" in shown
+    assert "\nrunning, started " in shown and f"next: no process supervises it; `logio retry {run.uid[:8]}`" in shown
     printed = io.StringIO()
     screen, reporter = PlainScreen(Console(file=printed, width=200)), Reporter(store, run.uid)
     for _ in range(2):
         screen.show(reporter.look())
-    assert printed.getvalue().count("warning: nobody supervises this run") == 1, "--watch says so as well, once"
+    assert printed.getvalue().count("warning: no process supervises this run") == 1, "--watch says so as well, once"
     monkeypatch.setattr(control, "find_lost", lambda *_: {})  # they give heartbeats
     assert logio("retry", run.uid[:8])[0] == 0
     assert launched == ["supervise"]
@@ -129,7 +129,7 @@ def test_a_run_that_somebody_supervises_is_left_to_them(
     monkeypatch.setattr(control, "find_lost", lambda *_: {})
     assert listed(logio) == ("running", "")
     shown = logio("status", run.uid)[1]
-    assert "nobody supervises" not in shown and "supervised by process 12 on here, last seen" in shown
+    assert "no process supervises" not in shown and "supervised by process 12 on here, last seen" in shown
     code, said = logio("retry", run.uid[:8])
     said = " ".join(said.split())
     assert (code, launched) == (1, []) and "has nothing to retry: hourly is running" in said
@@ -167,7 +167,9 @@ def test_a_retry_leaves_no_drivers_to_nobody(
         code, said = logio("retry", run.uid[:8], *options, "--detach")
         said = " ".join(said.split())
         assert (code, launched) == (1, [])
-        assert "nobody supervises it now" in said and f"`{' '.join(['logio retry', run.uid[:8], *options])}`" in said
+        assert (
+            "no process supervises it now" in said and f"`{' '.join(['logio retry', run.uid[:8], *options])}`" in said
+        )
     assert store.group(run.run_id, "totals").state is GroupState.RUNNING, "nothing was done"
     monkeypatch.setattr(control, "LEFT_SECONDS", 30.0)
     store.note_supervisor("process 13 on here", run_uid=run.uid)
@@ -203,12 +205,12 @@ def test_a_run_of_airflow_that_nobody_supervises_says_what_it_waits_for(
     new = ", ".join(f"{name} new" for name in GROUPS)
     assert listed(logio) == ("running", f"{new}: launched by no task of DAG run mine yet")
     drive(store, run)
-    supervise = f"nobody supervises it: clear task `supervise` (DAG run mine), or `logio tend {uid}`"
+    supervise = f"no process supervises it: clear task `supervise` (DAG run mine), or `logio tend {uid}`"
     assert listed(logio) == ("running", supervise)
     refs = {group.group: GroupRef(run.run_id, group.group, group.incarnation) for group in store.groups(run.run_id)}
     assert store.declare_dead(refs["ingest"], "test") and store.declare_dead(refs["totals"], "test")
     assert store.park(refs["hourly"], "a test")
-    parked = f"hourly parked: mend the cause, then clear the task, or `logio retry {uid}`"
+    parked = f"hourly parked: fix the cause, then clear the task, or `logio retry {uid}`"
     assert listed(logio) == ("running", f"{supervise}; {parked}"), "publish runs"
     assert store.declare_dead(refs["publish"], "test")
     assert listed(logio) == ("waiting for a person", f"{supervise}; {parked}")
@@ -275,5 +277,5 @@ def test_a_drain_that_nobody_supervises_says_so_and_names_the_run(run: Run, stor
             assert store.park(GroupRef(run.run_id, status.group, status.incarnation), "away")
     code, said = logio("stop", run.uid[:8], "--drain")
     said = " ".join(said.split())
-    assert code == 1 and "warning: nobody supervises this run" in said, said
+    assert code == 1 and "warning: no process supervises this run" in said, said
     assert f"fix the cause, then `logio retry {run.uid[:8]}` lets the drain continue" in said

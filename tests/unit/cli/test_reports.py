@@ -123,9 +123,9 @@ def test_drivers_that_have_not_ended_are_not_said_to_have(flow: TwoGroups, ended
 def test_groups_that_finish_while_others_go_on_are_not_the_run(flow: TwoGroups, ended: Ended) -> None:
     """`logio retry RUN GROUP` of a run of Airflow."""
     flow.finish(["ingest"])
-    assert said(ended(Outcome.FINISHED))[-1] == "These groups have finished; the run goes on: totals running"
+    assert said(ended(Outcome.FINISHED))[-1] == "These groups have finished; the run continues: totals running"
     flow.finish(["totals"])
-    assert "the run goes on" not in "".join(said(ended(Outcome.FINISHED)))
+    assert "the run continues" not in "".join(said(ended(Outcome.FINISHED)))
 
 
 def test_the_file_has_the_authors_ports(ended: Ended, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_replicas_that_a_person_must_see_to_are_not_silently_done_without(store:
     step = next_step(store, run, request, nobody)
     assert step.stage is Stage.REFUSED
     assert step.sentence == (
-        "group work cannot have 2 replicas, only 1: work.2 is parked, work.3 is parked. Mend the cause and `logio retry`, "
+        "group work cannot have 2 replicas, only 1: work.2 is parked, work.3 is parked. Fix the cause and `logio retry`, "
         "or ask for fewer"
     )
     assert store.scalings(run.run_id)[0].state is ScalingState.REFUSED

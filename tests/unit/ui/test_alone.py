@@ -43,12 +43,12 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_retry_is_the_command_in_a_process_of_its_own(
     flow: TwoGroups, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its sentence is the command's: that nobody supervises what would be launched."""
+    """Its sentence is the command's: that no process supervises what would be launched."""
     monkeypatch.setenv("LOGIO_URL", sqlite_url)
     monkeypatch.chdir(tmp_path)
     assert flow.store.park(flow.drivers["totals"].ref, "KeyError")
     with pytest.raises(
-        ProtocolViolation, match=r"^run run-1 of sales was started by `logio run`, and nobody supervises it"
+        ProtocolViolation, match=r"^run run-1 of sales was started by `logio run`, and no process supervises it"
     ):
         retrying(None).call(flow.store, flow.run, "totals")
     assert flow.store.group(flow.run.run_id, "totals").state is GroupState.PARKED
