@@ -56,6 +56,8 @@ OTHER = re.compile(rf"\b(Table|Listing|Example)s?\s+(\d+(?:{AND}\s+\d+)*)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PAGE = re.compile(r"(?<![\w/(])(docs/[\w/-]+\.md)(#[\w-]+)?")
 FILE = re.compile(r"`((?:\w+/)+\w+\.py)`")
+NAMED_IN = re.compile(r"`((?:\w+/)+\w+\.py)`(?: \(|, )((?:`\w+`(?:, )?)+)")
+"""A module, and what a map says is in it: `` `protocol/life.py` (`START`) ``."""
 OUTDATED = re.compile(r"\bDESIGN\b|\b[Dd]ecisions? \d|\b[Hh]oles? \d")
 
 
@@ -157,6 +159,31 @@ def test_modules_that_pages_name_exist() -> None:
         for where, match in found(FILE)
         if where.partition(":")[0].endswith(".md") and not any((place / match[1]).is_file() for place in places)
     ] == []
+
+
+def test_what_the_map_of_the_code_names_is_in_its_module() -> None:
+    missing, seen = [], 0
+    for module, names in NAMED_IN.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")):
+        text = (ROOT / "airflow_logio" / module).read_text(encoding="utf-8")
+        for name in re.findall(r"\w+", names):
+            seen += 1
+            if not re.search(rf"^\s*(?:(?:class|def) {name}\b|{name}\b[^=\n]* = )", text, re.MULTILINE):
+                missing.append(f"{module}: {name}")
+    assert missing == []
+    assert seen > 10, "the pattern finds what is named"
+
+
+def test_rows_of_tables_have_as_many_cells_as_their_head() -> None:
+    """What is beyond the head is not shown."""
+    torn = []
+    for file, text in cited_from().items():
+        cells = 0
+        for number, line in enumerate(text.splitlines() if file.endswith(".md") else (), 1):
+            found_here = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+            if cells and found_here not in (0, cells):
+                torn.append(f"{file}:{number}")
+            cells = cells or found_here if found_here else 0
+    assert torn == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:
