@@ -219,12 +219,12 @@ class _PlaceSearch:
     def _look_at(self, event_id: int, stored: StoredBody, spent: Spent) -> bool:
         """Whether that is done with this event: another search begins with it if this one had no time for all of it."""
         where = f"event {event_id} of {self._told}"
-        header = decode_header(where, stored.header, stored.body, stored.ref)
-        if header.kind is not Kind.DATA:
-            return True
-        if header.made_of is not None:
-            raise not_kept(where)
         try:
+            header = decode_header(where, stored.header, stored.body, stored.ref)
+            if header.kind is not Kind.DATA:
+                return True
+            if header.made_of is not None:
+                raise not_kept(where)
             count, is_whole = self._matching(where, stored, spent)
         except LogInconsistent as error:
             if not self._passes_damaged:

@@ -61,6 +61,30 @@ def test_a_damaged_write_action_is_named(sql_store: SqlLogStore, driver: Driver,
         driver.session.recover(["receiver"])
 
 
+@pytest.mark.parametrize("what", ["header", "body"])
+def test_a_flipped_bit_of_an_event_is_named_in_every_way_that_reads_it(
+    sql_store: SqlLogStore, driver: Driver, what: str
+) -> None:
+    """Delivery, recovery and lineage; one bit of each third byte (every bit: `unit/hostile/test_bodies.py`)."""
+    row = (schema.event_data.c.event_id == 2, schema.event_data.c.channel == "out")
+    with sql_store.engine.begin() as connection:
+        whole = bytes(connection.execute(sa.select(schema.event_data.c[what]).where(*row)).scalar_one())
+    end = len(whole) - 10 if what == "header" else len(whole)  # without the name of its seal, a header is an older one
+    for place in range(0, end, 3):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        with sql_store.engine.begin() as connection:
+            connection.execute(sa.update(schema.event_data).where(*row).values({what: bytes(flipped)}))
+        with pytest.raises(LogInconsistent, match=r"event 2 of sender\.out"):
+            fetched(driver.session)
+        if what == "header":
+            with sql_store.lineage(driver.run) as log, pytest.raises(LogInconsistent, match=r"event 2 of sender\.out"):
+                list(log.headers("sender", "out", [2]))
+    with sql_store.engine.begin() as connection:
+        connection.execute(sa.update(schema.event_data).where(*row).values({what: whole}))
+    assert fetched(driver.session) == [2]
+
+
 EVERY = 13
 
 

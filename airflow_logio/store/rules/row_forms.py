@@ -28,7 +28,7 @@ def read_channel(connection: str) -> str:
 
 
 class Header(msgspec.Struct, omit_defaults=True):
-    """What is known of a body without opening it; `checksum` is the CRC-32 of the body."""
+    """What is known of a body without opening it; `checksum` is the CRC-32 of the body, `seal` that of the header."""
 
     kind: Kind = Kind.DATA
     records: int = 0
@@ -39,8 +39,13 @@ class Header(msgspec.Struct, omit_defaults=True):
     """For events: number of the code that made it, as in `GroupRef`."""
     made_of: MadeOf | None = None
     """For events of replay operators: how the body, which is nowhere, is made again."""
+    seal: int | None = None
+    """CRC-32 of the bytes of the header before it, which come first. None in one of before there were seals."""
 
 
+_BYTES = 4
+"""Of a CRC-32."""
+_WAY_OUT = "restore the log from a backup, or start a fresh run"
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
 
@@ -56,17 +61,34 @@ def encode_header(
 ) -> bytes:
     """Raises `LogInconsistent` for an `about` that holds more than text, numbers, lists and maps."""
     try:
-        return _encoder.encode(Header(kind, records, zlib.crc32(body), about or {}, code, made_of))
+        return _sealed(_encoder.encode(Header(kind, records, zlib.crc32(body), about or {}, code, made_of)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise LogInconsistent(f"a description cannot be stored: {error}; it is {repr(about)[:200]}") from error
 
 
+_SEAL = b"\xa4seal\xce"
+"""MessagePack of the last key of a header, and the mark of the number of four bytes that follows it."""
+
+
+def _sealed(header: bytes) -> bytes:
+    """The same map with one more key. Its CRC-32 covers every other byte, so that a flipped bit is no other event."""
+    begun = (
+        bytes([header[0] + 1]) + header[1:] + _SEAL
+    )  # a map of fewer than 15 keys has their number in its first byte
+    return begun + zlib.crc32(begun).to_bytes(_BYTES, "big")
+
+
 def read_header(where: str, header: bytes) -> Header:
-    """A header without its body. Raises `LogInconsistent`, naming the event, if it is not one."""
+    """A header without its body. Raises `LogInconsistent`, naming the event, if it is not what was stored."""
     try:
-        return _decoder.decode(header)
+        decoded = _decoder.decode(header)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # also invalid UTF-8, and too deep nesting
-        raise LogInconsistent(f"the header of {where} cannot be read: {error}") from error
+        raise LogInconsistent(f"the header of {where} cannot be read: {error}; {_WAY_OUT}") from error
+    if decoded.seal is not None and decoded.seal != zlib.crc32(header[:-_BYTES]):
+        raise LogInconsistent(
+            f"the header of {where} is damaged: its checksum does not match ({len(header):,} bytes); {_WAY_OUT}"
+        )
+    return decoded
 
 
 def decode_header(where: str, header: bytes, body: bytes, ref: str | None = None) -> Header:
@@ -76,16 +98,15 @@ def decode_header(where: str, header: bytes, body: bytes, ref: str | None = None
     """
     decoded = read_header(where, header)
     if ref is None and zlib.crc32(body) != decoded.checksum:
-        raise LogInconsistent(f"the body of {where} is damaged: its checksum does not match ({len(body):,} bytes)")
+        raise LogInconsistent(
+            f"the body of {where} is damaged: its checksum does not match ({len(body):,} bytes); {_WAY_OUT}"
+        )
     return decoded
 
 
 def decode_about(where: str, header: bytes) -> dict[str, Any]:
     """What a header says about its event, without the body. Raises `LogInconsistent` if it is not a header."""
     return read_header(where, header).about
-
-
-_BYTES = 4
 
 
 def seal(state: bytes) -> bytes:
@@ -99,7 +120,7 @@ def unseal(operator: str, sealed: bytes) -> bytes:
     if zlib.crc32(state).to_bytes(_BYTES, "big") != checksum:
         raise LogInconsistent(
             f"the state of operator {operator!r} is damaged: its checksum does not match ({len(sealed):,} bytes); "
-            "restore the log from a backup, or start a new run"
+            f"{_WAY_OUT}"
         )
     return state
 

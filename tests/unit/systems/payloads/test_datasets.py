@@ -144,6 +144,23 @@ def test_no_flipped_bit_of_a_page_changes_a_value_without_a_word(epoch: EpochPay
     assert noticed > 50
 
 
+def test_no_flipped_bit_around_a_page_changes_a_value_either(epoch: EpochPayloads) -> None:
+    """Checksums of Parquet are over pages without their headers. One bit of every byte, headers included: a refusal,
+    or the same values, of which there are few enough that headers are most of the file."""
+    table = pa.table({"a": [1, 2, 3, None], "s": ["a", "b", None, "dd"], "f": [1.5, 2.5, None, 0.0]})
+    made = dataset_of(epoch, table)
+    path = _file(made)
+    whole = path.read_bytes()
+    for place in range(len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            assert dataset.Dataset(made.where, made.root, made.reference, made.manifest).table.equals(table), place
+        except LogInconsistent as error:
+            assert "the dataset of event 1 of s.out is damaged" in str(error)
+
+
 def test_a_damaged_manifest_is_noticed(payloads: Payloads, epoch: EpochPayloads, tmp_path: Path) -> None:
     made = dataset_of(epoch, ORDERS)
     path = tmp_path / made.reference.path

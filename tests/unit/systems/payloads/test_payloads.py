@@ -107,6 +107,28 @@ def test_a_damaged_file_is_said_with_event_and_path(
         raise AssertionError("it must not be handed out")
 
 
+def test_no_flipped_bit_of_a_file_or_of_its_reference_is_another_body(
+    root: str, payloads: Payloads, epoch: EpochPayloads
+) -> None:
+    """Beside it is a file whose path has one other bit: a reference that leads there has another checksum."""
+    body = BODY[:40]
+    reference, _ = epoch.store("bodies/sender.out/6", body), epoch.store("bodies/sender.out/7", body[::-1])
+    text = str(reference).encode()
+    for bit in range(8 * len(text)):
+        with pytest.raises(LogInconsistent, match="event 7"):
+            payloads.load("event 7", _flipped(text, bit).decode(errors="replace"))
+    for bit in range(8 * len(body)):
+        replaced(root, reference.path, _flipped(body, bit))
+        with pytest.raises(LogInconsistent, match="event 7 is damaged"):
+            payloads.load("event 7", str(reference))
+
+
+def _flipped(data: bytes, bit: int) -> bytes:
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
 def test_a_missing_file_is_said_with_event_and_path(root: str, payloads: Payloads, epoch: EpochPayloads) -> None:
     reference = epoch.store("bodies/sender.out/7", BODY)
     replaced(root, reference.path, None)
