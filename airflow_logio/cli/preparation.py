@@ -139,7 +139,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     check_table_databases(pipeline, urls.__getitem__)
     if (assumed or files) and pipeline.local.prepare is not None and (said := pipeline.local.prepare(urls)):
         say(said)
-    return Described(ref, pipeline, spec, urls, code)
+    return Described(ref, pipeline.for_run(spec.params), spec, urls, code)
 
 
 def other_unfinished(store: LogStore, run: Run) -> list[Run]:

@@ -64,7 +64,13 @@ def check_table(name: object) -> str:
     """Return `name` if it is ``table`` or ``schema.table``; raises PipelineDefinitionError."""
     if isinstance(name, str) and all(_SQL_NAME.fullmatch(part) for part in name.split(".", 1)):
         return name
-    raise PipelineDefinitionError(f"table name {name!r} is not allowed: write 'table' or 'schema.table'")
+    why = "write 'table' or 'schema.table'"
+    if isinstance(name, str) and "{" in name:
+        why = (
+            "run parameters are for paths and queries (docs/parameters.md), and a table has one name in all runs: read a "
+            "query with a condition, or write the value as a column"
+        )
+    raise PipelineDefinitionError(f"table name {name!r} is not allowed: {why}")
 
 
 def schema_and_table(table: str) -> tuple[str | None, str]:

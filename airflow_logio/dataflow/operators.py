@@ -167,6 +167,16 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
         """Names of the run parameters this operator's settings refer to."""
         return frozenset()
 
+    def for_run(self, params: Mapping[str, Any]) -> Operator:
+        """The operator as a run with these parameters has it; itself by default.
+
+        :param params: the run's parameters.
+
+        If names in it depend on parameters (`placeholders`), return a copy: this one is part of the pipeline, whose
+        description says the names as they are written. Raises ConfigurationError for a value that cannot be.
+        """
+        return self
+
     def settings(self) -> dict[str, Any]:
         """The author's settings, JSON-able; by default the public attributes of the object that are plain values.
 

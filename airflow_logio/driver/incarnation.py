@@ -118,7 +118,7 @@ class Driver:
             run.spec.params,
         )
         return EpochSettings(
-            pipeline,
+            pipeline.for_run(run.spec.params),
             run,
             ref.group,
             connections,

@@ -62,6 +62,7 @@ def run_spec(
     Raises `ConfigurationError` or `PipelineDefinitionError`, naming what is wrong.
     """
     checked = pipeline.check_params(params)
+    pipeline = pipeline.for_run(checked)
     missing = [name for name in pipeline.connections if name not in connections]
     unknown = [name for name in connections if name not in pipeline.connections]
     if missing or unknown:

@@ -19,9 +19,10 @@ from sqlalchemy.engine import URL
 from airflow_logio.databases import read_url
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.placeholders import resolved
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, TableSource
-from airflow_logio.dataflow.sources.files import WILD, is_pattern, resolved
+from airflow_logio.dataflow.sources.files import WILD, is_pattern
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
@@ -75,8 +76,8 @@ class ExternalDatasets:
         if isinstance(writer, TableWriter):
             yield table_name(self.url_of(writer.connection), writer.table)
         elif isinstance(writer, DatasetWriter | ParquetWriter):
-            root = file_name(self.url_of(writer.connection))
-            yield DatasetName(root.namespace, "/".join(filter(None, (root.name.rstrip("/"), writer.folder))) or "/")
+            root, folder = file_name(self.url_of(writer.connection)), writer.for_run(self.params).folder
+            yield DatasetName(root.namespace, "/".join(filter(None, (root.name.rstrip("/"), folder))) or "/")
 
     def _table(self, name: str, read: TableRead) -> list[DatasetName]:
         find = lambda: [table_name(self.url_of(read.connection), read.table)]  # noqa: E731

@@ -37,9 +37,9 @@ _OF_ONE_RUN = {RunState.RUNNING: RUNNING, RunState.FINISHED: FINISHED, RunState.
 class LogioAssetsOperator(BaseOperator):
     """An event for each table and dataset that the pipeline writes, when the log says that its run has finished.
 
-    In ``extra`` each event says which run it is about (``run``), how many records that has written, and the number of the
-    last write action of each writer. A task that is run again makes an event only for assets that have changed. A run
-    with quarantined Input Sets gets none, because its result is incomplete.
+    In ``extra`` each event says which run it is about (``run``), with which parameters (``params``), how many records
+    that has written, and the number of the last write action of each writer. A task that is run again makes an event
+    only for assets that have changed. A run with quarantined Input Sets gets none, because its result is incomplete.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``; it is imported when the DAG is parsed.
     :param connections: the pipeline's connection names → Airflow connection ids.
@@ -119,7 +119,9 @@ class LogioAssetsOperator(BaseOperator):
     def _add(self, context: Mapping[str, Any], run: Run, events: Sequence[tuple[Asset, dict[str, Any]]]) -> None:
         for asset, extra in events:
             last = self._last_of(context, run, asset)
-            if last == extra or (last is None and not self._is_first(extra)):
+            # An event of an earlier version says less.
+            known = last is not None and all(extra.get(name) == value for name, value in last.items())
+            if known or (last is None and not self._is_first(extra)):
                 self.log.info("Asset %s: nothing new of run %s (%s)", asset.uri, run.uid[:8], extra["state"])
                 continue
             context["outlet_events"][AssetAlias(asset.uri)].add(asset, extra=extra)
@@ -191,6 +193,7 @@ def extras(store: LogStore, run: Run, assets: Mapping[str, Asset], state: str) -
             "dag_run_id": key.dag_run_id,
             "run": run.uid,
             "state": state,
+            "params": dict(run.spec.params),
             "records": records[name],
             "last_write_action": last[name],
         }

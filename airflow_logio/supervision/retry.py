@@ -40,7 +40,8 @@ def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None
     Put back all the same, the Input Sets would only park the run. Raises `ExternalUnavailable` if a database or file system
     does not answer. A run that begins after this question, and takes one over, is found out by the write itself.
     """
-    pipeline, run = context.pipeline, context.run
+    run = context.run
+    pipeline = context.pipeline.for_run(run.spec.params)
     graph = pipeline.graph
     reached = {name for operator in operators for name in (operator, *graph.downstream(operator))}
     for name in sorted(reached):

@@ -89,8 +89,8 @@ class Pipeline:
 
     :param name: name of the pipeline: lower-case letters, digits and ``_``, at most 63 characters, as all names here.
     :param params: name of a run parameter → its type: ``str``, ``int``, ``float`` or ``bool``. Every run must give a
-        value for each (`local_defaults` is for `logio run`). Paths of sources name them as ``{name}``, functions take
-        them as ``params``.
+        value for each (`local_defaults` is for `logio run`). Paths name them as ``{name}``, queries as ``:name``,
+        functions take them as ``params`` (docs/parameters.md).
     :param connections: names of the external systems that operators use. A deployment says what they are; a URL is
         refused.
     :param environment: names of environment variables of whatever process launches a driver, which the driver gets,
@@ -535,6 +535,23 @@ class Pipeline:
         Raises ConfigurationError if one is missing, unknown or wrong.
         """
         return parameters.check_params(self.name, self._definition.params, given)
+
+    def for_run(self, params: Mapping[str, Any]) -> Pipeline:
+        """The pipeline as a run has it: with the parameters in the names of folders (docs/parameters.md). Its description
+        and fingerprint stay those of the pipeline.
+
+        :param params: what `check_params` has returned.
+
+        Raises ConfigurationError for a value that cannot be part of a name, PipelineDefinitionError if writers get in each
+        other's way.
+        """
+        frozen = self._frozen.for_run(params)
+        if frozen is self._frozen:
+            return self
+        own = Pipeline(self.name)
+        own._definition = self._definition
+        own.__dict__["_frozen"] = frozen
+        return own
 
     def describe(self) -> dict[str, Any]:
         """JSON-able structure; ``fingerprint()["graph"]`` is its hash, and a comparison tells what has changed."""

@@ -180,6 +180,12 @@ class LocalDefaults:
             made: object = make
             if not callable(made):
                 return f"local_defaults has {made!r} for parameter {name!r}: give a function that returns it"
+        for name, path in self.connections.items():
+            if set("{}") & set(str(path)):
+                return (
+                    f"local_defaults has the path {str(path)!r} for connection {name!r}, which is the same for all runs; run "
+                    "parameters are for the paths of sources and writers (docs/parameters.md)"
+                )
         return None
 
 

@@ -6,7 +6,7 @@ Merger the group that receives from it, so that neither needs an application of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from airflow_logio.dataflow.pipeline.definition import Definition, Group, Replic
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.grouping import groups_in_order
 from airflow_logio.dataflow.pipeline.lineage import LineagePorts, LineageScope, lineage_ports, lineage_starts
-from airflow_logio.dataflow.pipeline.validation import check_whole
+from airflow_logio.dataflow.pipeline.validation import check_places, check_whole
 from airflow_logio.dataflow.replication.dispatcher import Dispatcher, Merger, OrderedMerger
 from airflow_logio.protocol.replicas import dispatcher_name, merger_name, slot_operator
 from airflow_logio.protocol.values import Port
@@ -64,6 +64,19 @@ class Frozen:
             lineage_ports(graph, scopes),
             lineage_starts(graph, scopes),
         )
+
+    def for_run(self, params: Mapping[str, Any]) -> Frozen:
+        """With its operators as a run with these parameters has them; what describes it is as it was written.
+
+        Raises ConfigurationError for values that cannot be, PipelineDefinitionError for operators that cannot be together.
+        """
+        filled = {id(operator): operator.for_run(params) for operator in self.operators.values()}
+        operators = {name: filled[id(operator)] for name, operator in self.operators.items()}
+        if all(operators[name] is operator for name, operator in self.operators.items()):
+            return self
+        authored = {name: filled.get(id(operator), operator) for name, operator in self.authored.operators.items()}
+        check_places(replace(self.authored, operators=authored))
+        return replace(self, operators=operators)
 
     def describe(self) -> dict[str, Any]:
         """JSON-able structure. Spark settings are left out: more memory must not make it another pipeline.

@@ -5,6 +5,7 @@ Checks of one operator run when it is added; checks of the whole run on first us
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import PurePosixPath
 
@@ -18,9 +19,11 @@ from airflow_logio.dataflow.pipeline.definition import Definition
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.grouping import groups_in_order, reads_beside_writes, with_all_groups
 from airflow_logio.dataflow.pipeline.lineage import has_path
-from airflow_logio.dataflow.sources import RangeSource, SparkSource
+from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, RangeSource, SparkSource
+from airflow_logio.dataflow.sources.query_text import without_comments
 from airflow_logio.dataflow.writers.action_writers import GUARANTEES, ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.protocol.values import ExecutionMode
 
@@ -143,6 +146,28 @@ def _check_placeholders(definition: Definition, name: str, operator: Operator) -
             f"operator {name!r} refers to parameter {placeholder!r}, which the pipeline does not have (it has "
             f"{quoted(tuple(definition.params))}).{did_you_mean(placeholder, definition.params)}"
         )
+    query = operator.query if isinstance(operator, QuerySource) else None
+    for parameter in definition.params:
+        if query is not None and f"{{{parameter}}}" in without_comments(query):
+            definition.refuse(
+                f"the query of operator {name!r} has {{{parameter}}}, as paths name a parameter; a query names it "
+                f":{parameter}, without quotes"
+            )
+        if any(re.search(rf":{parameter}\b", path) for path in _paths(operator)):
+            definition.refuse(
+                f"a path of operator {name!r} has :{parameter}, as queries name a parameter; a path names it {{{parameter}}}"
+            )
+
+
+def _paths(operator: Operator) -> tuple[str, ...]:
+    match operator:
+        case ParquetSource():
+            return operator.paths
+        case FolderSource():
+            return (operator.path,)
+        case DatasetWriter() | ParquetWriter():
+            return (operator.folder,)
+    return ()
 
 
 def _check_waiting(definition: Definition, name: str, operator: Operator) -> None:
@@ -189,8 +214,7 @@ def check_whole(definition: Definition) -> tuple[Definition, Graph]:
         for sentence in reads_beside_writes(definition, graph, group.operators):
             definition.refuse(f"group {group.name!r}: {sentence}")
     definition = with_all_groups(definition, graph)
-    _check_tables(definition)
-    _check_folders(definition)
+    check_places(definition)
     _check_quarantines(definition, graph)
     _check_orders(definition, graph)
     check_replays(definition, graph)
@@ -244,6 +268,12 @@ def _check_alone(definition: Definition) -> None:
                 f"group {group.name!r} contains {manual[0]!r}, which is written by hand and drives its group alone; give it "
                 "a group of its own"
             )
+
+
+def check_places(definition: Definition) -> None:
+    """Refuse writers that would get in each other's way; raises PipelineDefinitionError."""
+    _check_tables(definition)
+    _check_folders(definition)
 
 
 def _check_tables(definition: Definition) -> None:

@@ -1,4 +1,4 @@
-"""Parquet files by path or URI: placeholders filled, found by pattern, opened, watched for changes, fingerprinted."""
+"""Parquet files by path or URI: found by pattern, opened, watched for changes, fingerprinted."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import fnmatch
 import glob
 import hashlib
 import os
-import string
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_logio.dataflow.names import check_name
-from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.errors import ConfigurationError
 
 WILD = frozenset("*?[")
 """What makes a pattern of a path."""
@@ -25,35 +23,6 @@ _CLOCK_STEP_SECONDS = 0.05
 MIB = 1 << 20
 WHOLE_UP_TO = 256 * MIB
 SAMPLES = 64
-
-
-def placeholders_of(path: object) -> frozenset[str]:
-    """The parameters that a path refers to. Raises PipelineDefinitionError."""
-    if not isinstance(path, str) or not path:
-        raise PipelineDefinitionError(f"path is {path!r}; give a string")
-    try:
-        fields = [(name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(path)]
-    except ValueError as error:
-        raise PipelineDefinitionError(f"path {path!r}: {error}") from error
-    names = set()
-    for name, spec, conversion in fields:
-        if name is not None:
-            if spec or conversion:
-                raise PipelineDefinitionError(f"path {path!r}: write {{{name}}} without format or conversion")
-            names.add(check_name("parameter", name))
-    return frozenset(names)
-
-
-def resolved(path: str, placeholders: Collection[str], params: Mapping[str, Any]) -> str:
-    """The path with its parameters, absolute: the driver that replays a read may have another working directory.
-
-    Raises ConfigurationError if a parameter has no value.
-    """
-    missing = sorted(set(placeholders) - set(params))
-    if missing:
-        raise ConfigurationError(f"path {path!r} needs run parameter {missing[0]!r}, which has no value")
-    path = path.format_map({name: str(params[name]) for name in placeholders})
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 @dataclass(frozen=True, slots=True)

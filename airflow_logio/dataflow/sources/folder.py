@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.names import check_count
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.dataflow.sources.files import placeholders_of, resolved
+from airflow_logio.dataflow.placeholders import placeholders_of, resolved
 from airflow_logio.dataflow.sources.ranges import RangeSource
 from airflow_logio.errors import (
     ConfigurationError,

@@ -12,14 +12,13 @@ from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.names import check_column, check_count, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.parameters import for_function
+from airflow_logio.dataflow.placeholders import placeholders_of, resolved
 from airflow_logio.dataflow.sources.files import (
     OpenFile,
     matching,
     opened,
     parquet,
     parquet_fingerprint,
-    placeholders_of,
-    resolved,
     row_count,
 )
 from airflow_logio.errors import (

@@ -7,8 +7,9 @@ not known when a pipeline is defined.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from airflow_logio.dataflow.placeholders import check_no_template
 from airflow_logio.errors import PipelineDefinitionError
 
 _COMMENT, _QUOTED, _PARAMETER = "comment", "quoted", "parameter"
@@ -41,6 +42,7 @@ _END = "; \r\n\t"
 
 def check_select(query: str) -> None:
     """Raises PipelineDefinitionError for what is visibly not one SELECT; the database judges the rest."""
+    check_no_template(without_comments(query), "query", ":name")
     plain = _form(query).strip().rstrip(_END).lower()
     first = next(iter(re.findall(r"\w+", plain)), "")
     if first not in _BEGINNINGS or _CHANGE.search(plain):
@@ -84,10 +86,18 @@ def _without_colons(text: str) -> str:
 
 def _form(query: str) -> str:
     """Without comments, and one letter in place of each text and quoted name."""
+    return _replaced(query, {_COMMENT: " ", _QUOTED: " x "})
+
+
+def without_comments(query: str) -> str:
+    return _replaced(query, {_COMMENT: " "})
+
+
+def _replaced(query: str, by: Mapping[str, str]) -> str:
     parts, done = [], 0
     for kind, begin, end in _scanned(query):
-        if kind in (_COMMENT, _QUOTED):
-            parts += [query[done:begin], " " if kind == _COMMENT else " x "]
+        if kind in by:
+            parts += [query[done:begin], by[kind]]
             done = end
     return "".join(parts) + query[done:]
 

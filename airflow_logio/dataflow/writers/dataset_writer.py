@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable
+from airflow_logio.dataflow.placeholders import in_folder_of_run, placeholders_of, relative_folder
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
@@ -22,7 +22,7 @@ class DatasetWriter(ActionWriter):
     :param connection: name of the connection. Its URL is a folder that driver and executors share (an absolute path, or
         ``file:///...``), or ``s3://bucket/path`` without credentials, which they take from their environment,
         ``~/.aws`` or role. Folder or bucket must be there.
-    :param folder: a relative path below it.
+    :param folder: a relative path below it; it may contain ``{param}`` placeholders (docs/parameters.md).
     :param partition_by: columns that the files do not have, because their values are in the names of folders,
         ``column=value``: of type text, whole number, date or boolean.
     :param on_new_run: what a new run does to files that earlier runs have published: ``"append"`` (the default) keeps
@@ -46,12 +46,8 @@ class DatasetWriter(ActionWriter):
         self, connection: str, folder: str = "", *, partition_by: Iterable[str] = (), on_new_run: str = "append"
     ) -> None:
         super().__init__(connection)
-        path = PurePosixPath(folder)
-        if path.is_absolute() or ".." in path.parts or "://" in folder:
-            raise PipelineDefinitionError(
-                f"folder {folder!r} is not allowed: give a relative path; the connection says what it is relative to"
-            )
-        self.folder = "" if folder in ("", ".") else str(path)
+        self.folder = relative_folder(folder)
+        self._placeholders = placeholders_of(self.folder, "folder") if self.folder else frozenset()
         if isinstance(partition_by, str):
             raise PipelineDefinitionError(
                 f"partition_by is the single string {partition_by!r}: write ({partition_by!r},)"
@@ -59,6 +55,13 @@ class DatasetWriter(ActionWriter):
         self.partition_by = check_columns(partition_by)
         self.on_new_run = on_new_run
         self._check()
+
+    def placeholders(self) -> frozenset[str]:
+        return self._placeholders
+
+    def for_run(self, params: Mapping[str, Any]) -> DatasetWriter:
+        """With the folder of a run with these parameters. Raises ConfigurationError."""
+        return in_folder_of_run(self, self._placeholders, params)
 
     def opening(self) -> Mapping[str, Any] | None:
         """The run takes the whole folder over, if it is to."""

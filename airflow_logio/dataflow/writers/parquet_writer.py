@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow as pa
 from airflow_logio.dataflow.arrow_tables import SCHEMA, schema_of, schema_text
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
+from airflow_logio.dataflow.placeholders import in_folder_of_run, placeholders_of, relative_folder
 from airflow_logio.dataflow.writers.action_writers import IdempotentWriter, WriteAction
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step, opened, whole_object
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, PipelineDefinitionError
@@ -42,7 +42,7 @@ class ParquetWriter(IdempotentWriter[_Place]):
 
     :param connection: name of the connection. Its URL is a local path (the folder must be there) or a URI that Arrow
         can open (``file``, ``s3``, ``gs``, ``hdfs``).
-    :param folder: a relative path below it.
+    :param folder: a relative path below it; it may contain ``{param}`` placeholders (docs/parameters.md).
     :param compression: ``"zstd"`` (the default), ``"snappy"``, ``"gzip"`` or ``"none"``.
     :param schema: begin a run with a file without records, so that readers find the schema even if nothing comes;
         records must then have exactly these columns and types. Without, the first file says it. A run that sends the
@@ -61,18 +61,21 @@ class ParquetWriter(IdempotentWriter[_Place]):
         self, connection: str, folder: str = "", *, compression: str = "zstd", schema: pa.Schema | None = None
     ) -> None:
         super().__init__(connection)
-        path = PurePosixPath(folder)
-        if path.is_absolute() or ".." in path.parts or "://" in folder:
-            raise PipelineDefinitionError(
-                f"folder {folder!r} is not allowed: give a relative path; the connection says what it is relative to"
-            )
-        self.folder = "" if folder in ("", ".") else str(path)
+        self.folder = relative_folder(folder)
+        self._placeholders = placeholders_of(self.folder, "folder") if self.folder else frozenset()
         if compression not in COMPRESSIONS:
             raise PipelineDefinitionError(
                 f"compression {compression!r} is none of {quoted(COMPRESSIONS)}.{did_you_mean(compression, COMPRESSIONS)}"
             )
         self.compression = compression
         self.schema = None if schema is None else _checked(schema)
+
+    def placeholders(self) -> frozenset[str]:
+        return self._placeholders
+
+    def for_run(self, params: Mapping[str, Any]) -> ParquetWriter:
+        """With the folder of a run with these parameters. Raises ConfigurationError."""
+        return in_folder_of_run(self, self._placeholders, params)
 
     def settings(self) -> dict[str, Any]:
         """As a run of an earlier version has them, where no schema is declared."""

@@ -139,8 +139,9 @@ def test_a_finished_run_has_one_event_for_each_of_its_tables(log: LogStore, run:
     finish(drivers)
     said = {
         "pipeline": "sales", "dag_id": DAG_ID, "dag_run_id": RUN_ID, "run": run.uid, "state": "finished", "records": 0,
-        "last_write_action": {},
+        "last_write_action": {}, "params": dict(run.spec.params),
     }  # fmt: skip
+    assert said["params"]
     written = {**said, "records": 30, "last_write_action": {"save_totals": 3}}
     assert events.of(telling(run)) == {HOURLY: said, TOTALS: written}
     assert events.of(telling(run)) == {}
