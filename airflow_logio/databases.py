@@ -1,7 +1,7 @@
 """What the log and warehouses share: how a database is named, reached and made durable, and what its errors mean.
 
 A URL is checked, and shown without its password. Transactions are durable (SQLite: `synchronous=FULL`). TLS, and whatever
-else libpq takes, is set in the URL's query (``?sslmode=verify-full``).
+else libpq takes, is set in the URL's query (``?sslmode=verify-full``). What libpq does not know is refused by its name.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import io
 import logging
 import re
-import shlex
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 import sqlalchemy as sa
 import tenacity
@@ -36,17 +37,22 @@ def read_url(url: str) -> URL:
     """The parts of a URL of any kind of database. Raises `ConfigurationError`, which never repeats the URL.
 
     Every PostgreSQL is reached with psycopg2, which this package brings along: plain ``postgresql://`` means another driver
-    from SQLAlchemy 2.1 on, and Airflow writes ``postgres://``, which SQLAlchemy does not know.
+    from SQLAlchemy 2.1 on, and Airflow writes ``postgres://``, which SQLAlchemy does not know. Its URL is as
+    `of_postgres` has it.
     """
+    parsed = _several_hosts(url) or _parsed(url)
+    is_postgres = parsed.drivername == "postgres" or parsed.get_backend_name() == "postgresql"
+    return of_postgres(parsed.set(drivername="postgresql+psycopg2")) if is_postgres else parsed
+
+
+def _parsed(url: str) -> URL:
     try:
-        parsed = make_url(url)
+        return make_url(url)
     except (sa.exc.ArgumentError, ValueError):  # their texts repeat parts of the URL: chain none of them
         raise ConfigurationError(
             "the database URL cannot be parsed; expected e.g. postgresql://user@host/name, with special characters of "
             "the password written as %XX"
         ) from None
-    is_postgres = parsed.drivername == "postgres" or parsed.get_backend_name() == "postgresql"
-    return parsed.set(drivername="postgresql+psycopg2") if is_postgres else parsed
 
 
 def with_driver(url: str) -> str:
@@ -68,6 +74,11 @@ def parse_url(url: str) -> URL:
     if backend == "postgresql":
         return parsed
     if backend == "sqlite":
+        if parsed.query:
+            raise ConfigurationError(
+                f"the URL of an SQLite file has {', '.join(map(repr, parsed.query))} behind a '?': LOG.io takes the path "
+                "only, and sets by itself how the file is opened"
+            )
         if not parsed.database or parsed.database == ":memory:":
             raise ConfigurationError("an SQLite database for LOG.io must be a file: its processes have to share it")
         if not Path(parsed.database).is_absolute():
@@ -111,8 +122,120 @@ def in_url(path: Path) -> str:
 
 
 def shown(url: URL) -> str:
-    """A URL for messages: no password, and no query part either, which may hold another one."""
-    return url.set(query={}).render_as_string(hide_password=True)
+    """A URL for messages: no password, and no query part either, which may hold another one; but several hosts."""
+    hosts = url.query.get("host")
+    told = url.set(host=hosts) if isinstance(hosts, str) and not hosts.startswith("/") else url
+    return told.set(query={}).render_as_string(hide_password=True)
+
+
+# --- URLs of PostgreSQL: what libpq takes -----------------------------------------------------------------------------
+
+SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+"""Options of libpq that no message, argument or setting may show."""
+_FIELDS = {"user": "username", "password": "password", "dbname": "database"}
+"""Option of libpq → part of a URL."""
+_SEVERAL = re.compile(r"(postgres(?:ql)?(?:\+\w+)?://(?:[^/?#]*@)?)([^@/?#]*,[^@/?#]*)([/?#].*)?", re.DOTALL)
+"""What is before several hosts, these, and what is behind them."""
+_HOST = re.compile(r"\[(?P<six>[^\[\]]*)\](?::(?P<port6>\d*))?|(?P<name>[^:/@]*)(?::(?P<port>\d*))?")
+
+
+def of_postgres(url: URL) -> URL:
+    """The URL in one form, whichever way it was written: `host` and `port` are in its query, as libpq has them, if there are
+    several hosts or a socket's folder; user, password and database never are.
+
+    Raises `ConfigurationError`, naming what libpq does not know, and what is said twice.
+    """
+    query: dict[str, str] = {}
+    for name, value in url.query.items():
+        if not is_of_libpq(name):
+            raise ConfigurationError(f"the database URL has {unknown_option(name)}")
+        several = {"options": " ", "host": ","}.get(name)
+        if not isinstance(value, str) and several is None:
+            raise ConfigurationError(f"the database URL says {name!r} several times: say it once")
+        query[name] = value if isinstance(value, str) else (several or "").join(value)
+    for name, part in _FIELDS.items():
+        if name in query:
+            _refuse_twice(name, getattr(url, part))
+            given: dict[str, Any] = {part: query.pop(name)}
+            url = url.set(**given)
+    return _with_hosts(url, query)
+
+
+def _with_hosts(url: URL, query: dict[str, str]) -> URL:
+    host = url.host or ""
+    if "@" in host:  # what stands behind the first @ of a password: `parse_url` refuses it
+        return url.set(query=query)
+    if "host" in query:
+        _refuse_twice("host", host)
+    if "port" in query:
+        _refuse_twice("port", url.port)
+    host = (unquote(host) if host.upper().startswith("%2F") else host) or query.pop("host", "")
+    names, ports = _names_and_ports(host)
+    if ports.strip(","):
+        _refuse_twice("port", query.get("port") or url.port)
+    port = (ports.strip(",") and ports) or str(url.port or query.pop("port", ""))
+    is_plain = not names.startswith(("/", "@")) and "," not in f"{names}{port}"
+    if names and is_plain and (not port or port.isdecimal()):
+        return url.set(host=names, port=int(port) if port else None, query=query)
+    # None does not take a part out of a URL: it is made without them.
+    return URL.create(
+        url.drivername,
+        username=url.username,
+        password=url.password,
+        database=url.database,
+        query={**query, **({"host": names} if names else {}), **({"port": port} if port else {})},
+    )
+
+
+def _names_and_ports(hosts: str) -> tuple[str, str]:
+    """Each host without its port, and the ports, as libpq takes both: the name of a socket's folder has none."""
+    found = [_HOST.fullmatch(one) for one in hosts.split(",")]
+    names = [one["six"] or one["name"] if one else told for one, told in zip(found, hosts.split(","), strict=True)]
+    ports = [(one["port6"] or one["port"] or "") if one else "" for one in found]
+    return ",".join(name or "" for name in names), ",".join(ports)
+
+
+def _several_hosts(url: str) -> URL | None:
+    """A URL that has several hosts with ports, as libpq writes it, which SQLAlchemy cannot parse; None for any other."""
+    found = _SEVERAL.fullmatch(url)
+    if found is None or ":" not in found[2]:
+        return None
+    try:
+        make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        without = _parsed(f"{found[1]}{found[3] or ''}")
+        if "host" in without.query:
+            raise ConfigurationError("the database URL says 'host' twice: before its query, and in it") from None
+        return without.update_query_dict({"host": found[2]})
+    return None
+
+
+def _refuse_twice(name: str, before: object) -> None:
+    if before:
+        raise ConfigurationError(f"the database URL says {name!r} twice: before its query, and in it")
+
+
+@cache
+def is_of_libpq(name: str) -> bool:
+    """Whether the libpq that is installed knows a connection option."""
+    from psycopg2 import ProgrammingError
+    from psycopg2.extensions import parse_dsn
+
+    if not re.fullmatch("[a-z_]+", name):
+        return False
+    try:
+        parse_dsn(f"{name}=''")
+    except ProgrammingError:
+        return False
+    return True
+
+
+def unknown_option(name: str) -> str:
+    """What is wrong with an option, and what to do, behind a verb."""
+    return (
+        f"{name!r}, which is neither an option of libpq (PostgreSQL's client) nor one of LOG.io: correct it or leave it out. "
+        "Settings of the server are written options=-c NAME=VALUE"
+    )
 
 
 # --- engines of SQLite, and of any other database ---------------------------------------------------------------------
@@ -213,16 +336,28 @@ _FIRST = "logio_first"
 _NAME = re.compile(r"[a-z_][a-z0-9_.]*", re.IGNORECASE)
 
 
-def postgres_engine(url: URL, application: str, *, lock_timeout: float, **options: Any) -> Engine:
+IN_UTC: Mapping[str, str] = MappingProxyType({"timezone": "UTC"})
+"""Settings of transactions in which we cast times ourselves. All others have the zone that any client gets: of the URL, the
+role, the database or the server."""
+
+
+def postgres_engine(
+    url: URL,
+    application: str,
+    *,
+    lock_timeout: float,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    **options: Any,
+) -> Engine:
     """An engine with durable transactions that cannot outlive their client for long; `lock_timeout` is in seconds.
 
-    Settings in the URL itself (``?options=-csearch_path%3Dlogio``) apply as well, except those that are set here.
-    `options` are SQLAlchemy's. Raises `ConfigurationError` for options that are no settings.
+    Settings in the URL itself (``?options=-csearch_path%3Dlogio``) apply as well, except `settings` and those that are set
+    here. `options` are SQLAlchemy's. Raises `ConfigurationError` for options that are no settings.
     """
     settings = {
         **_asked_for(url),
+        **settings,
         "synchronous_commit": "on",
-        "timezone": "UTC",
         _IDLE: f"{IDLE_IN_TRANSACTION_SECONDS}s",
         "lock_timeout": f"{int(lock_timeout * 1000)}ms",
     }
@@ -238,7 +373,7 @@ def postgres_engine(url: URL, application: str, *, lock_timeout: float, **option
         url.difference_update_query(["options"]),
         isolation_level="READ COMMITTED",
         hide_parameters=True,
-        connect_args=arguments,
+        connect_args={name: value for name, value in arguments.items() if name not in url.query},
         **options,
     )
     _set_in_every_transaction(engine, settings)
@@ -294,9 +429,8 @@ def check_transactions(engine: Engine, where: str) -> None:
     import psycopg2  # SQLAlchemy begins a transaction as soon as it has connected
 
     try:
-        connection = psycopg2.connect(
-            engine.url.set(drivername="postgresql").render_as_string(hide_password=False), connect_timeout=5
-        )
+        _, asked = engine.dialect.create_connect_args(engine.url)
+        connection = psycopg2.connect(**{"connect_timeout": 5, **asked})
     except psycopg2.Error:  # nothing answers: what failed has told why
         return
     with closing(connection):
@@ -376,23 +510,38 @@ def _setting(settings: Mapping[str, str]) -> str:
     return f"SELECT {calls}"
 
 
+_ISOLATION = ("default_transaction_isolation", "default_transaction_deferrable", "transaction_isolation")
+_READ_ONLY = "default_transaction_read_only"
+
+
 def _asked_for(url: URL) -> dict[str, str]:
     """The settings in the URL's options. If one has two values, the last one counts, as it does for the server."""
-    options = url.query.get("options", ())
-    words = shlex.split(" ".join((options,) if isinstance(options, str) else options))
+    words = _words(str(url.query.get("options", "")))
     found: dict[str, str] = {}
     while words:
         word = words.pop(0)
         if word == "-c" and words:
             word += words.pop(0)
         name, is_setting, value = word.removeprefix("-c").removeprefix("--").partition("=")
-        name = name.replace("-", "_")
+        name = name.replace("-", "_").lower()
         if not word.startswith(("-c", "--")) or not is_setting or not _NAME.fullmatch(name) or set(value) & set("'%\\"):
             raise ConfigurationError(
-                f"the options of a database URL must be settings (options=-csearch_path%3Dlogio); {word!r} is none"
+                f"the options of a database URL must be settings (options=-csearch_path%3Dlogio), without ', % and \\ in "
+                f"their values; {word!r} is none"
             )
-        found[name.lower()] = value
+        if name in _ISOLATION:
+            raise ConfigurationError(
+                f"the options of a database URL set {name}, which LOG.io sets by itself: leave it out"
+            )
+        # The default would come too late: settings are made when the transaction has begun.
+        found["transaction_read_only" if name == _READ_ONLY else name] = value
     return found
+
+
+def _words(options: str) -> list[str]:
+    """As the server separates them: by white space, and a backslash takes the next character for what it is."""
+    parts = re.findall(r"(?:\\.|[^\s\\])+", options, re.DOTALL)
+    return [re.sub(r"\\(.)", r"\1", part, flags=re.DOTALL) for part in parts]
 
 
 PING_SECONDS = 10.0
@@ -435,12 +584,18 @@ _MISCONFIGURED = (
     "unsupported startup parameter",
     "no such database:",  # this one and the next: PgBouncer
     "no such user",
+    "server does not support SSL",
+    "for connection option",
 )
+_MISWRITTEN = ("invalid ", "definition of service ", "service file ", "could not match ", "missing ")
+"""What libpq says of its own options, before it has asked any server: ``invalid sslmode value: "ja"``."""
 
 
 def is_misconfigured(error: Exception) -> bool:
     """Whether a connection was refused because of its URL; a server that is starting, full or gone answers differently."""
     text = cause_of(error)
+    if text.startswith(_MISWRITTEN) and "connection to server" not in text:
+        return True
     return "connection to server" in text and any(phrase in text for phrase in _MISCONFIGURED)
 
 

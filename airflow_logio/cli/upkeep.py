@@ -12,7 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from airflow_logio.cli.common import TERMINAL_PATIENCE, LogOption, err, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.databases import parse_url
+from airflow_logio.databases import parse_url, shown
 from airflow_logio.dataflow.quantities import retention_seconds
 from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.launch.driver_folders import discard, folders_of
@@ -218,7 +218,7 @@ def upgrade(log: LogOption = None) -> None:
 
     url = ConnectionUrls.load(warn).log_url(log)
     revision = migrate.upgrade(url)
-    out.print(f"{parse_url(url).render_as_string(hide_password=True)} is at schema {revision}", markup=False)
+    out.print(f"{shown(parse_url(url))} is at schema {revision}", markup=False)
 
 
 @db.command("check")
@@ -226,6 +226,4 @@ def check_tables(log: LogOption = None) -> None:
     """Check whether the log has the tables that this version needs."""
     url = ConnectionUrls.load(warn).log_url(log)
     check_schema(url)
-    out.print(
-        f"{parse_url(url).render_as_string(hide_password=True)} has the tables that this version needs", markup=False
-    )
+    out.print(f"{shown(parse_url(url))} has the tables that this version needs", markup=False)

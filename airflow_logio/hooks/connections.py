@@ -15,13 +15,16 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 from sqlalchemy.engine import URL
 
-from airflow_logio.databases import read_url
+from airflow_logio.databases import SECRETS, is_of_libpq, of_postgres, read_url, unknown_option
 from airflow_logio.errors import ConfigurationError
 
-LIBPQ_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "target_session_attrs", "gssencmode")
-"""Keys of a connection's extra that are passed to libpq."""
 OWN_URL = "sqlalchemy_url"
 """A connection of any type may give its URL under this key of its extra."""
+PAYLOADS = "payloads"
+"""Key of the extra of a log's connection: where the payload store is."""
+OURS = (OWN_URL, "path", PAYLOADS)
+POSTGRES = ("postgres", "postgresql", "logio")
+"""Types of connections that are a PostgreSQL, unless their extra says otherwise."""
 
 
 def database_url(conn_id: str) -> str:
@@ -65,17 +68,16 @@ def external_url(conn_id: str) -> str:
 
 
 def _masked(url: URL) -> str:
-    if url.password:
-        for form in _written(url):
+    for secret in filter(None, (url.password, *(url.query.get(name) for name in SECRETS))):
+        for form in _written(str(secret)):
             mask_secret(form)
     return url.render_as_string(hide_password=False)
 
 
-def _written(url: URL) -> set[str]:
-    """The forms in which a password may be written: plain, quoted for any URL, and quoted as SQLAlchemy does."""
-    password = str(url.password)
-    alone = URL.create("x", username="u", password=password).render_as_string(hide_password=False)
-    return {password, quote(password, safe=""), alone.removeprefix("x://u:").removesuffix("@")}
+def _written(secret: str) -> set[str]:
+    """The forms in which a secret may be written: plain, quoted for any URL, and quoted as SQLAlchemy does."""
+    alone = URL.create("x", username="u", password=secret).render_as_string(hide_password=False)
+    return {secret, quote(secret, safe=""), quote_plus(secret), alone.removeprefix("x://u:").removesuffix("@")}
 
 
 def _url(connection: Any) -> URL | None:
@@ -83,13 +85,17 @@ def _url(connection: Any) -> URL | None:
     extra = {key: value for key, value in connection.extra_dejson.items() if value not in (None, "")}
     kind = (connection.conn_type or "").lower()
     if OWN_URL in extra:
+        if kind in POSTGRES:
+            _refuse_beside(connection, extra, f"the URL under {OWN_URL!r} says all")
         return _own(connection, str(extra[OWN_URL]))
     if kind == "sqlite":
+        _refuse_beside(connection, extra, "LOG.io sets by itself how an SQLite file is opened")
         return _sqlite(connection, connection.host or connection.schema)
     if kind == "logio" and "path" in extra:
         _refuse_both(connection)
+        _refuse_beside(connection, extra, "LOG.io sets by itself how an SQLite file is opened")
         return _sqlite(connection, str(extra["path"]))
-    if kind in ("postgres", "postgresql", "logio"):
+    if kind in POSTGRES:
         return _postgres(connection, extra)
     return None
 
@@ -97,9 +103,9 @@ def _url(connection: Any) -> URL | None:
 def _own(connection: Any, text: str) -> URL:
     try:
         return read_url(text)
-    except ConfigurationError:
+    except ConfigurationError as error:
         raise ConfigurationError(
-            f"connection {connection.conn_id!r}: {OWN_URL!r} in its extra is not a SQLAlchemy URL"
+            f"connection {connection.conn_id!r}: {OWN_URL!r} in its extra is not a SQLAlchemy URL: {error}"
         ) from None
 
 
@@ -113,18 +119,45 @@ def _sqlite(connection: Any, path: str | None) -> URL:
 
 
 def _postgres(connection: Any, extra: Mapping[str, Any]) -> URL:
-    if not connection.host or not connection.schema:
-        what = "host" if not connection.host else "database (field schema)"
-        raise ConfigurationError(f"connection {connection.conn_id!r} has no {what}")
-    return URL.create(
+    query = {key: _option(connection, key, value) for key, value in extra.items() if key not in OURS}
+    elsewhere = "service" in query
+    if not connection.host and not elsewhere and not {"host", "hostaddr"} & query.keys():
+        raise ConfigurationError(f"connection {connection.conn_id!r} has no host")
+    if not connection.schema and not elsewhere and "dbname" not in query:
+        raise ConfigurationError(f"connection {connection.conn_id!r} has no database (field schema)")
+    written = URL.create(
         "postgresql+psycopg2",
         username=connection.login or None,
         password=connection.password or None,
-        host=connection.host,
+        host=connection.host or None,
         port=connection.port,
-        database=connection.schema,
-        query={key: str(extra[key]) for key in LIBPQ_OPTIONS if key in extra},
+        database=connection.schema or None,
+        query=query,
     )
+    try:
+        return of_postgres(written)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"connection {connection.conn_id!r}: {error}") from None
+
+
+def _option(connection: Any, key: str, value: Any) -> str:
+    """An option of libpq, as text: there, a truth is 1 or 0."""
+    if not is_of_libpq(key):
+        raise ConfigurationError(f"connection {connection.conn_id!r} has {unknown_option(key)} in its extra")
+    if isinstance(value, bool):
+        return str(int(value))
+    if not isinstance(value, str | int | float):
+        raise ConfigurationError(f"connection {connection.conn_id!r}: {key!r} in its extra is no text; give it as text")
+    return str(value)
+
+
+def _refuse_beside(connection: Any, extra: Mapping[str, Any], why: str) -> None:
+    """Refuse what would be lost."""
+    if lost := [key for key in extra if key not in OURS]:
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r} has {', '.join(map(repr, lost))} in its extra, which would have no effect: "
+            f"{why}. Leave it out, or write it there"
+        )
 
 
 def _refuse_both(connection: Any) -> None:

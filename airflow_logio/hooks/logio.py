@@ -6,15 +6,12 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_logio.errors import ConfigurationError, LogioError, SchemaMismatch
-from airflow_logio.hooks.connections import database_url
+from airflow_logio.hooks.connections import PAYLOADS, database_url
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.sql import revision
 from airflow_logio.systems.payloads import payload_root
 from airflow_logio.systems.payloads.roots import secrets_of
-
-PAYLOADS = "payloads"
-"""Key of a connection's extra: where the payload store is."""
 
 
 class LogioHook(BaseHook):

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import UTC
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -319,7 +320,7 @@ def writers_of(connection: Connection, oid: int) -> frozenset[Holder]:
 def _said(row: sa.Row[Any]) -> str:
     if row.pid is None:
         return f"prepared transaction {row.gid!r}"
-    since = "" if row.since is None else f", begun at {row.since:%Y-%m-%d %H:%M:%S} UTC"
+    since = "" if row.since is None else f", begun at {row.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return f"the transaction of pid {row.pid}" + (f" ({row.application})" if row.application else "") + since
 
 

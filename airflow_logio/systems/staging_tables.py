@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.databases import SETTINGS
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import LogioError
@@ -192,7 +191,7 @@ class StagingTables:
 
     def _connected(self, settings: Mapping[str, str]) -> Connection:
         """A connection whose transactions have these settings."""
-        return self._warehouse.engine.connect().execution_options(**{SETTINGS: settings})
+        return self._warehouse.for_writes(settings)
 
 
 def _make(connection: Connection, target: TableName, columns: Sequence[str], marker: Marker, number: int) -> TableName:

@@ -20,7 +20,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.databases import (
+    IN_UTC,
     RETRYABLE,
+    SETTINGS,
     cause_of,
     is_misconfigured,
     parse_url,
@@ -95,6 +97,11 @@ class Warehouse:
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
+    def for_writes(self, settings: Mapping[str, str] = IN_UTC) -> Connection:
+        """A connection in whose transactions the zone is UTC, as records have their times: the database casts them to the
+        types of columns. Driver errors come out as they are."""
+        return self.engine.connect().execution_options(**{SETTINGS: {**IN_UTC, **settings}})
+
     def apply(
         self,
         marker: Marker,
@@ -113,7 +120,11 @@ class Warehouse:
         """
         name = self._prepare(writer)
         attempt = TableTransaction(self.name, name, marker, writer, actions, stored, is_fresh=is_fresh)
-        with self.translated(lambda error: self._refused_row(attempt, error)), self.engine.begin() as connection:
+        with (
+            self.translated(lambda error: self._refused_row(attempt, error)),
+            self.for_writes() as connection,
+            connection.begin(),
+        ):
             attempt.apply(connection)
 
     def check_not_replaced(self, writer: TableWriter, run: Owner) -> None:
@@ -130,7 +141,7 @@ class Warehouse:
         Nothing is emptied: the statement that would do so finds no row. Raises as `apply`, and `WriteRefused` where the
         database refuses a statement: for a permission, a column, a value, or a key that is in the table already.
         """
-        with self.translated(), self.engine.connect() as connection, connection.begin() as transaction:
+        with self.translated(), self.for_writes() as connection, connection.begin() as transaction:
             name = table_name(connection, writer.table)
             with self.translated(lambda _: _what_is_kept(writer)):
                 warehouse_rows.make_tables(connection, name.schema)
@@ -163,7 +174,7 @@ class Warehouse:
         if not (isinstance(error, REFUSALS) or is_refusal(error)):
             return ""
         try:
-            with self.engine.connect() as connection:
+            with self.for_writes() as connection:
                 return attempt.refused_row(connection)
         except (sa.exc.SQLAlchemyError, LogioError) as other:
             log.warning("connection %r: which row was refused is unknown: %s", self.name, cause_of(other))

@@ -36,8 +36,9 @@ class QuerySource(ConnectedSource):
     :param append_only: your word that rows are neither changed nor deleted, and that new ones sort behind all that were
         ever visible.
 
-    Raises PipelineDefinitionError; in a run SourceNotOrdered and SourceChanged, if a replayable query does not keep its
-    word.
+    The query has the time zone that any client of the database gets, so ``sold_at::date`` is the day that it has there.
+    What comes back as a time is in UTC. Raises PipelineDefinitionError; in a run SourceNotOrdered and SourceChanged, if a
+    replayable query does not keep its word.
     """
 
     def __init__(

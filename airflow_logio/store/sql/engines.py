@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.databases import (
     AUTOCOMMIT,
+    IN_UTC,
     RETRYABLE,
     SETTINGS,
     idle_for,
@@ -65,6 +66,7 @@ def log_engine(url: str, *, application: str = "logio", connections: int | None 
         parsed,
         application,
         lock_timeout=LOCK_TIMEOUT_SECONDS,
+        settings=IN_UTC,
         pool_size=min(kept, most),
         max_overflow=most - min(kept, most),
         pool_pre_ping=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 import pyarrow as pa
@@ -88,6 +89,25 @@ def in_portions(keys: Any, most: int) -> Iterator[list[Any]]:
         yield keys.slice(start, most).to_pylist()
 
 
+class InUtc(sa.types.TypeDecorator[Any]):
+    """A time that is compared with a column of times: the database would take one without a zone to be of its own zone."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def __init__(self, timezone: bool) -> None:
+        super().__init__(timezone=timezone)
+        self.timezone = timezone
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime.combine(value, time())
+        if not isinstance(value, datetime):
+            return value
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return moment if self.timezone else moment.replace(tzinfo=None)
+
+
 @dataclass(frozen=True)
 class Selection:
     """What is read of a table."""
@@ -109,7 +129,11 @@ class Selection:
         """The rows whose key is among the values `KEYS`. Raises `ConfigurationError` if there is no such column."""
         if key not in self.table.columns:
             raise ConfigurationError(f"{self.where} has no column {key!r}, by which it is read")
-        return self.statement.where(self.table.columns[key].in_(sa.bindparam(KEYS, expanding=True)))
+        column = self.table.columns[key]
+        asked: sa.BindParameter[Any] = sa.bindparam(KEYS, expanding=True)
+        if isinstance(column.type, sa.DateTime) and not self.is_sqlite:
+            asked = sa.bindparam(KEYS, expanding=True, type_=InUtc(column.type.timezone))
+        return self.statement.where(column.in_(asked))
 
     def may_portion(self, key: str, kind: pa.DataType) -> bool:
         """Whether several statements may share keys of an Arrow type: the database takes no two different ones for equal.
