@@ -65,9 +65,34 @@ class Stopwatch:
         return round(self.clock() - self._began, 3)
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came out: what was written, and how the DAG run has ended. One may be well without the other."""
+
+    state: str
+    """Of the DAG run."""
+    result: CheckResult | None
+    """None if there was nothing to compare."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.result is not None and self.result.exact and self.state == "success"
+
+    def __str__(self) -> str:
+        """For people: what is exact, what is not, and what became of the DAG run."""
+        ended = f"the DAG run has ended as {self.state}"
+        if self.result is None:
+            return f"NOT checked: there is nothing to compare; {ended}"
+        right = ", ".join(one.what for one in self.result.comparisons if one.exact)
+        wrong = ", ".join(one.what for one in self.result.comparisons if not one.exact)
+        if wrong:
+            return f"NOT exact: {wrong}" + (f"; exact: {right}" if right else "") + f"; {ended}"
+        return "exact" if self.is_good else f"exact: {right}; but {ended}"
+
+
 @dataclass(slots=True)
 class Demonstration:
-    """`run` returns whether everything was exact. `stop` leaves no process behind, whenever it is called."""
+    """`run` returns what came out. `stop` leaves no process behind, whenever it is called."""
 
     places: Places
     progress: Progress
@@ -82,7 +107,7 @@ class Demonstration:
     _components: AirflowComponents | None = None
     _looked_at: float = float("-inf")
 
-    def run(self) -> bool:
+    def run(self) -> Verdict:
         """Raises `LogioError` for anything that fails."""
         spark_submit.check_java()
         self.example.check_installed()
@@ -102,10 +127,10 @@ class Demonstration:
         self._report_failure(airflow, followed)
         with self.watch.measured("check"):
             result = self._check(params)
-        exact = result is not None and result.exact and followed.state == "success"
+        verdict = Verdict(followed.state, result)
         records = self.example.records_read(params)
-        self._write_summary(followed, result, records, exact=exact, triggered_at=triggered_at, ended_at=ended_at)
-        return exact
+        self._write_summary(followed, verdict, records, triggered_at=triggered_at, ended_at=ended_at)
+        return verdict
 
     def stop(self, patient: Callable[[], bool]) -> None:
         """Stops Airflow first, so that it does not relaunch the drivers that are ended next."""
@@ -237,10 +262,9 @@ class Demonstration:
     def _write_summary(
         self,
         followed: Followed,
-        result: CheckResult | None,
+        verdict: Verdict,
         records: int | None,
         *,
-        exact: bool,
         triggered_at: float,
         ended_at: float,
     ) -> None:
@@ -250,10 +274,11 @@ class Demonstration:
         seconds = {"total": self.watch.total, "first_to_last_event": None, **details.pop("seconds", {})}
         seconds["total"] = self.watch.total
         stages = run_stages(followed.summary, triggered_at, ended_at) if followed.summary else {}
-        compared = result.comparisons if result else ()
+        compared = verdict.result.comparisons if verdict.result else ()
         tables = {one.what: one.found_rows for one in compared if " " not in one.what}
         summary = {
-            "exact": exact,
+            "exact": verdict.is_good,
+            "exact_tables": {one.what: one.exact for one in compared},
             "dag_run_state": followed.state,
             **{name: details.pop(name, None) for name in ("records", "records_per_second")},
             "seconds": seconds,

@@ -1,4 +1,4 @@
-"""What `make demo` says at its end: where to look."""
+"""What `make demo` says at its end: what is exact and what is not, and where to look."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.console import Console
 
 from airflow_logio.errors import ConfigurationError
 from demo import __main__ as demo
-from demo.demonstration import Demonstration
+from demo.checks import CheckResult, Comparison
+from demo.demonstration import Demonstration, Verdict
 
 PAGE = "http://localhost:8080/dags/logio_sales/runs/demo/plugin/logio_run"
 
@@ -22,26 +23,58 @@ class Ended:
     watch = SimpleNamespace(total=61.2)
     places = SimpleNamespace(summary="summary.json")
 
-    def __init__(self, *, exact: bool) -> None:
-        self.exact = exact
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
 
-    def run(self) -> bool:
-        return self.exact
+    def run(self) -> Verdict:
+        return self.verdict
 
     def look_after_airflow(self) -> None:
         raise ConfigurationError("Airflow has ended")
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_address_of_the_page_is_the_last_thing_that_is_said(
-    capsys: pytest.CaptureFixture[str], *, exact: bool
+def compared(**differing: int) -> CheckResult:
+    return CheckResult(tuple(Comparison(table, 9, 9, many, ()) for table, many in differing.items()))
+
+
+RIGHT, HALF = compared(hourly_sales=0, item_totals=0), compared(hourly_sales=0, item_totals=2)
+VERDICTS = {
+    "right": (Verdict("success", RIGHT), "exact. 61 s", 0),
+    # A task that fails behind the last row takes nothing from the tables.
+    "failed": (
+        Verdict("failed", RIGHT),
+        "exact: hourly_sales, item_totals; but the DAG run has ended as failed. 61 s",
+        1,
+    ),
+    "wrong": (
+        Verdict("success", HALF),
+        "NOT exact: item_totals; exact: hourly_sales; the DAG run has ended as success. 61 s",
+        1,
+    ),
+    "both": (
+        Verdict("failed", compared(hourly_sales=1)),
+        "NOT exact: hourly_sales; the DAG run has ended as failed. 61 s",
+        1,
+    ),
+    "nothing": (
+        Verdict("failed", None),
+        "NOT checked: there is nothing to compare; the DAG run has ended as failed. 61 s",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_the_end_says_what_is_exact_what_is_not_and_where_to_look(
+    capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
-    ended: Any = Ended(exact=exact)
+    verdict, sentence, code = VERDICTS[case]
+    ended: Any = Ended(verdict)
     assert demo._run(ended, Console(width=200), once=False) == 1
     said = capsys.readouterr().out
-    assert said.splitlines()[1].startswith("exact. 61 s" if exact else "NOT exact. 61 s")
+    assert said.splitlines()[1].startswith(sentence)
     assert f"the run: {PAGE}, login admin / secret" in said
-    assert demo._run(ended, Console(width=200), once=True) == (0 if exact else 1)
+    assert demo._run(ended, Console(width=200), once=True) == code
     assert PAGE not in capsys.readouterr().out, "with ONCE=1 Airflow has ended"
 
 
