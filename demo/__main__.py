@@ -1,7 +1,7 @@
 """``python -m demo``: runs the demonstration, and keeps Airflow running until Ctrl-C.
 
-With ONCE=1 it ends with the run; the exit code is 0 only if the result is exact and the DAG run has succeeded. DAG names the DAG to show, by default
-``logio_sales``.
+With ONCE=1 it ends with the run; the exit code is 0 only if the result is exact and the DAG run has succeeded. DAG names
+the DAG to show, by default ``logio_sales``.
 """
 
 from __future__ import annotations

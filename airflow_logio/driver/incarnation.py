@@ -157,7 +157,8 @@ class Driver:
                 log.error("group %s is parked: %s", ref.group, cause_of(error))
                 park(self._store, ref, cause_of(error))
             case Ending.DEAD | Ending.SILENT:
-                log.error("group %s failed and will be recovered", ref.group, exc_info=error)
+                # The error has the frames of the author's code: they come before all the frames of ours.
+                log.error("group %s failed and will be recovered: %s", ref.group, cause_of(error), exc_info=error)
         if ending is Ending.DEAD:
             at = error.at if isinstance(error, OperatorFailed) else None
             declare_dead(self._store, ref, cause_of(error), at)

@@ -7,6 +7,8 @@ secrets (ADR-98).
 from __future__ import annotations
 
 import hashlib
+import logging
+import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -308,21 +310,82 @@ def sent_lines(store: LogStore, run: Run, status: GroupStatus, most: int) -> lis
         wanted *= 4
 
 
+# --- in the log of a task ---------------------------------------------------------------------------------------------
+
+MOST_PREFIX = 30
+"""Characters that stand before what a driver has said: which driver, and when."""
+_TIME = len("00:00:00 ")
+_LOGGED = re.compile(
+    r"""(?x)
+    (?: \d{4}-\d\d-\d\d[ ](?P<time>\d\d:\d\d:\d\d),\d{3}[ ](?P<level>[A-Z]+)[ ].+?[ ](?P<name>[\w.-]+)  # Python
+      | \d\d/\d\d/\d\d[ ](?P<jvm_time>\d\d:\d\d:\d\d)[ ](?P<jvm_level>[A-Z]+)[ ](?P<jvm_name>[\w.$-]+)        # Spark
+    ):[ ](?P<message>.*)"""
+)
+"""A line that a driver, or the JVM beside it, has logged."""
+_UNNAMED = ("airflow_logio", "__main__", "root")
+"""Loggers whose names tell an author nothing."""
+_OF_ERROR = re.compile(
+    r"Traceback \(most recent|Caused by: |During handling of|The above exception|[\w.$]*(Error|Exception)\b"
+)
+"""How a line of a traceback begins that is not indented."""
+_TRACEBACK = "Traceback (most recent"
+_LEVELS = {"TRACE": logging.DEBUG, "FATAL": logging.CRITICAL, "WARN": logging.WARNING}
+
+
+class DriverLines:
+    """The lines of one driver, in their order, as a task's log has them: with the level that they were logged with.
+
+    What is printed has none, and is information; a traceback belongs to the line before it.
+    """
+
+    def __init__(self, group: str, incarnation: int) -> None:
+        who = f" #{incarnation}] "
+        room = MOST_PREFIX - _TIME - len(who) - 1
+        name = group if len(group) <= room else f"{group[: room - 6]}…{group[-5:]}"
+        self.who = f"[{name}{who}"
+        self._level = logging.INFO
+        self._is_in_traceback = False
+
+    def of(self, line: str) -> tuple[int, str]:
+        """Its level, and its text without what the task's log says itself."""
+        if (logged := _LOGGED.match(line)) is None:
+            return self._level_of(line), f"{self.who}{line}"
+        level = logged["level"] or logged["jvm_level"]
+        self._level = _LEVELS.get(level) or logging.getLevelNamesMapping().get(level, logging.INFO)
+        self._is_in_traceback = False
+        name = logged["name"] or logged["jvm_name"]
+        source = "" if name.partition(".")[0] in _UNNAMED else f"{name}: "
+        return self._level, f"{self.who}{logged['time'] or logged['jvm_time']} {source}{logged['message']}"
+
+    def _level_of(self, line: str) -> int:
+        """Of a line that was not logged."""
+        if line.startswith(_TRACEBACK):
+            self._is_in_traceback = True
+            self._level = max(self._level, logging.ERROR)
+        elif line.strip() and not line[0].isspace():
+            belongs = self._is_in_traceback or _OF_ERROR.match(line) is not None
+            self._level = self._level if belongs else logging.INFO
+            self._is_in_traceback = False
+        return self._level
+
+
 class OutputRelay:
-    """The one relay of a group and its replicas; `say` gets each line, with the driver that printed it.
+    """The one relay of a group and its replicas; `say` gets each line with its level (`DriverLines`).
 
     `relayed`: group or replica → incarnation and number of the part that was said last. What earlier incarnations than
     those printed is not said.
     """
 
     def __init__(
-        self, members: Collection[str], relayed: Mapping[str, Sequence[int]], say: Callable[[str], None]
+        self, members: Collection[str], relayed: Mapping[str, Sequence[int]], say: Callable[[int, str], None]
     ) -> None:
         self._members = members
         self._relayed = {group: (incarnation, number) for group, (incarnation, number) in relayed.items()}
         self._ended: dict[str, tuple[int, int]] = {}
         """Group → the last part of the incarnation before, the rest of which may come late."""
         self._say = say
+        self._lines: dict[tuple[str, int], DriverLines] = {}
+        """(group, incarnation) → its lines."""
 
     @property
     def relayed(self) -> dict[str, list[int]]:
@@ -340,12 +403,13 @@ class OutputRelay:
         ended = self._ended.get(part.group, (0, 0))
         if place <= last and not (part.incarnation == ended[0] and place > ended):
             return
-        who = f"[{part.group} #{part.incarnation}]"
+        driver = (part.group, part.incarnation)
+        lines = self._lines.setdefault(driver, DriverLines(*driver))
         known = next((number for incarnation, number in (last, ended) if incarnation == part.incarnation), 0)
         if part.number > known + 1:
-            self._say(f"{who} ... lines left out: `logio logs` has more of them")
+            self._say(logging.INFO, f"{lines.who}... lines left out: `logio logs` has more of them")
         for line in part.text.splitlines():
-            self._say(f"{who} {line}")
+            self._say(*lines.of(line))
         if place > last:
             if part.incarnation > last[0] > 0:
                 self._ended[part.group] = last

@@ -295,7 +295,7 @@ class LogioGroupTrigger(LogTrigger):
         return {"group": name, "incarnation": self.incarnations.get(name, 0)}
 
     def _begin(self, store: LogStore, run: Run) -> _Observers:
-        relay = OutputRelay(members_of(run, self.group), beginning(self.incarnations, self.relayed), self.log.info)
+        relay = OutputRelay(members_of(run, self.group), beginning(self.incarnations, self.relayed), self.log.log)
         return _Observers(
             store,
             Watcher.of_group(store, run, self.group),

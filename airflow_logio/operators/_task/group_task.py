@@ -11,7 +11,7 @@ from airflow.sdk.log import redact
 
 from airflow_logio import metrics
 from airflow_logio.errors import BudgetSpent, ConfigurationError, Fenced, LogUnavailable, ProtocolViolation
-from airflow_logio.launch.driver_config import has_frames
+from airflow_logio.launch.driver_config import has_frames, needs_spark
 from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.replicas import base_operator, replicated_group
@@ -148,7 +148,12 @@ class GroupTask:
         return True
 
     def log_settings(self) -> None:
-        """Log the effective Spark settings before anything starts. Values whose names look secret are masked."""
+        """Log the effective Spark settings before anything starts. Values whose names look secret are masked.
+
+        A group without Spark has none.
+        """
+        if not needs_spark(self.context.pipeline, replicated_group(self.group)):
+            return
         settings = self.context.settings
         shown = {
             name: getattr(settings, name)

@@ -152,7 +152,7 @@ class WorkerSegment:
         with opened_log(conn_id) as store:
             group = self.group_task(store, recipe)
             run = group.context.run
-            relay = TaskRelay(store, run, group.watcher.members, self.relayed, self.task.log.info)
+            relay = TaskRelay(store, run, group.watcher.members, self.relayed, self.task.log.log)
             lineage = running_task(self.task, self.context)
             running = RunningEvents(lineage, run, self.task.group)
             try:
@@ -263,7 +263,7 @@ class TaskRelay:
         run: Run,
         members: Collection[str],
         relayed: Mapping[str, Sequence[int]],
-        say: Callable[[str], None],
+        say: Callable[[int, str], None],
     ) -> None:
         self._store = store
         self._run = run

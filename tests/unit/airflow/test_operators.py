@@ -451,13 +451,18 @@ def test_no_secret_in_what_airflow_keeps_or_shows(
 ) -> None:
     fields = connection("postgres", host="db", schema="w", login="anna", password="p@ss:w/ord%")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE_DB", fields)
-    task = operator(conf={"spark.hadoop.fs.s3a.secret.key": "k3y-of-s3"}, env_vars={"API_TOKEN": "t0ken"})
+    secrets = {"conf": {"spark.hadoop.fs.s3a.secret.key": "k3y-of-s3"}, "env_vars": {"API_TOKEN": "t0ken"}}
+    task = operator(group="hourly", **secrets)
     with caplog.at_level(logging.INFO, logger="airflow_logio.operators"):
         watch = deferred(lambda: task.execute(context()))
     kept = str(watch.trigger.serialize()) + str([getattr(task, name) for name in ("connections", "run_uid")])
     assert "p@ss" not in kept + caplog.text and "p%40ss" not in kept + caplog.text
     assert "k3y-of-s3" not in caplog.text and "t0ken" not in caplog.text
     assert "local[1]" in caplog.text, "the effective Spark settings are logged"
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="airflow_logio.operators"):
+        deferred(lambda: operator(group="totals", **secrets).execute(context()))
+    assert "Spark" not in caplog.text, "a group without Spark has no such settings"
 
 
 # --- finish -------------------------------------------------------------------------------------------------------------
