@@ -169,6 +169,10 @@ class WriteRefused(Park):
     """The external system holds a marker or an owner that forbids this write (another run owns the table)."""
 
 
+class RowsDropped(WriteRefused):
+    """Fewer rows are in a table than a statement was sent: a trigger, a rule or the like has dropped some."""
+
+
 class IncompatibleRun(Park):
     """The run was started by another version of this pipeline (graph or state version differ)."""
 

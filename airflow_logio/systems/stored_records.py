@@ -14,6 +14,7 @@ from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import EVENT, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable
+from airflow_logio.systems.databases.postgres import arrived
 from airflow_logio.systems.databases.table_inserts import found_types
 from airflow_logio.systems.databases.table_names import TableName
 
@@ -117,15 +118,15 @@ def check_counts(table: TableName, found: Mapping[int, int], counts: Sequence[in
 
 def move(
     connection: Connection, target: TableName, columns: Sequence[str], staged: StagedFiles, file: int | None = None
-) -> None:
-    """Move the rows that the job has named; of one file only, if it is given."""
+) -> int:
+    """Move the rows that the job has named; of one file only, if it is given. How many have arrived."""
     quote = connection.dialect.identifier_preparer.quote
     names = ", ".join(quote(column) for column in columns)
-    connection.exec_driver_sql(
+    statement = (
         f"INSERT INTO {target.quoted(connection)} ({names}) SELECT {names} FROM {staged.table.quoted(connection)} "
-        f"WHERE {_NAMED}",
-        _pairs(staged, file),
+        f"WHERE {_NAMED}"
     )
+    return arrived(connection, target, lambda on: on.exec_driver_sql(statement, _pairs(staged, file)).rowcount)
 
 
 def _pairs(staged: StagedFiles, file: int | None = None) -> tuple[list[int], list[str]]:

@@ -14,11 +14,12 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import kept_open
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.errors import RowsDropped, WriteRefused
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner
 from airflow_logio.systems import stored_records, warehouse_rows
 from airflow_logio.systems.databases import table_inserts
 from airflow_logio.systems.databases.conversions import row_of
-from airflow_logio.systems.databases.table_inserts import first_refused
+from airflow_logio.systems.databases.table_inserts import check_arrived, first_refused
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.stored_records import RecordsInFiles, no_part, parts
 
@@ -69,7 +70,7 @@ class TableTransaction:
         warehouse_rows.advance_marker(connection, self._marker, before, pending[-1].number)
 
     def refused_row(self, connection: Connection) -> str:
-        """The first row that the database refuses, in words for an error; empty if it refuses none by itself.
+        """The first row that the database refuses or drops, in words for an error; empty if it does so to none by itself.
 
         Found by trying (`first_refused`). Everything is rolled back.
         """
@@ -100,10 +101,20 @@ class TableTransaction:
         table = table_inserts.target_table(connection, self._writer, self._name)
         if not takes_over:
             return  # another writer of the run, or another slot of this one, has begun: its rows stay; or the run joins
-        is_filled = connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
-        if self._contender.empties(is_filled=is_filled):
-            connection.execute(sa.delete(table))
+        if self._contender.empties(is_filled=_is_filled(connection, table)):
+            self._empty(connection, table)
         warehouse_rows.store_owner(connection, self._name, self._contender)
+
+    def _empty(self, connection: Connection, table: sa.Table) -> None:
+        """Delete all rows. Again, if some are left: others may have committed some since. Raises `WriteRefused`."""
+        while connection.execute(sa.delete(table)).rowcount > 0 and _is_filled(connection, table):
+            pass
+        if _is_filled(connection, table):
+            left = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+            raise WriteRefused(
+                f"table {self._writer.table!r} still has {left:,} rows after all were deleted, as on_new_run='replace' says; "
+                "nothing is written. A trigger or a rule of the table keeps them: change it, or choose 'append'"
+            )
 
     # --- records in files ---------------------------------------------------------------------------------------------
 
@@ -116,7 +127,8 @@ class TableTransaction:
         if staged is not None:
             columns = no_part(self._writer, action, records).records.column_names
             stored_records.check_whole(connection, self._name, columns, staged, records.counts())
-            stored_records.move(connection, self._name, columns, staged)
+            moved = stored_records.move(connection, self._name, columns, staged)
+            check_arrived(self._writer.table, sum(records.counts()), moved)
             return
         into: table_inserts.Insertion | None = None
         for part in parts(self._writer, action, records):
@@ -147,8 +159,9 @@ class TableTransaction:
         for file in sorted(staged.attempts):
             try:
                 with connection.begin_nested():
-                    stored_records.move(connection, self._name, columns, staged, file)
-            except sa.exc.DBAPIError:
+                    moved = stored_records.move(connection, self._name, columns, staged, file)
+                    check_arrived(self._writer.table, records.counts()[file], moved)
+            except (sa.exc.DBAPIError, RowsDropped):
                 yield file
 
     def _refused(self, connection: Connection, actions: Sequence[WriteAction]) -> str:
@@ -157,6 +170,10 @@ class TableTransaction:
         into = table_inserts.prepared(connection, self._writer, self._name, actions)
         row = first_refused(connection, into.converted(actions), into)
         return "" if row is None else row_of(row, actions)
+
+
+def _is_filled(connection: Connection, table: sa.Table) -> bool:
+    return connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
 
 
 def _converted(connection: Connection, into: table_inserts.Insertion, actions: Sequence[WriteAction]) -> pa.Table:

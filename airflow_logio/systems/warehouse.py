@@ -35,7 +35,7 @@ from airflow_logio.databases import (
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, WriteRefused
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, RowsDropped, WriteRefused
 from airflow_logio.protocol.external_rules import Contender, Owner
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases import table_inserts, table_reads
@@ -120,12 +120,15 @@ class Warehouse:
         """
         name = self._prepare(writer)
         attempt = TableTransaction(self.name, name, marker, writer, actions, stored, is_fresh=is_fresh)
-        with (
-            self.translated(lambda error: self._refused_row(attempt, error)),
-            self.for_writes() as connection,
-            connection.begin(),
-        ):
-            attempt.apply(connection)
+        try:
+            with (
+                self.translated(lambda error: self._refused_row(attempt, error)),
+                self.for_writes() as connection,
+                connection.begin(),
+            ):
+                attempt.apply(connection)
+        except RowsDropped as error:
+            raise WriteRefused(f"connection {self.name!r}: {self._row_of(attempt)}{error}") from error
 
     def check_not_replaced(self, writer: TableWriter, run: Owner) -> None:
         """Raises `WriteRefused` if a newer run owns the writer's table, so that this run could write to it no more."""
@@ -171,8 +174,9 @@ class Warehouse:
 
     def _refused_row(self, attempt: TableTransaction, error: sa.exc.DBAPIError) -> str:
         """Which row it is that the database refuses, in words: found by trying, in a transaction that is rolled back."""
-        if not (isinstance(error, REFUSALS) or is_refusal(error)):
-            return ""
+        return self._row_of(attempt) if isinstance(error, REFUSALS) or is_refusal(error) else ""
+
+    def _row_of(self, attempt: TableTransaction) -> str:
         try:
             with self.for_writes() as connection:
                 return attempt.refused_row(connection)

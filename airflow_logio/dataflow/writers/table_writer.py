@@ -19,7 +19,8 @@ ON_NEW_RUN = ("replace", "append", "error")
 
 class TableWriter(ActionWriter):
     """Inserts the records of each event into a SQL table, in one transaction with the marker of the write action.
-    Exactly once, even when a replaced driver keeps writing: the marker refuses it.
+    Exactly once, even when a replaced driver keeps writing: the marker refuses it. A write of which the database drops
+    rows (by a trigger, a rule, a view) is refused.
 
     :param connection: name of the connection: PostgreSQL or SQLite; a run with tables in another database is refused.
     :param table: ``table`` or ``schema.table``.

@@ -263,13 +263,39 @@ def array_type(kind: ColumnType, found: str) -> str:
     return f"{_NAMES[kind.name]}[]"
 
 
-def insert(connection: Connection, name: TableName, types: Mapping[str, str], rows: pa.Table) -> None:
-    """One INSERT of parallel arrays of `types`: one statement, parsed by the server, no round trip per page of rows."""
+_INSERTED_BELOW = sa.text("""
+    WITH RECURSIVE below AS (
+        SELECT i.inhrelid AS id
+        FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
+        WHERE i.inhparent = CAST(to_regclass(:table) AS oid) AND c.relkind = 'r'
+        UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i JOIN below ON i.inhparent = below.id
+    )
+    SELECT CAST(sum(pg_stat_get_xact_tuples_inserted(id)) AS bigint) FROM below
+""")
+"""Rows that this session has put into tables that inherit from one; null if none does. Parts of a partitioned table are none
+of these: the database itself counts what it puts there."""
+
+
+def arrived(connection: Connection, name: TableName, execute: Callable[[Connection], int]) -> int:
+    """How many rows an INSERT has put into the table, or into tables that inherit from it: before there was PARTITION BY, a
+    trigger passed rows on to these. `execute` returns how many rows the server says that it has inserted."""
+    asked = {"table": name.quoted(connection)}
+    before = connection.execute(_INSERTED_BELOW, asked).scalar_one()
+    inserted = execute(connection)
+    if before is None:
+        return inserted
+    return inserted + int(connection.execute(_INSERTED_BELOW, asked).scalar_one()) - int(before)
+
+
+def insert(connection: Connection, name: TableName, types: Mapping[str, str], rows: pa.Table) -> int:
+    """One INSERT of parallel arrays of `types`: one statement, parsed by the server, no round trip per page of rows. How many
+    rows have arrived."""
     quote = connection.dialect.identifier_preparer.quote
     names = ", ".join(quote(column) for column in rows.schema.names)
     casts = ", ".join(f"%s::{types[column]}" for column in rows.schema.names)
     values = tuple(_literal(rows.column(column), types[column]) for column in rows.schema.names)
-    connection.exec_driver_sql(f"INSERT INTO {name.quoted(connection)} ({names}) SELECT * FROM unnest({casts})", values)
+    statement = f"INSERT INTO {name.quoted(connection)} ({names}) SELECT * FROM unnest({casts})"
+    return arrived(connection, name, lambda on: on.exec_driver_sql(statement, values).rowcount)
 
 
 def _literal(column: pa.ChunkedArray, kind: str) -> Any:

@@ -104,15 +104,47 @@ def found_types(connection: Connection, name: TableName) -> dict[str, str] | Non
 # --- inserts ----------------------------------------------------------------------------------------------------------
 
 
-def insert(connection: Connection, name: TableName, rows: pa.Table) -> None:
-    """`executemany` without a type processor per value; timestamps as text, the way SQLAlchemy reads them back."""
+def insert(connection: Connection, name: TableName, rows: pa.Table) -> int:
+    """`executemany` without a type processor per value; timestamps as text, the way SQLAlchemy reads them back. How many
+    rows have arrived: those that a trigger ignores are not counted."""
+    statement, values = _insertion(connection, name, rows)
+    return connection.exec_driver_sql(statement, values).rowcount
+
+
+def is_view(connection: Connection, name: TableName) -> bool:
+    """Whether rows reach no table of that name, but the triggers of a view."""
+    query = "SELECT type = 'view' FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
+    return bool(connection.exec_driver_sql(query, (name.table,)).scalar())
+
+
+def insert_into_view(connection: Connection, name: TableName, rows: pa.Table) -> int:
+    """As `insert`. SQLite counts no row of a view, so each is asked for by itself: its trigger has come to its end, and it
+    was called at all, if it has a condition."""
+    statement, values = _insertion(connection, name, rows)
+    query = "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
+    triggers = connection.exec_driver_sql(query, (name.table,)).scalars().all()
+    is_conditional = any(_CONDITION.search(sql) for sql in triggers)
+    arrived = 0
+    for row in values:
+        before = _changes(connection)
+        is_through = bool(connection.exec_driver_sql(f"{statement} RETURNING 1", row).all())
+        arrived += is_through and not (is_conditional and _changes(connection) == before)
+    return arrived
+
+
+_CONDITION = re.compile(r"\bINSERT\b.*?\bON\b.*?\bWHEN\b.*?\bBEGIN\b", re.IGNORECASE | re.DOTALL)
+
+
+def _changes(connection: Connection) -> int:
+    return int(connection.exec_driver_sql("SELECT total_changes()").scalar_one())
+
+
+def _insertion(connection: Connection, name: TableName, rows: pa.Table) -> tuple[str, list[tuple[Any, ...]]]:
     quote = connection.dialect.identifier_preparer.quote
     names = ", ".join(quote(column) for column in rows.schema.names)
     marks = ", ".join("?" for _ in rows.schema.names)
     columns = [_cells(column) for column in rows.columns]
-    connection.exec_driver_sql(
-        f"INSERT INTO {name.quoted(connection)} ({names}) VALUES ({marks})", list(zip(*columns, strict=True))
-    )
+    return f"INSERT INTO {name.quoted(connection)} ({names}) VALUES ({marks})", list(zip(*columns, strict=True))
 
 
 def _cells(column: pa.ChunkedArray) -> list[Any]:

@@ -13,12 +13,14 @@ from sqlalchemy.engine import Connection
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import WriteRefused
+from airflow_logio.errors import RowsDropped, WriteRefused
 from airflow_logio.systems.databases import postgres, sql_types, sqlite
 from airflow_logio.systems.databases.conversions import Target, as_declared
 from airflow_logio.systems.databases.table_names import TableName, reflected
 
 ROWS_PER_STATEMENT = 50_000
+ROWS_PER_MESSAGE, PARAMETERS_PER_MESSAGE = 1_000, 32_000
+"""What SQLAlchemy sends at once where it writes the values of rows itself: of several messages, it counts the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +29,32 @@ class Insertion:
 
     table: str
     targets: Mapping[str, Target]
-    into: Callable[[Connection, pa.Table], None]
+    into: Callable[[Connection, pa.Table], int]
+    """Returns how many rows have arrived."""
 
     def converted(self, actions: Sequence[WriteAction]) -> pa.Table:
         """All records of the actions. Raises `WriteRefused`, naming what does not fit."""
         return as_declared(self.table, self.targets, actions)
 
     def insert(self, connection: Connection, records: pa.Table) -> None:
-        """Insert converted records, in statements of bounded size."""
+        """Insert converted records, in statements of bounded size. Raises `RowsDropped`."""
         for start in range(0, records.num_rows, ROWS_PER_STATEMENT):
-            self.into(connection, records.slice(start, ROWS_PER_STATEMENT))
+            rows = records.slice(start, ROWS_PER_STATEMENT)
+            check_arrived(self.table, rows.num_rows, self.into(connection, rows))
+
+
+def check_arrived(table: str, sent: int, arrived: int) -> None:
+    """Raises `RowsDropped` unless as many rows are in the table as a statement was sent.
+
+    A database drops rows without a word: by a BEFORE trigger that returns nothing, by a rule, by RAISE(IGNORE), by an ON
+    CONFLICT IGNORE that the table has, by the trigger of a view.
+    """
+    if arrived != sent:
+        raise RowsDropped(
+            f"{sent:,} rows were sent to table {table!r}, and {arrived:,} have arrived; nothing is written. A trigger, "
+            "a rule or a conflict clause of the table drops the others: change it, or leave such rows out before the "
+            "writer, then retry"
+        )
 
 
 def check_target(connection: Connection, writer: TableWriter, name: TableName) -> None:
@@ -86,13 +104,14 @@ def _way(
     name: TableName,
     kinds: Mapping[str, ColumnType | None],
     found: Mapping[str, str],
-) -> Callable[[Connection, pa.Table], None]:
+) -> Callable[[Connection, pa.Table], int]:
     """The fastest one for columns of these types."""
     if connection.dialect.name == "sqlite":
-        return lambda on, rows: sqlite.insert(on, name, rows)
+        insert = sqlite.insert_into_view if sqlite.is_view(connection, name) else sqlite.insert
+        return lambda on, rows: insert(on, name, rows)
     if None in kinds.values():
         table = target_table(connection, writer, name)
-        return lambda on, rows: _insert_values(on, table, kinds, rows)
+        return lambda on, rows: postgres.arrived(on, name, _insertion_of_values(table, kinds, rows))
     types = {column: postgres.array_type(kind, found[column]) for column, kind in kinds.items() if kind is not None}
     return lambda on, rows: postgres.insert(on, name, types, rows)
 
@@ -109,9 +128,9 @@ def rehearse(connection: Connection, writer: TableWriter, name: TableName, actio
         made.insert(connection, made.converted(filled))
 
 
-def _insert_values(
-    connection: Connection, table: sa.Table, kinds: Mapping[str, ColumnType | None], rows: pa.Table
-) -> None:
+def _insertion_of_values(
+    table: sa.Table, kinds: Mapping[str, ColumnType | None], rows: pa.Table
+) -> Callable[[Connection], int]:
     """Values as the driver passes them on, to columns of a type that only it knows."""
     columns: list[Any] = []
     for place, (name, kind) in enumerate(kinds.items()):
@@ -119,14 +138,16 @@ def _insert_values(
         if kind is not None and kind.name == "timestamptz":
             rows = rows.set_column(place, name, rows.column(name).cast(pa.timestamp("us", "UTC")))
     target = sa.table(table.name, *columns, schema=table.schema)
-    connection.execute(sa.insert(target), rows.to_pylist())
+    size = min(ROWS_PER_MESSAGE, PARAMETERS_PER_MESSAGE // len(columns))
+    pages = [rows.slice(start, size).to_pylist() for start in range(0, rows.num_rows, size)]
+    return lambda on: sum(on.execute(sa.insert(target), page).rowcount for page in pages)
 
 
 # --- which row is refused: found by trying again, in halves and under savepoints (ADR-54) -----------------------------
 
 
 def first_refused(connection: Connection, records: pa.Table, into: Insertion) -> int | None:
-    """The place of the first row that the database refuses; None if nothing before the commit refuses one.
+    """The place of the first row that the database refuses or drops; None if nothing before the commit does so.
 
     What is accepted stays, so that a row is found that is refused for one before it.
     """
@@ -137,7 +158,7 @@ def first_refused(connection: Connection, records: pa.Table, into: Insertion) ->
         try:
             with connection.begin_nested():
                 into.insert(connection, records.slice(first, end - first))
-        except sa.exc.DBAPIError:
+        except (sa.exc.DBAPIError, RowsDropped):
             if end - first == 1:
                 return first
             last = end
