@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.arrow_tables import needed_table, split_by_input_set, tag_input_sets
+from airflow_logio.dataflow.arrow_tables import check_values, needed_table, split_by_input_set, tag_input_sets
 from airflow_logio.dataflow.dependencies import Dependencies, by_port
 from airflow_logio.dataflow.describing import class_source, plain_settings, stable_name
 from airflow_logio.dataflow.reads import DeclaredRead
@@ -214,7 +214,7 @@ class SourceBatch:
     :param about: which part of the read action it is, small and JSON-able; lineage shows it. ``first`` and ``last`` are
         row numbers.
 
-    Raises OperatorFailed for a `table` that is none.
+    Raises OperatorFailed for a `table` that is none, or that has values that their type cannot have.
     """
 
     table: pa.Table
@@ -454,8 +454,10 @@ class BatchGenerator(ABC):
         :param result: what the Spark function returned, as a table.
         :param count: how many Input Sets the job had.
 
-        Raises OperatorFailed if the column is missing or names an Input Set that was not in the batch.
+        Raises OperatorFailed if the column is missing or names an Input Set that was not in the batch, and for values that
+        their type cannot have: Spark casts any bytes to a string.
         """
+        check_values(result, "the Spark function returned")
         port = self.outputs[0]
         return [[(port, table)] if table is not None else [] for table in split_by_input_set(result, count)]
 

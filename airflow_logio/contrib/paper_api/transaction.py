@@ -12,6 +12,7 @@ import pyarrow as pa
 from airflow_logio.contrib.paper_api.accounts import pack
 from airflow_logio.contrib.paper_api.book import Book, Staged
 from airflow_logio.contrib.paper_api.infos import ActionInfo, EventInfo, ReadProgress, StateInfo
+from airflow_logio.dataflow.arrow_tables import check_values
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
@@ -129,6 +130,7 @@ class Transaction:
         `log_output_events` of its Input Set. Nothing is logged where no lineage is captured (Algorithm 4 Step 1)."""
         book = self._use("log_read_event()")
         book.input_sets.find(inset_id)
+        check_values(effect, f"the effect of {action_info} has")
         book.use_action_id(action_info)
         if inset_id in self._staged.closed:
             raise book.refuse(f"Input Set {inset_id!r} is done: its read actions are logged before its Output Set")
@@ -208,6 +210,7 @@ class Transaction:
 
     def _stage_output(self, info: EventInfo, data: pa.Table, inset_id: str | None) -> None:
         book = self._book
+        check_values(data, f"event {info.event_id} of port {info.port!r} has")
         sender = book.output_port(info.port)
         book.events.stage(sender.name, info.event_id)
         event = Event(sender, info.event_id, Kind.DATA, data.num_rows, data, None, dict(info.about))
@@ -217,6 +220,7 @@ class Transaction:
         book, connection = self._book, str(info.connection)
         book.check_writable(connection)
         records = pa.table({}) if data is None else data
+        check_values(records, f"write action {info.event_id} of connection {connection!r} has")
         book.numbers.stage(connection, info.event_id)
         self._staged.writes.append(book.write_action(connection, info.event_id, info.about, records))
         self._staged.effects.append(

@@ -7,7 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.arrow_tables import SCHEMA, OrderCheck, needed_table, regroup, schema_text, uniform
+from airflow_logio.dataflow.arrow_tables import (
+    SCHEMA,
+    OrderCheck,
+    check_values,
+    needed_table,
+    regroup,
+    schema_text,
+    uniform,
+)
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.names import check_column, check_count, did_you_mean
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
@@ -194,8 +202,19 @@ class ParquetSource(SourceOperator):
         _check_unchanged(file, action, offset)
         for table in regroup(self._rows(file, stamp, action, offset), self.records_per_event):
             first, offset = offset, offset + table.num_rows
-            yield SourceBatch(self._transformed(table, params), offset, {"first": first, "last": offset - 1})
+            yield self._batch(table, params, action["path"], first)
         _check_unchanged(file, action, offset)  # for a change that the file system does not show
+
+    def _batch(self, table: pa.Table, params: Mapping[str, Any], path: str, first: int) -> SourceBatch:
+        """Raises OperatorFailed, with file, column and row, for a value that its type cannot have."""
+        offset = first + table.num_rows
+        if self._transform is not None:
+            check_values(table, f"{path} has", first)
+        try:
+            return SourceBatch(self._transformed(table, params), offset, {"first": first, "last": offset - 1})
+        except OperatorFailed:
+            check_values(table, f"{path} has", first)
+            raise
 
     def _rows(
         self, file: OpenFile, stamp: tuple[Any, ...], action: Mapping[str, Any], offset: int
