@@ -91,20 +91,21 @@ def check_wish(group: str, state: GroupState, desired: GroupState, wish: GroupSt
     """Whether a wish changes anything, for a group in `state` that was asked for `desired` before.
 
     A halt can be asked for at any time. A group drains only once: its streams have then ended, so it cannot be asked to
-    run again. Raises `ProtocolViolation` for a wish that no driver would obey.
+    run again. A group that has finished is never launched again, so no wish is noted for it: a halt that it kept would stand
+    in the way of a drain after the others were retried. Raises `ProtocolViolation` for a wish that no driver would obey.
     """
     if wish not in WISHES:
         raise ProtocolViolation(f"a group can be asked to run, to drain or to halt, not to be {wish.value!r}")
-    if wish is _S.DRAINING:
-        if not has_sources:
-            raise ProtocolViolation(
-                f"group {group!r} has no source: it ends by itself when the groups before it have drained"
-            )
-        if _S.HALTED in (state, desired):
-            raise ProtocolViolation(
-                f"group {group!r} is halted, or was asked to halt: `logio retry` it first, then ask it to drain"
-            )
-        return state is not _S.FINISHED
+    if wish is _S.DRAINING and not has_sources:
+        raise ProtocolViolation(
+            f"group {group!r} has no source: it ends by itself when the groups before it have drained"
+        )
+    if state is _S.FINISHED:
+        return False
+    if wish is _S.DRAINING and _S.HALTED in (state, desired):
+        raise ProtocolViolation(
+            f"group {group!r} is halted, or was asked to halt: `logio retry` it first, then ask it to drain"
+        )
     if wish is _S.RUNNING and desired is _S.DRAINING:
         raise ProtocolViolation(
             f"group {group!r} was asked to drain, and its sources may have ended: it cannot go back"

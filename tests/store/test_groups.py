@@ -279,6 +279,22 @@ def test_a_halt_takes_the_wish_to_drain_back(log_store: LogStore) -> None:
     assert status(log_store, claim).desired is GroupState.RUNNING
 
 
+@pytest.mark.parametrize("when", ["before the end", "after the end"])
+def test_a_finished_group_keeps_no_wish_that_stands_in_the_way_of_the_next(log_store: LogStore, when: str) -> None:
+    """A stop asks every group to halt. One that has finished is not launched again, so no retry would take that back."""
+    driver = with_source(log_store)
+    if when == "before the end":  # it was about to finish, and did
+        log_store.request(driver.run.run_id, "g", GroupState.HALTED)
+    driver.session.commit([fx.FinishGroup()])
+    for wish in (GroupState.HALTED, GroupState.DRAINING, GroupState.RUNNING):
+        desired = status(log_store, driver.ref).desired
+        assert log_store.request(driver.run.run_id, "g", wish)
+        assert (status(log_store, driver.ref).state, status(log_store, driver.ref).desired) == (
+            GroupState.FINISHED,
+            desired,
+        )
+
+
 @pytest.mark.parametrize(
     ("group", "before", "wish", "sentence"),
     [

@@ -9,18 +9,20 @@ import pytest
 from fastapi.testclient import TestClient
 
 from airflow_logio.errors import LogInconsistent, NotPermitted
+from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Supervision
+from airflow_logio.store.records.run_records import OperatorShape, Supervision
 from airflow_logio.supervision.stop_run import StopRun
 from airflow_logio.ui import actions
 from airflow_logio.ui.access import LONGEST
 from airflow_logio.ui.alone import alone_app
 from airflow_logio.ui.looks import LogSource
 from tests.support.app_routes import routes
+from tests.support.logs import start_driver
 from tests.support.page_readers import Readers, Retries
 from tests.support.replicated import GROUP, replicated_spec
-from tests.support.two_groups import TwoGroups
+from tests.support.two_groups import TwoGroups, two_groups
 from tests.unit.ui.conftest import BOSS, OWNER, STRANGER
 
 CHANGING = ("stop", "drain", "retry", "scale", "give_up")
@@ -153,6 +155,25 @@ def test_sources_drain_and_what_cannot_is_refused_as_the_command_does(client: Te
     answer = client.post(path(flow.run.uid, "drain"), json={}, headers=BOSS)
     assert answer.json() == {"said": "asked to drain; now: ingest running, totals running", "warning": None}
     assert wishes(flow) == {"ingest": GroupState.DRAINING, "totals": GroupState.RUNNING}
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_run_that_was_stopped_and_retried_can_be_drained(
+    client: TestClient, store: LogStore, older: bool
+) -> None:
+    """One source has finished before the stop, and is never launched again; `older`: its log kept the halt as a wish."""
+    both = replace(two_groups(), operators={**two_groups().operators, "other": OperatorShape("totals", outputs=("x",))})
+    run = store.start_run(both)
+    drivers = {group: start_driver(store, group=group, run=run) for group in run.spec.groups}
+    if older:
+        store.request(run.run_id, "ingest", GroupState.HALTED)
+    drivers["ingest"].session.commit([fx.FinishGroup()])
+    client.post(path(run.uid, "stop"), json={}, headers=BOSS)
+    assert store.halted(drivers["totals"].ref)
+    store.claim(run.run_id, "totals", expected=1, reason="a retry", by_user=True)
+    answer = client.post(path(run.uid, "drain"), json={}, headers=BOSS)
+    assert (answer.status_code, answer.json()["said"]) == (200, "asked to drain; now: ingest finished, totals claimed")
+    assert store.group(run.run_id, "totals").desired is GroupState.DRAINING
 
 
 def test_a_group_is_scaled_by_a_request_with_the_persons_name(client: TestClient, store: LogStore) -> None:
