@@ -6,11 +6,11 @@ import asyncio
 import importlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import psutil
 from airflow.plugins_manager import AirflowPlugin
@@ -31,6 +31,8 @@ __all__ = [
     "default_deferrable",
     "get_task_state",
     "has_own_place",
+    "is_from_mapped",
+    "is_in_mapped_group",
     "kerberos_principal",
     "may_change_runs",
     "may_read_data",
@@ -80,10 +82,32 @@ def default_deferrable() -> bool:
     return bool(conf.getboolean("operators", "default_deferrable", fallback=True))
 
 
-def has_own_place(task: Any) -> bool:
-    """Whether the author of a task has said where it runs: a queue, a pool, an executor, or what is for an executor."""
-    named = (task.queue != DEFAULT_QUEUE, task.pool != DEFAULT_POOL_NAME, task.executor, task.executor_config)
-    return any(map(bool, named))
+_NO_PLACE: Mapping[str, Any] = {
+    "queue": DEFAULT_QUEUE,
+    "pool": DEFAULT_POOL_NAME,
+    "executor": None,
+    "executor_config": {},
+}
+
+
+def has_own_place(given: Mapping[str, Any], *, is_mapped: bool) -> bool:
+    """Whether the author of a task has said where it runs: a queue, a pool, an executor, or what is for an executor.
+
+    `given` are the arguments of the operator, with its ``default_args``. What these say holds for every task, that of the
+    supervisor included: it is no place of one task's own. Airflow has put them among the arguments of a mapped task.
+    """
+    usual = given.get("default_args") or {} if is_mapped else {}
+    return any(given.get(name) not in (None, none, usual.get(name)) for name, none in _NO_PLACE.items())
+
+
+def is_from_mapped(task: Any) -> bool:
+    """Whether an operator is being made as one instance of a mapped task."""
+    return bool(getattr(task, "_BaseOperator__from_mapped", False))
+
+
+def is_in_mapped_group(task: Any) -> bool:
+    """Whether a task group around the task is expanded, for code that parses a DAG."""
+    return task.get_closest_mapped_task_group() is not None
 
 
 def kerberos_principal(given: str | None) -> str:
@@ -220,6 +244,7 @@ PAGE_NEEDS: Mapping[str, Collection[str]] = {
     "airflow.models.dag": ("DagModel",),
     "airflow.models.dagbag": ("DBDagBag",),
     "airflow.models.taskinstance": ("clear_task_instances", "find_relevant_relatives"),
+    "airflow.models.xcom": ("XComModel",),
     "airflow.utils.session": ("create_session",),
     "airflow.utils.state": ("State", "TaskInstanceState"),
 }
@@ -316,17 +341,34 @@ def audit(user: Any, event: str, dag_id: str, dag_run_id: str, extra: Mapping[st
 
 _OF_GROUP_TASKS = {"group", "run_uid", "connections"}
 """Template fields of `LogioSparkOperator`; the others that name a group have no connections of a pipeline."""
+_SUPERVISOR, _START = "LogioSuperviseOperator", "LogioStartRunOperator"
+"""The classes of ``supervise`` and ``notify``, and of ``start_run``, as Airflow has stored them."""
 
 
-def clear_group_tasks(dag_id: str, dag_run_id: str, groups: Collection[str]) -> list[str]:
-    """Clear the tasks that launch these groups of a DAG run, with what is behind them, as Airflow's own page does; returns
-    their names. Only tasks that have failed, as those of groups do that are parked or halted. Empty if there are none.
+class ClearedTasks(NamedTuple):
+    """The names of the tasks that were cleared, without those behind them."""
 
-    Raises `ProtocolViolation` if one of those behind is running.
+    groups: Sequence[str]
+    """The tasks that launch groups."""
+    beside: Sequence[str]
+    """Tasks that had ended and are needed again: the supervisor of the run, and the task that starts the run."""
+
+
+def clear_group_tasks(dag_id: str, dag_run_id: str, uid: str, groups: Mapping[str, bool]) -> ClearedTasks:
+    """Clear the tasks that launch these groups of a DAG run, with what is behind them, as Airflow's own page does.
+
+    Only tasks that have ended: failed, skipped, or marked successful. `groups` says of each group whether it has work left;
+    if it has none, its task is cleared if it is not green. The run's supervisor (``supervise``, ``notify``) ended when the
+    last group stopped, so it is cleared as well, if it has ended; its place may be beside the groups. A DAG run may have runs
+    of several pipelines with groups of one name: the task that starts a run has returned its `uid`. Where a deployment keeps
+    that elsewhere, green tasks of such a DAG stay.
+
+    Raises `ProtocolViolation` if a task behind them is running.
     """
     from airflow.models import DagRun
     from airflow.models.dagbag import DBDagBag
     from airflow.models.taskinstance import clear_task_instances, find_relevant_relatives
+    from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
     from airflow.utils.state import State, TaskInstanceState
     from sqlalchemy import select
@@ -337,24 +379,60 @@ def clear_group_tasks(dag_id: str, dag_run_id: str, groups: Collection[str]) -> 
         dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == dag_run_id))
         dag = None if dag_run is None else DBDagBag(load_op_links=False).get_dag_for_run(dag_run, session)
         if dag is None:
-            return []
-        found = [
-            task.task_id
-            for task in dag.tasks
+            return ClearedTasks([], [])
+        returned = select(XComModel.task_id, XComModel.value).where(
+            XComModel.dag_id == dag_id, XComModel.run_id == dag_run_id, XComModel.key == "return_value"
+        )
+        starts = {task for task, value in session.execute(returned) if task in dag.task_dict and _is_text(value, uid)}
+        tasks = _of_pipeline(dag, starts)
+        is_sure = bool(starts) or len([task for task in dag.tasks if task.task_type == _START]) <= 1
+
+        def instances(names: Iterable[str]) -> list[Any]:
+            wanted = sorted(set(names))
+            found = dag.clear(dry_run=True, task_ids=wanted, run_id=dag_run_id, session=session) if wanted else []
+            return list(found)
+
+        launching = {
+            task.task_id: groups[task.group]
+            for task in tasks
             if set(task.template_fields) >= _OF_GROUP_TASKS and getattr(task, "group", None) in groups
+        }
+        ended = [
+            one
+            for one in instances(launching)
+            if one.state in State.finished
+            and (one.state != TaskInstanceState.SUCCESS or (is_sure and launching[one.task_id]))
         ]
-        failed = dag.clear(dry_run=True, task_ids=found, run_id=dag_run_id, session=session) if found else []
-        failed = [one for one in failed if one.state in State.failed_states]
-        if not failed:
-            return []
-        names = sorted({one.task_id for one in failed})
-        behind = find_relevant_relatives(names, [], dag=dag, run_id=dag_run_id, direction="downstream", session=session)
-        both = [*names, *(one for one in behind if one not in names)]
-        cleared = dag.clear(dry_run=True, task_ids=both, run_id=dag_run_id, session=session)
-        if running := sorted(one.task_id for one in cleared if one.state == TaskInstanceState.RUNNING):
+        if not ended:
+            return ClearedTasks([], [])
+        names = sorted({one.task_id for one in ended})
+        supervisors = {task.task_id for task in tasks if task.task_type == _SUPERVISOR}
+        beside = [one for one in instances(supervisors) if one.state in State.finished]
+        beside += [one for one in instances(starts) if one.state in State.finished - {TaskInstanceState.SUCCESS}]
+        relatives = find_relevant_relatives(
+            names, [], dag=dag, run_id=dag_run_id, direction="downstream", session=session
+        )
+        behind = instances({_task_id(one) for one in relatives} - supervisors - set(launching))
+        if running := sorted(one.task_id for one in behind if one.state == TaskInstanceState.RUNNING):
             raise ProtocolViolation(
                 f"behind {', '.join(names)}, {', '.join(running)} is running, and would be ended: wait until it has ended, "
                 "and retry then"
             )
-        clear_task_instances(cleared, session)
-        return names
+        clear_task_instances([*ended, *beside, *behind], session)
+        return ClearedTasks(names, sorted({one.task_id for one in beside}))
+
+
+def _is_text(value: Any, text: str) -> bool:
+    """Whether an XCom is that text: as the table has it, or once more in JSON."""
+    return value in (text, json.dumps(text))
+
+
+def _task_id(relative: str | tuple[str, int]) -> str:
+    return relative if isinstance(relative, str) else relative[0]
+
+
+def _of_pipeline(dag: Any, starts: Collection[str]) -> list[Any]:
+    """The tasks behind those that have started a run; all of the DAG if none is known."""
+    if not starts:
+        return list(dag.tasks)
+    return [task for task in dag.tasks if starts & task.get_flat_relative_ids(upstream=True)]

@@ -33,6 +33,17 @@ def for_function(function: Callable[..., Any], params: Mapping[str, Any]) -> dic
     return {PARAMS: params} if PARAMS in named else {}
 
 
+def unknown_param(pipeline: str, declared: Mapping[str, type], name: str) -> str:
+    """The sentence for a parameter that there is not."""
+    only = f", only {quoted(tuple(declared))}" if declared else ": it has none"
+    return f"pipeline {pipeline!r} has no parameter {name!r}{only}.{did_you_mean(name, declared)}"
+
+
+def needed_param(pipeline: str, declared: Mapping[str, type], name: str) -> str:
+    """The sentence for a parameter without a value."""
+    return f"pipeline {pipeline!r} needs parameter {name!r} ({declared[name].__name__}), which has no value"
+
+
 def check_params(pipeline: str, declared: Mapping[str, type], given: Mapping[str, Any]) -> dict[str, Any]:
     """The given values by declaration order, text from a terminal turned into the declared type.
 
@@ -40,15 +51,10 @@ def check_params(pipeline: str, declared: Mapping[str, type], given: Mapping[str
     """
     for name in given:
         if name not in declared:
-            raise ConfigurationError(
-                f"pipeline {pipeline!r} has no parameter {name!r}, only {quoted(tuple(declared))}."
-                f"{did_you_mean(name, declared)}"
-            )
-    for name, kind in declared.items():
+            raise ConfigurationError(unknown_param(pipeline, declared, name))
+    for name in declared:
         if given.get(name) is None:
-            raise ConfigurationError(
-                f"pipeline {pipeline!r} needs parameter {name!r} ({kind.__name__}), which has no value"
-            )
+            raise ConfigurationError(needed_param(pipeline, declared, name))
     return {name: _value(pipeline, name, kind, given[name]) for name, kind in declared.items()}
 
 

@@ -23,6 +23,8 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.spark.determinism import FRAMES_SAFETY
 
 LOCAL_MASTER = "local[1]"
+CLIENT_MODE = "client"
+"""The only deploy mode: the driver is a process of the machine that launches it."""
 SCHEME = "sc://"
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 """The environment has the token of a Spark Connect server under the name that Spark itself gives it."""
@@ -108,12 +110,22 @@ _SAME = (
 )
 
 
+def not_on_this_machine(deploy_mode: str | None, master: str | None = None) -> str:
+    """The sentence for another deploy mode; the master is not known while a DAG is parsed."""
+    named = f" ({master})" if master else ""
+    return (
+        f"deploy_mode={deploy_mode!r} is not supported yet: drivers are processes of the machine that launches them, which "
+        f"can tell when one of them has died. Use deploy_mode='client' with the same master{named}: the jobs still run on "
+        "the executors of the cluster"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """What concerns Spark in a launch; None leaves spark-submit's default."""
 
     master: str = "local[1]"
-    deploy_mode: str = "client"
+    deploy_mode: str = CLIENT_MODE
     conf: Mapping[str, str] = field(default_factory=dict)
     packages: str | None = None
     exclude_packages: str | None = None
@@ -304,7 +316,7 @@ class SparkArguments:
             conf.setdefault("spark.kubernetes.namespace", target.namespace)
         return SparkSettings(
             master=target.master,
-            deploy_mode=self.deploy_mode or target.deploy_mode or "client",
+            deploy_mode=self.deploy_mode or target.deploy_mode or CLIENT_MODE,
             conf=conf,
             queue=self.yarn_queue or target.yarn_queue,
             principal=self.principal or target.principal,

@@ -22,6 +22,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.spark_settings import (
     APPLICATION_NAME,
+    CLIENT_MODE,
     DRIVER_MEMORY,
     JVM_OPTIONS,
     TOKEN_VARIABLE,
@@ -29,6 +30,7 @@ from airflow_logio.launch.spark_settings import (
     check_session_conf,
     is_address,
     is_client,
+    not_on_this_machine,
     split_token,
 )
 
@@ -124,12 +126,8 @@ def check(settings: SparkSettings) -> None:
         check_versions()
         if not settings.connect:
             return
-    if settings.deploy_mode != "client":
-        raise ConfigurationError(
-            f"deploy_mode={settings.deploy_mode!r} is not supported yet: drivers are processes of the machine that launches "
-            f"them, which can tell when one of them has died. Use deploy_mode='client' with the same master "
-            f"({settings.master}): the jobs still run on the executors of the cluster"
-        )
+    if settings.deploy_mode != CLIENT_MODE:
+        raise ConfigurationError(not_on_this_machine(settings.deploy_mode, settings.master))
     if settings.use_krb5ccache and not environment(settings).get(TICKET_CACHE):
         raise ConfigurationError(
             f"use_krb5ccache: there is no {TICKET_CACHE} in the environment of this process, so the driver would find no "

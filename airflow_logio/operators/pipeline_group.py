@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow.providers.common.compat.sdk import TaskGroup
@@ -17,7 +17,7 @@ from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import REFUSE, SUPERVISE, LogioStartRunOperator, supervision_of
-from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator
+from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator, is_beside_groups
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.store.records.run_records import Supervision
 
@@ -29,10 +29,12 @@ AT_ONCE: Mapping[str, Any] = {"retries": MANY, "retry_delay": SOON, "retry_expon
 
 
 class LogioPipelineGroup(TaskGroup):
-    """``start_run >> [one task per operator group] >> finish_run``, with ``supervise`` beside the groups.
+    """``start_run >> [one task per operator group] >> finish_run``, and task ``supervise``, which begins with the groups.
 
     The groups run side by side: the log connects them, not the order of tasks. Task ``supervise`` finds failed groups and
-    recovers them. Without it (``recovery="dag"``), a recovery DAG must do so.
+    recovers them. Without it (``recovery="dag"``), a recovery DAG must do so. It lies behind ``start_run`` and the groups,
+    with trigger rule ``one_success``: so it begins when the run has started, and whatever clears a group with the tasks
+    behind it clears ``supervise`` as well. What is behind the task group waits for ``finish_run`` (and ``assets``) only.
 
     Task ``supervise`` also calls the callbacks; without it, task ``notify`` does, if there are any. Each is a function of the
     context, a notifier, or a list of them, and ``context["notice"]`` says what has occurred (docs/how-to/recover.md).
@@ -125,8 +127,9 @@ class LogioPipelineGroup(TaskGroup):
                 recovery_budget=recovery_budget,
             )
             _check_only_start(start)
+            supervisor: LogioSuperviseOperator | None = None
             if supervised or notifies:
-                start >> LogioSuperviseOperator(
+                supervisor = LogioSuperviseOperator(
                     task_id=SUPERVISE if supervised else NOTIFY,
                     pipeline=text,
                     run_uid=start.output,
@@ -135,6 +138,7 @@ class LogioPipelineGroup(TaskGroup):
                     **callbacks,
                     **AT_ONCE,
                 )
+                start >> supervisor
             finish = LogioFinishRunOperator(
                 task_id=FINISH, pipeline=text, run_uid=start.output, logio_conn_id=logio_conn_id
             )
@@ -153,6 +157,8 @@ class LogioPipelineGroup(TaskGroup):
                     )
                     start >> task >> finish
                     tasks.append(task)
+            if supervisor is not None and not is_beside_groups(start.dag):
+                tasks >> supervisor
             if assets:
                 told = LogioAssetsOperator(
                     task_id=ASSETS,
@@ -165,6 +171,10 @@ class LogioPipelineGroup(TaskGroup):
                 )
                 # With quarantine `finish_run` fails, and stays a leaf: the DAG run must not be green.
                 (tasks if assets_with_quarantine else finish) >> told
+
+    def get_leaves(self) -> Iterator[Any]:
+        """The tasks that ``group >> next`` waits for: not the supervisor, which ends later, and says nothing of the data."""
+        return (task for task in super().get_leaves() if not isinstance(task, LogioSuperviseOperator))
 
 
 def _tasks_of(pipeline: Pipeline, group: str, *, each: bool) -> list[tuple[str, int | None]]:

@@ -14,10 +14,10 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.launch.spark_settings import SparkArguments
-from airflow_logio.operators._task.arguments import refuse, with_spark_attributes
+from airflow_logio.operators._task.arguments import check_deploy_mode, check_group, refuse, with_spark_attributes
 from airflow_logio.operators._task.group_task import asked_by_person
 from airflow_logio.operators._task.openlineage_answers import group_lineage
-from airflow_logio.operators._task.pipeline_reference import reference
+from airflow_logio.operators._task.pipeline_reference import known_at_parse, reference
 from airflow_logio.operators._task.segment import WorkerSegment
 from airflow_logio.operators.links import DriverLogLink, SparkUiLink
 from airflow_logio.protocol.states import GroupState
@@ -44,7 +44,8 @@ class LogioSparkOperator(BaseOperator):
         (templated).
     :param own_place: only this task launches drivers of its group, recoveries and new replicas included: they run where its
         queue, pool, executor and executor_config put it. False: whatever recovers or scales the group launches them, where
-        it runs itself. By default True if the task names one of these.
+        it runs itself. By default True if the task names one of these; ``default_args`` do not count, because they hold for
+        the supervisor's task as well.
     :param replica: number of a replica, from 1, of a replicated group: this task launches and watches that replica only, in
         its place, and each replica needs such a task (`LogioPipelineGroup` makes them; or ``expand(replica=[1, 2, 3])``). It
         waits while its replica is not in use, and is green when every slot of the group is done. By default it is for all
@@ -166,10 +167,12 @@ class LogioSparkOperator(BaseOperator):
         # Refused arguments are named above as well, so that default_args reach them.
         kwargs |= {"post_submit_commands": post_submit_commands, "durable": durable}
         refuse(str(kwargs.get("task_id")), kwargs)
+        check_deploy_mode(str(kwargs.get("task_id")), deploy_mode)
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.spark = spark
         self.pipeline = reference(pipeline)
         self.group = self.task_id.rpartition(".")[2] if group is None else group
+        check_group(self.task_id, known_at_parse(pipeline), self.group, replica)
         self.run_uid = run_uid
         self.logio_conn_id = logio_conn_id
         self.conn_id = conn_id
@@ -179,7 +182,9 @@ class LogioSparkOperator(BaseOperator):
             raise ConfigurationError(
                 f"task {self.task_id!r}: a replica with a task is launched by it; leave own_place out"
             )
-        self.own_place = replica is not None or (_compat.has_own_place(self) if own_place is None else own_place)
+        if own_place is None:
+            own_place = replica is not None or _compat.has_own_place(kwargs, is_mapped=_compat.is_from_mapped(self))
+        self.own_place = own_place
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.poll_interval = status_poll_interval if poll_interval is None else poll_interval
         self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_logio import _compat
+from airflow_logio.commands import with_log
+from airflow_logio.dataflow.parameters import needed_param, unknown_param
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.connections import database_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.code_bundle import collect
 from airflow_logio.launch.start_run import check_replay_seconds, check_table_databases, lease_of, run_spec
-from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators._task.pipeline_reference import known_at_parse, reference, resolve
 from airflow_logio.operators._task.run_lookup import identity, opened_log
 from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.states import RunState
 from airflow_logio.store.records.run_records import RunSpec, Supervision
+from airflow_logio.store.rules.run_rules import computed_already
 
 SUPERVISE, RECOVERY_DAG = "supervise", "dag"
 
@@ -56,6 +61,13 @@ def must_be_alone(concurrent_runs: str) -> bool:
     return known[concurrent_runs]
 
 
+def _is_mapped(task_id: str) -> PipelineDefinitionError:
+    return PipelineDefinitionError(
+        f"task {task_id!r} is mapped, and a DAG run has one run of each pipeline: all its instances would share the first "
+        "one's. Trigger a DAG run for each set of parameters (map a TriggerDagRunOperator)"
+    )
+
+
 class LogioStartRunOperator(BaseOperator):
     """Get or create the run of this DAG run in the log, and return its uid.
 
@@ -66,7 +78,8 @@ class LogioStartRunOperator(BaseOperator):
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param connections: the pipeline's connection names → Airflow connection ids (templated).
-    :param pipeline_params: the pipeline's parameters (templated). By default the DAG run's ``params`` of the same names.
+    :param pipeline_params: the pipeline's parameters (templated). By default the DAG run's ``params`` of the same names,
+        which the DAG has to declare.
     :param recovery: what recovers failed groups: ``"supervise"``, a task of this DAG run, or ``"dag"``, a recovery DAG.
     :param concurrent_runs: ``"refuse"``: while another run of the pipeline is unfinished, even halted or parked, the task
         fails and starts nothing; its retries try again. ``"isolated"``: the author declares that runs share no tables.
@@ -99,6 +112,8 @@ class LogioStartRunOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if _compat.is_in_mapped_group(self):
+            raise _is_mapped(self.task_id)
         self.supervision = supervision_of(recovery)
         self.alone = must_be_alone(concurrent_runs)
         self.pipeline = reference(pipeline)
@@ -109,19 +124,21 @@ class LogioStartRunOperator(BaseOperator):
         self.replay_seconds = replay_seconds
         self.lease = lease_of(lease_seconds, launch_seconds)
         self.budget = recovery_budget_of(recovery_budget)
+        known = known_at_parse(pipeline)
+        if known is not None:
+            self._check_param_names(known)
+
+    @classmethod
+    def partial(cls, *, task_id: str, **_: Any) -> NoReturn:
+        """Refused, with `PipelineDefinitionError`: a DAG run has one run of each pipeline."""
+        raise _is_mapped(task_id)
 
     def execute(self, context: Mapping[str, Any]) -> str:
-        """Raises `ConfigurationError` for a wrong parameter, for a mapped task, and for tables in a database that is neither
-        PostgreSQL nor SQLite, `IncompatibleRun` for a changed pipeline.
+        """Raises `ConfigurationError` for a wrong parameter, and for tables in a database that is neither PostgreSQL nor
+        SQLite, `IncompatibleRun` for a changed pipeline.
 
         Raises `OtherRunUnfinished`, which says what to do.
         """
-        map_index = getattr(context["ti"], "map_index", None)
-        if map_index is not None and map_index >= 0:
-            raise ConfigurationError(
-                f"task {self.task_id!r} is mapped, and a DAG run has one run of each pipeline: all its instances would share "
-                "the first one's. Trigger a DAG run for each set of parameters (map a TriggerDagRunOperator)"
-            )
         pipeline, ref = resolve(self.pipeline)
         code = collect(ref)
         dag_id, run_id = identity(context)
@@ -144,6 +161,8 @@ class LogioStartRunOperator(BaseOperator):
             run = store.patience.call(
                 "starting the run", lambda: store.start_run(spec, alone=self.alone, code=code.kept())
             )
+        if run.state in (RunState.FINISHED, RunState.QUARANTINED):
+            self.log.warning(with_log(computed_already(run), self.logio_conn_id))
         if _settings(run.spec) != _settings(spec):
             self.log.warning(
                 "The run exists and keeps what it was created with: parameters %s, connections %s, replay seconds %g, %s, %s",
@@ -164,6 +183,25 @@ class LogioStartRunOperator(BaseOperator):
             run.spec.code_digest,
         )
         return run.uid
+
+    def _check_param_names(self, pipeline: Pipeline) -> None:
+        """What is wrong whatever the values are, while the DAG is parsed. Raises `PipelineDefinitionError`."""
+        if self.pipeline_params is None and not self.has_dag():
+            return
+        given = self.params if self.pipeline_params is None else self.pipeline_params
+        for name in self.pipeline_params or ():
+            if name not in pipeline.params:
+                raise PipelineDefinitionError(unknown_param(pipeline.name, pipeline.params, name))
+        for name in pipeline.params:
+            if name in given:
+                continue
+            said = needed_param(pipeline.name, pipeline.params, name)
+            if self.pipeline_params is None:
+                said += (
+                    f": DAG {self.dag.dag_id!r} has no param of that name. Declare it, params={{{name!r}: Param(...)}}, or "
+                    f"give it to the task group, LogioPipelineGroup(params={{{name!r}: ...}})"
+                )
+            raise PipelineDefinitionError(said)
 
     def _given(self, pipeline: Pipeline, context: Mapping[str, Any]) -> dict[str, Any]:
         if self.pipeline_params is not None:

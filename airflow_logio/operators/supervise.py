@@ -71,6 +71,8 @@ class LogioSuperviseOperator(BaseOperator):
     :param recover: False: only call callbacks; a recovery DAG recovers and scales.
     :param deferrable: False: look from the worker, which holds a slot for as long as the run lasts; default as for
         `LogioSparkOperator`.
+    :param trigger_rule: by default ``"one_success"``: it begins once the task that starts the run has succeeded, although the
+        tasks of the groups lie before it, too (``[start, *groups] >> supervise``). So it is cleared with any of them.
     """
 
     template_fields: ClassVar[Sequence[str]] = ("run_uid",)
@@ -93,9 +95,12 @@ class LogioSuperviseOperator(BaseOperator):
         deferrable: bool | None = None,
         retries: int = MANY,
         retry_delay: timedelta = SOON,
+        trigger_rule: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        if trigger_rule is None:
+            trigger_rule = _trigger_rule(kwargs.get("dag"))
+        super().__init__(retries=retries, retry_delay=retry_delay, trigger_rule=trigger_rule, **kwargs)
         self.pipeline = reference(pipeline)
         self.run_uid = run_uid
         self.logio_conn_id = logio_conn_id
@@ -233,6 +238,15 @@ class LogioSuperviseOperator(BaseOperator):
         )
         self.defer(trigger=trigger, method_name="resume")
         raise AssertionError("defer does not return")
+
+
+def is_beside_groups(dag: Any) -> bool:
+    """Whether this task cannot lie behind those of the groups: a DAG with ``fail_fast`` takes no rule but its own."""
+    return bool(getattr(dag, "fail_fast", False))
+
+
+def _trigger_rule(dag: Any) -> str:
+    return "all_success" if is_beside_groups(dag) else "one_success"
 
 
 def _watched(store: LogStore, run: Run) -> Findings:

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from airflow_logio import _compat
 from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunKey
@@ -55,34 +56,42 @@ class AirflowAccess(Access):
 
 
 def retry_by_tasks(store: LogStore, run: Run, group: str | None) -> str:
-    """Clear the tasks of groups that are parked, halted or dead: one, or all. Raises `ProtocolViolation` if there is nothing
-    to clear, `LogUnavailable`.
+    """Clear the tasks of groups that have ended in Airflow before the groups have finished: of one, or of all.
+
+    Whatever ended them: a failure, a mark, also as successful, or a timeout of the DAG run, by which Airflow skips tasks.
+    Raises `ProtocolViolation` if there is nothing to clear, `LogUnavailable`.
 
     Quarantined Input Sets stay: to put them back, what lies behind them is asked first, which needs the author's code.
     """
     statuses = {status.group: status for status in store.groups(run.run_id)}
     asked = list(statuses) if group is None else list(members_of(run, group))
-    names = [name for name in asked if statuses[name].state in STARTABLE]
-    if not names:
-        if store.quarantined(run.run_id, None if group is None else asked[0], limit=1):
-            raise ProtocolViolation(
-                f"only quarantined Input Sets can be retried. That needs the pipeline's code, which Airflow's API server "
-                f"does not load: `logio retry {run.uid[:8]}` puts them back"
-            )
-        raise ProtocolViolation(nothing_to_retry(run, statuses, asked))
+    names = [name for name in asked if statuses[name].state not in CONCLUDED]
+    slots = store.slots_of_run(run.run_id)
+    unfinished = {*map(replicated_group, names), *(one for one in slots if not all(slot.done for slot in slots[one]))}
+    wholes = {replicated_group(name): replicated_group(name) in unfinished for name in asked}
     key = run.spec.key
-    cleared = _compat.clear_group_tasks(key.dag_id, key.dag_run_id, {*names, *map(replicated_group, names)})
-    if not cleared:
+    cleared = _compat.clear_group_tasks(key.dag_id, key.dag_run_id, run.uid, wholes)
+    if cleared.groups:
+        beside = f", and {', '.join(cleared.beside)}, which had ended" if cleared.beside else ""
+        named = ", ".join(cleared.groups) + beside
+        return f"cleared, with what is behind: {named}. Airflow runs that again, and the groups resume"
+    stopped = [name for name in names if statuses[name].state in STARTABLE]
+    if stopped:
         raise ProtocolViolation(
-            f"no task that has failed launches {', '.join(names)} in DAG run {key.dag_run_id} of {key.dag_id}: wait until "
+            f"no task that has ended launches {', '.join(stopped)} in DAG run {key.dag_run_id} of {key.dag_id}: wait until "
             f"its task has, or use `logio retry {run.uid[:8]}`"
         )
-    return f"cleared, with what is behind: {', '.join(cleared)}. Airflow runs that again, and the groups resume"
+    if store.quarantined(run.run_id, None if group is None else asked[0], limit=1):
+        raise ProtocolViolation(
+            f"only quarantined Input Sets can be retried. That needs the pipeline's code, which Airflow's API server "
+            f"does not load: `logio retry {run.uid[:8]}` puts them back"
+        )
+    raise ProtocolViolation(nothing_to_retry(run, statuses, asked))
 
 
 CLEARING = Retrying(
     retry_by_tasks,
-    "Its task is cleared, with the tasks behind it. A worker launches a new driver, with the code that it has by now, which "
-    "resumes where the log ends, at no cost to the recovery budget.",
+    "Its task is cleared, with the tasks behind it, and `supervise` with it if that has ended. A worker launches a new "
+    "driver, with the code that it has by now, which resumes where the log ends, at no cost to the recovery budget.",
     puts_back=False,
 )

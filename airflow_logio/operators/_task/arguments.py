@@ -19,9 +19,11 @@ from airflow.providers.common.compat.openlineage.utils.spark import (
 from airflow.providers.common.compat.sdk import conf as airflow_conf
 
 from airflow_logio import _compat
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.spark import spark_target
-from airflow_logio.launch.spark_settings import SparkArguments, is_address
+from airflow_logio.launch.spark_settings import CLIENT_MODE, SparkArguments, is_address, not_on_this_machine
+from airflow_logio.operators._task.pipeline_reference import is_template
 from airflow_logio.store.records.driver_records import LaunchRecipe
 
 log = logging.getLogger(__name__)
@@ -61,6 +63,29 @@ def refuse(task_id: str, given: MutableMapping[str, Any]) -> None:
         value = given.pop(name, None)
         if value is False if name in _ALWAYS else value:
             raise ConfigurationError(f"task {task_id!r}: LogioSparkOperator has no {name}={value!r}: {reason}")
+
+
+def check_deploy_mode(task_id: str, deploy_mode: str | None) -> None:
+    """Raises `ConfigurationError` for a mode in which the driver would not be a process of the machine that launches it."""
+    if deploy_mode not in (None, CLIENT_MODE):
+        raise ConfigurationError(f"task {task_id!r}: {not_on_this_machine(deploy_mode)}")
+
+
+def check_group(task_id: str, pipeline: Pipeline | None, group: str, replica: object) -> None:
+    """Raises `PipelineDefinitionError` for a group, or a replica of one, that the pipeline does not have.
+
+    What cannot be known while the DAG is parsed, a pipeline (None) or a template, the worker checks.
+    """
+    if pipeline is None or is_template(group):
+        return
+    if group not in pipeline.groups:
+        raise PipelineDefinitionError(f"task {task_id!r}: {pipeline.no_group(group)}")
+    if not isinstance(replica, int):
+        return
+    most = len(pipeline.replicated[group].replicas) if group in pipeline.replicated else 0
+    if not 1 <= replica <= most:
+        has = f"has replicas 1 to {most}" if most else "is not replicated"
+        raise PipelineDefinitionError(f"task {task_id!r}: there is no replica {replica} of group {group!r}: it {has}")
 
 
 # --- arguments as attributes ------------------------------------------------------------------------------------------

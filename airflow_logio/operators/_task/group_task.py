@@ -50,6 +50,8 @@ class GroupTask:
     _unasked: set[str] = field(default_factory=set)
     """Groups and replicas for which the person's wish is used up."""
     _is_dead: bool = False
+    has_launched: bool = False
+    """A driver was launched by this attempt."""
 
     def __post_init__(self) -> None:
         self.supervision = SupervisionWatch(self.context.store.supervisors, self.context.run)
@@ -70,6 +72,7 @@ class GroupTask:
         except LogUnavailable as error:
             log.warning("Group %s: the log became unavailable during a launch: %s", self.group, error)
             return Look(), False
+        self.has_launched = self.has_launched or any(launched)
         return look, any(launched)
 
     def _advance(self, name: str, observation: Observation, *, recovers: bool) -> bool:

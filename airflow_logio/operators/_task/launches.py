@@ -16,7 +16,7 @@ from airflow_logio.launch import bundle
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import load_kept
 from airflow_logio.launch.launcher import LaunchContext, Launcher
-from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings
+from airflow_logio.launch.spark_settings import CLIENT_MODE, SparkArguments, SparkSettings
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.store.port import LogStore
@@ -101,7 +101,7 @@ def check_compatible(pipeline: Pipeline, run: Run) -> None:
 
 def check_place(settings: SparkSettings, ending_executor: str | None) -> None:
     """Refuse drivers that would end with the task that launched them. Raises `ConfigurationError`."""
-    if ending_executor is not None and settings.deploy_mode == "client":
+    if ending_executor is not None and settings.deploy_mode == CLIENT_MODE:
         raise ConfigurationError(
             f"{ending_executor} ends the machine of a task when the task ends, and the Spark driver (master "
             f"{settings.master}, deploy mode client) would end with it: it is a process of that machine and outlives the "

@@ -65,6 +65,26 @@ def resolve(text: str) -> tuple[Pipeline, PipelineRef]:
     return bundle.load(ref), ref
 
 
+def known_at_parse(pipeline: Pipeline | str) -> Pipeline | None:
+    """The frozen pipeline while a DAG is parsed; None if only workers can import it: then they refuse what is wrong.
+
+    Raises what the pipeline's own definition raises.
+    """
+    module, _, attr = ("", "", "") if isinstance(pipeline, Pipeline) else pipeline.rpartition(":")
+    if module.endswith(".py"):
+        return None
+    try:
+        found = getattr(importlib.import_module(module), attr, None) if module else pipeline
+    except ImportError:
+        return None
+    return found.freeze() if isinstance(found, Pipeline) else None
+
+
+def is_template(text: object) -> bool:
+    """Whether Airflow renders a text, so that only a worker knows its value; an XCom of another task is none either."""
+    return not isinstance(text, str) or "{{" in text or "{%" in text
+
+
 def imported(pipeline: Pipeline | str) -> Pipeline:
     """The frozen pipeline while a DAG is parsed. Raises `ConfigurationError`."""
     if isinstance(pipeline, Pipeline):

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_logio import _compat
+from airflow_logio.commands import with_log
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import LogioError
 from airflow_logio.hooks.logio import LogioHook
@@ -32,6 +33,7 @@ from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LaunchRecipe
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.rules.run_rules import computed_already
 from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.supervision.task_notes import give_up_place
 from airflow_logio.triggers.group import LogioGroupTrigger
@@ -160,6 +162,9 @@ class WorkerSegment:
             finally:
                 running.close()
             if look.state is GroupState.FINISHED:
+                if self.asked and not group.has_launched:
+                    said = computed_already(run, f"group {self.task.group!r} of run {run.spec.key}")
+                    self.task.log.warning(with_log(said, conn_id))
                 return group.summary(look)
             if look.state in WAITING:
                 group.report_alerts()  # its trigger may have seen it dead last, and this task parked it

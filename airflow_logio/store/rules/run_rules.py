@@ -93,6 +93,16 @@ def superseded(run: Run) -> str:
     return f"{what}. {how_to_begin_anew(run)}"
 
 
+def computed_already(run: Run, what: str = "") -> str:
+    """What a person is told who clears tasks of something that has finished, the run or a group of it: what to do to have
+    it computed again."""
+    return (
+        f"{what or f'run {run.spec.key}, uid {run.uid[:8]},'} has finished, and nothing of it is computed again: the log has "
+        f"its results. To compute the run again from its beginning, give it up (`logio fresh {run.uid[:8]}`, or DAG "
+        f"`logio_fresh`). {how_to_begin_anew(run)}"
+    )
+
+
 def how_to_begin_anew(run: Run) -> str:
     """What a person does for the next generation of a superseded run to begin."""
     key = run.spec.key

@@ -18,7 +18,7 @@ TEXT = """
 """
 mail = SmtpNotifier(to="data-team@example.com", from_email="airflow@example.com", subject=SUBJECT, html_content=TEXT)
 
-with DAG("told_by_mail", schedule=None):
+with DAG("told_by_mail", schedule=None, params={"transactions": ""}):
     LogioPipelineGroup(
         "pipelines.sales:sales",
         connections={"warehouse": "warehouse_db"},

@@ -159,6 +159,7 @@ with DAG("reference_tasks", schedule=None, params={"transactions": "/data/transa
         on_budget_callback=[print],
         recover=True,
         deferrable=True,
+        trigger_rule="one_success",
     )
     # [END LogioSuperviseOperator]
     # [START LogioFinishRunOperator]

@@ -30,6 +30,7 @@ from tests.unit.airflow.support import DAG_ID, RUN_ID, context, run_started
 from tests.unit.airflow.test_pipeline_group import tiny
 
 REF = "pipelines.sales:sales"
+PARAMS = {"transactions": ""}
 WAREHOUSE = {"warehouse": "warehouse_db"}
 HOURLY, TOTALS = "logio://warehouse_db/hourly_sales", "logio://warehouse_db/item_totals"
 
@@ -187,7 +188,7 @@ def test_an_endless_run_has_an_event_when_it_has_written_more(log: LogStore, eve
 
 
 def test_the_group_has_them_behind_its_end() -> None:
-    with DAG("d", schedule=None) as dag:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
         LogioPipelineGroup(REF, connections=WAREHOUSE, assets=True)
     task = dag.get_task("sales.assets")
     assert task.upstream_task_ids == {"sales.finish_run", "sales.start_run"}
@@ -198,7 +199,7 @@ def test_the_group_has_them_behind_its_end() -> None:
 
 def test_with_quarantine_the_end_of_the_run_stays_a_leaf() -> None:
     """Otherwise the DAG run would be green."""
-    with DAG("d", schedule=None) as dag:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
         LogioPipelineGroup(
             REF, connections=WAREHOUSE, assets={"publish": "postgres://host/db/s/t"}, assets_with_quarantine=True
         )
@@ -222,7 +223,10 @@ def test_an_endless_pipeline_has_a_dag_for_them() -> None:
     ],
 )
 def test_what_cannot_be_an_asset_is_refused_when_the_dag_is_parsed(assets: dict[str, str], expected: str) -> None:
-    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=expected) as refused:
+    with (
+        DAG("d", schedule=None, params=PARAMS),
+        pytest.raises(ConfigurationError, match=expected) as refused,
+    ):
         LogioPipelineGroup(REF, connections=WAREHOUSE, assets=assets)
     assert "secret" not in str(refused.value)
 
@@ -236,5 +240,8 @@ def test_a_writer_into_the_folder_that_its_connection_names_has_one() -> None:
 
 
 def test_a_pipeline_that_writes_nothing_has_none() -> None:
-    with pytest.raises(ConfigurationError, match="writes no table and no dataset"), DAG("d", schedule=None):
+    with (
+        pytest.raises(ConfigurationError, match="writes no table and no dataset"),
+        DAG("d", schedule=None, params=PARAMS),
+    ):
         LogioAssetsOperator(task_id="assets", pipeline=tiny(), connections={})

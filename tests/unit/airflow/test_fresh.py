@@ -20,10 +20,11 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
-from tests.support.logs import SOMEBODY
-from tests.unit.airflow.support import RUN_ID, FakeLauncher, context, write_transactions
+from tests.support.logs import SOMEBODY, finish
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, write_transactions
 
 REF = "pipelines.sales:sales"
+PARAMS = {"transactions": ""}
 
 
 @pytest.fixture
@@ -62,6 +63,29 @@ def test_a_clear_of_the_first_task_begins_nothing_anew_and_the_signal_does(
     assert (anew.uid != run.uid, anew.spec.key.generation) == (True, 2)
     assert fresh(run.uid) == {"run": run.uid, "given_up": False}, "a retry, or a clear, of the signal"
     assert start().uid == anew.uid
+
+
+def test_a_clear_of_what_has_finished_says_how_to_compute_it_again(
+    log: LogStore, run: Run, start: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of it is green again, and nothing was computed: that must not look like a result."""
+    for name in run.spec.groups:
+        finish(log, log.register(log.claim(run.run_id, name, expected=0, reason="test"), SOMEBODY))
+        group = LogioSparkOperator(task_id=name, pipeline=REF)
+        first = capsys.readouterr().out
+        assert group.execute(context(attempt=2, max_tries=4))["incarnations"] == 1
+        said = capsys.readouterr().out
+        assert f"group '{name}' of run {run.spec.key} has finished, and nothing of it is computed again" in said
+        assert f"`logio fresh {run.uid[:8]}`, or DAG `logio_fresh`" in said
+        assert group.execute(context(attempt=2, max_tries=3))["incarnations"] == 1
+        assert "computed again" not in first + capsys.readouterr().out, "not a person, but a retry of Airflow's own"
+    assert log.finish_run(run.run_id)
+    assert start().uid == run.uid
+    said = capsys.readouterr().out
+    assert f"run {run.spec.key}, uid {run.uid[:8]}, has finished, and nothing of it is computed again" in said
+    assert f"Clear DAG run {RUN_ID} of {DAG_ID} from the task that starts the run onwards" in said
+    assert fresh(run.uid)["given_up"] and start().uid != run.uid, "what it says does help"
+    assert "computed again" not in capsys.readouterr().out
 
 
 def test_drivers_are_halted_first(log: LogStore, run: Run) -> None:
@@ -124,7 +148,7 @@ def test_a_run_that_was_given_up_is_in_nobodys_way(log: LogStore, run: Run, star
 
 def test_what_the_author_declares_reaches_the_task_and_is_checked() -> None:
     def task_of(**arguments: Any) -> LogioStartRunOperator:
-        with DAG("some_dag", schedule=None) as dag:
+        with DAG("some_dag", schedule=None, params=PARAMS) as dag:
             LogioPipelineGroup(REF, connections={"warehouse": "warehouse_db"}, **arguments)
         found = dag.get_task("sales.start_run")
         assert isinstance(found, LogioStartRunOperator)

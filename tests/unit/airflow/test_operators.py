@@ -92,16 +92,6 @@ def test_the_run_is_made_once(log: LogStore, run: Run, params: dict[str, str]) -
     assert len(log.list_runs()) == 1
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_a_mapped_start_is_refused(index: int, log: LogStore, params: dict[str, str]) -> None:
-    """Its instances would all get the run of the first, and be green."""
-    given = context(params=params)
-    given["ti"].map_index = index
-    with pytest.raises(ConfigurationError, match=r"task 's' is mapped, and a DAG run has one run of each pipeline"):
-        LogioStartRunOperator(task_id="s", pipeline=REF, connections=WAREHOUSE).execute(given)
-    assert list(log.list_runs()) == []
-
-
 def test_a_run_keeps_what_it_was_made_with(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], log: LogStore
 ) -> None:
@@ -414,9 +404,8 @@ def test_a_clear_waits_for_a_halt_that_is_under_way(
     ("arguments", "message"),
     [
         ({"conn_id": "spark_typo"}, "no Spark connection 'spark_typo'"),
-        ({"deploy_mode": "cluster"}, r"Use deploy_mode='client' with the same master \(local\[1\]\)"),
         ({"executor": "KubernetesExecutor"}, "ends the machine of a task"),
-        ({"group": "total"}, "no group 'total'"),
+        ({"group": "{{ 'total' }}"}, r"no group \"{{ 'total' }}\""),
         ({"connections": {"werehouse": "x"}}, "no connection werehouse"),
     ],
 )

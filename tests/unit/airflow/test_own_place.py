@@ -35,6 +35,7 @@ from tests.support.waiting import eventually
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, deferred, fired, run_started
 
 REF = "pipelines.sales_scaled:sales_scaled"
+PARAMS = {"transactions": ""}
 ONE, TWO, THREE = REPLICAS = ("hourly.1", "hourly.2", "hourly.3")
 
 
@@ -105,6 +106,22 @@ def kill(launcher: FakeLauncher, group: str) -> None:
 )
 def test_a_task_has_one_if_its_author_names_where_it_runs(named: Mapping[str, Any], expected: bool) -> None:
     assert task(**named).own_place is expected
+
+
+@pytest.mark.parametrize("name", ["pool", "queue", "executor", "executor_config"])
+def test_what_default_args_say_is_no_place_of_its_own(name: str) -> None:
+    """It holds for the task of the supervisor, too; but what the task itself says does count."""
+    usual = {name: {"overrides": {"cpu": 4}} if name == "executor_config" else "large"}
+    with DAG("d", schedule=None, params=PARAMS, default_args=usual) as dag:
+        LogioPipelineGroup(REF, connections={"warehouse": "warehouse_db"}, groups={"totals": {"pool": "own"}})
+        LogioSparkOperator.partial(task_id="mapped", pipeline=REF).expand(group=["ingest"])
+        LogioSparkOperator.partial(task_id="named", pipeline=REF, pool="own").expand(group=["ingest"])
+    found: dict[str, Any] = dag.task_dict
+    for task_id in ("sales_scaled.ingest", "sales_scaled.supervise"):
+        assert getattr(found[task_id], name) == usual[name]
+    assert (found["sales_scaled.ingest"].own_place, found["sales_scaled.totals"].own_place) == (False, True)
+    mapped, named = (found[one].unmap({"group": "ingest"}) for one in ("mapped", "named"))
+    assert (mapped.own_place, named.own_place) == (False, True)
 
 
 def test_the_log_knows_of_it_and_a_trigger_of_an_earlier_version_does_not(
@@ -340,10 +357,17 @@ def test_a_task_that_is_killed_halts_its_replica_and_no_other(
 
 
 def test_a_replica_that_there_is_not(log: LogStore, run: Run) -> None:
-    with pytest.raises(AirflowFailException, match="no replica 4 of group 'hourly': it has replicas 1 to 3"):
-        replica(4).execute(context())
-    with pytest.raises(AirflowFailException, match="no replica 1 of group 'totals': it is not replicated"):
-        task("totals", replica=1).execute(context())
+    """A worker says so where the number is a template."""
+    numbered = replica(1)
+    for number in ("4", 0):
+        numbered.replica = number  # type: ignore[assignment]
+        with pytest.raises(
+            AirflowFailException, match=f"no replica {number} of group 'hourly': it has replicas 1 to 3"
+        ):
+            numbered.execute(context())
+    numbered.group = "totals"
+    with pytest.raises(AirflowFailException, match="no replica 0 of group 'totals': it is not replicated"):
+        numbered.execute(context())
     with pytest.raises(ConfigurationError, match="leave own_place out"):
         replica(1, own_place=False)
 
@@ -351,7 +375,7 @@ def test_a_replica_that_there_is_not(log: LogStore, run: Run) -> None:
 def test_the_group_of_tasks_has_one_for_each() -> None:
     arguments: dict[str, Any] = {"connections": {"warehouse": "warehouse_db"}}
     each = {"task_per_replica": True, "pool": "spark"}
-    with DAG("d", schedule=None) as dag:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
         LogioPipelineGroup(REF, groups={"hourly": each}, **arguments)
     names = [name for name in dag.task_dict if "hourly" in name]
     assert names == [f"sales_scaled.hourly_{number}" for number in (1, 2, 3)]
@@ -360,7 +384,7 @@ def test_the_group_of_tasks_has_one_for_each() -> None:
     ]
     assert dag.task_dict["sales_scaled.finish_run"].upstream_task_ids >= set(names)
     with (
-        DAG("e", schedule=None),
+        DAG("e", schedule=None, params=PARAMS),
         pytest.raises(PipelineDefinitionError, match=r"'totals' is not replicated.*\['hourly'\]"),
     ):
         LogioPipelineGroup(REF, groups={"totals": each}, **arguments)

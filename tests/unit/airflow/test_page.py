@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,7 @@ from airflow.models.dagbag import DBDagBag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.tasklog import LogTemplate
+from airflow.models.xcom import XComModel
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, timezone
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
@@ -35,13 +37,14 @@ from fastapi.testclient import TestClient
 from airflow_logio import _compat
 from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
+from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.airflow_plugin import LogioPlugin
 from airflow_logio.ui.page_places import NAME, PLUGIN, PREFIX, ROUTES, address, page_of_run
 from tests.support.app_routes import routes
-from tests.support.two_groups import TwoGroups
+from tests.support.two_groups import TwoGroups, two_groups
 
 
 @pytest.fixture
@@ -217,9 +220,9 @@ def test_a_retry_clears_the_groups_task_and_what_is_behind_it(api: TestClient, l
     assert log.park(flow.drivers["totals"].ref, "KeyError")
     without_tasks = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
     assert without_tasks.status_code == 409
-    assert "no task that has failed launches totals in DAG run run-1 of dag" in without_tasks.text
-    states = {"ingest": "running", "totals": "failed", "scale": "success", "finish": "upstream_failed"}
-    run_of_tasks(states)
+    assert "no task that has ended launches totals in DAG run run-1 of dag" in without_tasks.text
+    tasks = {"ingest": "running", "totals": "failed", "finish": "upstream_failed", "supervise": "deferred"}
+    run_of_tasks(tasks, uid=flow.run.uid)
     refused = api.post(retry, json={"group": "totals"}, headers=as_user("dag+-TASK_INSTANCE"))
     assert refused.status_code == 403, "Airflow asks for this right where it clears tasks"
     rights = f"{PREFIX}/api/runs/{flow.run.uid}/rights"
@@ -227,15 +230,76 @@ def test_a_retry_clears_the_groups_task_and_what_is_behind_it(api: TestClient, l
     assert api.get(rights, headers=as_user("dag+")).json()["puts_back"] is False, "that needs the author's code"
     in_state("finish", "running")
     waits = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
-    assert (waits.status_code, "behind totals, finish is running" in waits.text) == (409, True)
+    assert (waits.status_code, "behind totals, finish is running" in waits.text) == (409, True), waits.text
     in_state("finish", "upstream_failed")
     answer = api.post(retry, json={"group": "totals"}, headers=as_user("dag+"))
     assert answer.json()["said"].startswith("cleared, with what is behind: totals.")
+    assert states_now() == {**GREEN, "ingest": "running", "totals": None, "finish": None, "supervise": "deferred"}
     with settings.Session() as session:
-        now = {one.task_id: one.state for one in session.query(TaskInstance)}
-        assert now == {"ingest": "running", "totals": None, "scale": "success", "finish": None}
         assert [one.state for one in session.query(DagRun)] == ["queued"]
     assert [one[:2] for one in audited()] == [("dag+", "logio_retry")] * 4
+
+
+@pytest.mark.parametrize("behind", [True, False], ids=["behind the groups", "beside them"])
+@pytest.mark.parametrize("supervise", ["success", "skipped"])
+def test_a_run_that_is_retried_has_its_supervisor_again(
+    api: TestClient, log: LogStore, supervise: str, behind: bool
+) -> None:
+    """It ended when the last group had stopped. Another pipeline's, whose groups have the same names, is not touched."""
+    flow = TwoGroups(log)
+    flow.finish(["ingest"])
+    assert log.park(flow.drivers["totals"].ref, "KeyError")
+    of_the_other = {"other_start": "success", "other_totals": "failed", "other_supervise": "success"}
+    run_of_tasks({"totals": "failed", "supervise": supervise, **of_the_other}, uid=flow.run.uid, behind=behind)
+    answer = api.post(f"{PREFIX}/api/runs/{flow.run.uid}/retry", json={}, headers=as_user("dag+")).json()
+    assert answer["said"].startswith("cleared, with what is behind: totals, and supervise, which had ended. ")
+    assert states_now() == {**GREEN, "totals": None, "finish": None, "supervise": None, **of_the_other}
+
+
+@pytest.mark.parametrize(
+    ("state", "launched"), [("skipped", True), ("skipped", False), ("success", True), ("upstream_failed", False)]
+)
+def test_a_retry_brings_back_whatever_airflow_has_ended(
+    api: TestClient, log: LogStore, state: str, launched: bool
+) -> None:
+    """A DAG run that times out skips its tasks, those that were never launched as well; a mark as successful halts, too."""
+    flow = TwoGroups(log)
+    if launched:
+        assert all(log.halted(driver.ref) for driver in flow.drivers.values())
+        run = flow.run
+    else:
+        flow.finish()
+        assert log.finish_run(flow.run.run_id)
+        run = log.start_run(replace(two_groups(), key=replace(flow.run.spec.key, dag_run_id="run-2")))
+    ended = dict.fromkeys(["ingest", "totals", "finish", "supervise"], state)
+    run_of_tasks({**ended, "start": "skipped"}, uid=run.uid, dag_run=run.spec.key.dag_run_id)
+    answer = api.post(f"{PREFIX}/api/runs/{run.uid}/retry", json={}, headers=as_user("dag+"))
+    assert "cleared, with what is behind: ingest, totals, and start, supervise, which had ended" in answer.text
+    assert states_now() == {**GREEN, **dict.fromkeys(ended), "start": None}
+
+
+def test_what_has_finished_is_left_as_it_is_unless_its_task_is_red(api: TestClient, log: LogStore) -> None:
+    """Its last try may have been lost by Airflow: cleared, the task is green at once, and the run can finish."""
+    flow = TwoGroups(log)
+    flow.finish()
+    retry = f"{PREFIX}/api/runs/{flow.run.uid}/retry"
+    run_of_tasks({"totals": "success"})
+    nothing = api.post(retry, json={}, headers=as_user("dag+"))
+    assert (nothing.status_code, "has nothing to retry: ingest is finished" in nothing.text) == (409, True)
+    in_state("totals", "failed")
+    assert api.post(retry, json={}, headers=as_user("dag+")).status_code == 200
+    assert states_now()["totals"] is None and states_now()["ingest"] == "success"
+
+
+GREEN = dict.fromkeys(
+    ("start", "ingest", "totals", "scale", "finish", "supervise", "other_start", "other_totals", "other_supervise"),
+    "success",
+)
+
+
+def states_now() -> dict[str, str | None]:
+    with settings.Session() as session:
+        return {one.task_id: one.state for one in session.query(TaskInstance)}
 
 
 def in_state(task_id: str, state: str) -> None:
@@ -244,15 +308,23 @@ def in_state(task_id: str, state: str) -> None:
         session.commit()
 
 
-def run_of_tasks(states: dict[str, str]) -> None:
-    """DAG run ``run-1`` of ``dag``, with tasks in these states: two groups, one that scales, and one behind them."""
+def run_of_tasks(
+    states: dict[str, str], *, uid: str | None = None, behind: bool = True, dag_run: str = "run-1"
+) -> None:
+    """A DAG run of ``dag``, with tasks in these states, else green: those of a pipeline, one that scales, and another
+    pipeline with a group of the same name. `uid`: what task ``start`` has returned."""
+    ref = "tests.support.bundle.plain_sales:sales"
     with DAG("dag", schedule=None) as dag:
+        start, other = EmptyOperator(task_id="start"), EmptyOperator(task_id="other_start")
         groups = [
-            LogioSparkOperator(task_id=name, pipeline="tests.support.bundle.plain_sales:sales", group=name, run_uid="x")
-            for name in ("ingest", "totals")
+            LogioSparkOperator(task_id=name, pipeline=ref, group=name, run_uid="x") for name in ("ingest", "totals")
         ]
+        supervise = LogioSuperviseOperator(task_id="supervise", pipeline=ref, run_uid="x")
         LogioScaleOperator(task_id="scale", group="totals", replicas=1, run_uid="x")
-        groups >> EmptyOperator(task_id="finish")
+        start >> groups >> EmptyOperator(task_id="finish")
+        [start, *(groups if behind else [])] >> supervise
+        others = LogioSparkOperator(task_id="other_totals", pipeline=ref, group="totals", run_uid="y")
+        other >> others >> LogioSuperviseOperator(task_id="other_supervise", pipeline=ref, run_uid="y")
     with settings.Session() as session:
         session.add(LogTemplate(id=0, filename="log", elasticsearch_id="log"))
         SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), "dags", session=session)
@@ -260,7 +332,7 @@ def run_of_tasks(states: dict[str, str]) -> None:
         known = DBDagBag().get_latest_version_of_dag("dag", session=session)
         assert known is not None
         run = known.create_dagrun(
-            run_id="run-1",
+            run_id=dag_run,
             run_after=timezone.utcnow(),
             run_type=DagRunType.MANUAL,
             triggered_by=DagRunTriggeredByType.TEST,
@@ -268,7 +340,10 @@ def run_of_tasks(states: dict[str, str]) -> None:
             session=session,
         )
         for task in run.get_task_instances(session=session):
-            task.state = states[task.task_id]
+            task.state = {**GREEN, **states}[task.task_id]
+        session.flush()
+        for task_id, value in (("start", uid), ("other_start", "another")) if uid else ():
+            XComModel.set("return_value", value, dag_id="dag", task_id=task_id, run_id=dag_run, session=session)
         session.commit()
 
 

@@ -6,23 +6,30 @@ import importlib.util
 import subprocess
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import task_group
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_logio.dataflow import Count, ParquetSource, Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
+from airflow_logio.operators.spark import LogioSparkOperator
+from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from pipelines.sales import sales
 
 DAGS = Path(__file__).parents[3] / "dags"
 REF = "pipelines.sales:sales"
 WAREHOUSE = {"warehouse": "warehouse_db"}
+PARAMS = {"transactions": ""}
 
 
 def tiny() -> Pipeline:
@@ -33,13 +40,14 @@ def tiny() -> Pipeline:
 
 @pytest.mark.parametrize("pipeline", [sales, REF])
 def test_the_tasks_of_a_pipeline(pipeline: Pipeline | str) -> None:
-    with DAG("d", schedule=None) as dag:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
         LogioPipelineGroup(pipeline, connections=WAREHOUSE, groups={"hourly": {"driver_memory": "2g", "conn_id": None}})
     groups = ["ingest", "totals", "hourly", "publish"]
     assert set(dag.task_dict) == {f"sales.{name}" for name in ["start_run", *groups, "finish_run", "supervise"]}
     for name in groups:
         task = dag.get_task(f"sales.{name}")
-        assert (task.upstream_task_ids, task.downstream_task_ids) == ({"sales.start_run"}, {"sales.finish_run"})
+        behind = {"sales.finish_run", "sales.supervise"}
+        assert (task.upstream_task_ids, task.downstream_task_ids) == ({"sales.start_run"}, behind)
         assert (task.group, task.pipeline, task.deferrable) == (name, REF, True)
         assert task.retries > 0, "a retry reattaches"
     hourly, totals = dag.get_task("sales.hourly"), dag.get_task("sales.totals")
@@ -47,8 +55,46 @@ def test_the_tasks_of_a_pipeline(pipeline: Pipeline | str) -> None:
     assert (totals.driver_memory, totals.conn_id) == (None, "spark_default")
 
 
+def test_the_supervisor_begins_with_the_groups_and_is_cleared_with_any_of_them() -> None:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
+        LogioPipelineGroup(sales, connections=WAREHOUSE)
+    supervise = dag.get_task("sales.supervise")
+    assert supervise.trigger_rule == "one_success", "the run has started"
+    assert "sales.start_run" in supervise.upstream_task_ids
+    behind = dag.partial_subset("sales.totals", include_upstream=False, include_downstream=True)
+    assert set(behind.task_dict) == {"sales.totals", "sales.finish_run", "sales.supervise"}
+
+
+def test_a_dag_that_fails_fast_has_its_supervisor_beside_the_groups() -> None:
+    """Airflow allows such a DAG no other trigger rule."""
+    with DAG("d", schedule=None, params=PARAMS, fail_fast=True) as dag:
+        LogioPipelineGroup(sales, connections=WAREHOUSE)
+    supervise = dag.get_task("sales.supervise")
+    assert (supervise.trigger_rule, supervise.upstream_task_ids) == ("all_success", {"sales.start_run"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "last"),
+    [
+        ({}, {"sales.finish_run"}),
+        ({"recovery": "dag", "on_parked_callback": print}, {"sales.finish_run"}),
+        ({"assets": True}, {"sales.assets"}),
+        ({"assets": True, "assets_with_quarantine": True}, {"sales.finish_run", "sales.assets"}),
+    ],
+)
+def test_what_is_behind_it_waits_for_the_run_and_not_for_its_supervisor(
+    arguments: dict[str, Any], last: set[str]
+) -> None:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
+        group = LogioPipelineGroup(sales, connections=WAREHOUSE, **arguments)
+        group >> EmptyOperator(task_id="next")
+        [EmptyOperator(task_id="before")] >> group
+    assert dag.get_task("next").upstream_task_ids == last
+    assert dag.get_task("sales.start_run").upstream_task_ids == {"before"}
+
+
 def test_default_args_of_the_dag_reach_the_tasks() -> None:
-    with DAG("d", schedule=None, default_args={"retries": 7, "driver_memory": "3g"}) as dag:
+    with DAG("d", schedule=None, params=PARAMS, default_args={"retries": 7, "driver_memory": "3g"}) as dag:
         LogioPipelineGroup(sales, connections=WAREHOUSE, group_id="other", spark={"executor_cores": 2})
     task = dag.get_task("other.ingest")
     assert (task.retries, task.driver_memory, task.executor_cores, task.group) == (7, "3g", 2, "ingest")
@@ -56,14 +102,14 @@ def test_default_args_of_the_dag_reach_the_tasks() -> None:
 
 def test_who_supervises_comes_back_at_once_and_often_whatever_the_dag_says_of_its_tasks() -> None:
     slow = {"retries": 1, "retry_delay": timedelta(minutes=30), "retry_exponential_backoff": True}
-    with DAG("d", schedule=None, default_args=slow) as dag:
+    with DAG("d", schedule=None, params=PARAMS, default_args=slow) as dag:
         LogioPipelineGroup(sales, connections=WAREHOUSE)
     task = dag.get_task("sales.supervise")
     assert (task.retries, task.retry_delay, bool(task.retry_exponential_backoff)) == (100, timedelta(seconds=5), False)
 
 
 def test_it_survives_serialization() -> None:
-    with DAG("d", schedule=None) as dag:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
         LogioPipelineGroup(sales, connections=WAREHOUSE)
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert set(stored.task_dict) == set(dag.task_dict)
@@ -79,23 +125,104 @@ def test_it_survives_serialization() -> None:
     ],
 )
 def test_a_wrong_name_is_an_import_error_of_the_dag(arguments: dict[str, dict[str, str]], message: str) -> None:
-    with DAG("d", schedule=None), pytest.raises(PipelineDefinitionError, match=message):
+    with DAG("d", schedule=None, params=PARAMS), pytest.raises(PipelineDefinitionError, match=message):
         LogioPipelineGroup(sales, **arguments)  # type: ignore[arg-type]
+
+
+# --- refused when the DAG is parsed -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pipeline", [sales, REF])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"deploy_mode": "cluster"},
+            "task 'totals': deploy_mode='cluster' is not supported yet.*Use deploy_mode='client'",
+        ),
+        ({"group": "total"}, "task 'totals': pipeline 'sales' has no group 'total'; it has"),
+        ({"task_id": "total"}, "task 'total': pipeline 'sales' has no group 'total'; it has"),
+        ({"replica": 1}, "task 'totals': there is no replica 1 of group 'totals': it is not replicated"),
+    ],
+)
+def test_a_group_that_cannot_be_launched_is_an_import_error_of_the_dag(
+    pipeline: Pipeline | str, arguments: dict[str, Any], message: str
+) -> None:
+    with DAG("d", schedule=None), pytest.raises((PipelineDefinitionError, ConfigurationError), match=message):
+        LogioSparkOperator(**{"task_id": "totals", "pipeline": pipeline, **arguments})
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_so_is_a_replica_that_there_is_not(number: int) -> None:
+    message = f"there is no replica {number} of group 'hourly': it has replicas 1 to 3"
+    with pytest.raises(PipelineDefinitionError, match=message):
+        LogioSparkOperator(task_id="h", pipeline="pipelines.sales_scaled:sales_scaled", group="hourly", replica=number)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "group"),
+    [(REF, "{{ params.group }}"), ("not.on.this.machine:sales", "totals"), ("/not/here.py:sales", "totals")],
+)
+def test_what_only_a_worker_can_know_is_not_judged_before(pipeline: str, group: str) -> None:
+    assert LogioSparkOperator(task_id="t", pipeline=pipeline, group=group).group == group
+
+
+@pytest.mark.parametrize("pipeline", [sales, REF])
+@pytest.mark.parametrize(
+    ("of_the_dag", "given", "message"),
+    [
+        ({}, None, "needs parameter 'transactions' .*: DAG 'd' has no param of that name. Declare it"),
+        ({"transaction": ""}, None, "DAG 'd' has no param of that name"),
+        (PARAMS, {}, "needs parameter 'transactions' .str., which has no value"),
+        (PARAMS, {"transaction": "/x"}, "has no parameter 'transaction'.*Did you mean 'transactions'"),
+    ],
+)
+def test_a_parameter_that_nothing_gives_is_an_import_error_of_the_dag(
+    pipeline: Pipeline | str, of_the_dag: dict[str, str], given: dict[str, str] | None, message: str
+) -> None:
+    for begin in (LogioPipelineGroup, partial(LogioStartRunOperator, task_id="s")):
+        named = {"params" if begin is LogioPipelineGroup else "pipeline_params": given}
+        with DAG("d", schedule=None, params=of_the_dag), pytest.raises(PipelineDefinitionError, match=message):
+            begin(pipeline=pipeline, connections=WAREHOUSE, **named)  # type: ignore[arg-type]
+
+
+def test_parameters_may_be_those_of_the_dag_or_given() -> None:
+    with DAG("d", schedule=None, params=PARAMS):
+        LogioPipelineGroup(sales, connections=WAREHOUSE)
+    with DAG("e", schedule=None):
+        LogioPipelineGroup(sales, connections=WAREHOUSE, params={"transactions": "{{ ds }}.parquet"})
+    with DAG("f", schedule=None):
+        LogioStartRunOperator(task_id="s", pipeline=sales, connections=WAREHOUSE, params=PARAMS)
+
+
+def test_a_mapped_start_is_refused() -> None:
+    """Its instances would all get the run of the first, and be green."""
+    message = "task '(each.)?s' is mapped, and a DAG run has one run of each pipeline"
+
+    @task_group
+    def each(transactions: str) -> None:
+        LogioStartRunOperator(task_id="s", pipeline=REF, pipeline_params={"transactions": transactions})
+
+    with DAG("d", schedule=None):
+        with pytest.raises(PipelineDefinitionError, match=message):
+            LogioStartRunOperator.partial(task_id="s", pipeline=REF).expand(connections=[WAREHOUSE])
+        with pytest.raises(PipelineDefinitionError, match=message):
+            each.expand(transactions=["/a", "/b"])
 
 
 @pytest.mark.parametrize("seconds", [0, -1.5, float("nan"), float("inf"), "30", True])
 def test_replay_seconds_that_are_none_are_an_import_error_of_the_dag(seconds: float) -> None:
     with (
-        DAG("d", schedule=None),
+        DAG("d", schedule=None, params=PARAMS),
         pytest.raises(ConfigurationError, match=f"replay_seconds is {seconds!r}; give seconds"),
     ):
         LogioPipelineGroup(sales, connections=WAREHOUSE, replay_seconds=seconds)
 
 
 def test_replay_seconds_reach_the_task_that_starts_the_run() -> None:
-    with DAG("d", schedule=None) as dag:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
         LogioPipelineGroup(sales, connections=WAREHOUSE, replay_seconds=30)
-    with DAG("e", schedule=None) as other:
+    with DAG("e", schedule=None, params=PARAMS) as other:
         LogioPipelineGroup(sales, connections=WAREHOUSE)
     assert dag.get_task("sales.start_run").replay_seconds == 30
     assert other.get_task("sales.start_run").replay_seconds is None
@@ -103,7 +230,7 @@ def test_replay_seconds_reach_the_task_that_starts_the_run() -> None:
 
 def test_a_dag_has_one_task_group_for_each_pipeline() -> None:
     """The second one would find the run of the first, and be green without having read its own input."""
-    with DAG("d", schedule=None):
+    with DAG("d", schedule=None, params=PARAMS):
         LogioPipelineGroup(sales, connections=WAREHOUSE)
         with pytest.raises(
             PipelineDefinitionError, match=r"'sales.start_run' and 'us.start_run' of DAG 'd' start a run of"
@@ -115,7 +242,7 @@ def test_a_dag_has_one_task_group_for_each_pipeline() -> None:
 @pytest.mark.parametrize("seconds", [0, 1.9, -5, float("nan"), float("inf"), "30", True])
 def test_a_lease_that_is_none_is_an_import_error_of_the_dag(name: str, seconds: float) -> None:
     with (
-        DAG("d", schedule=None),
+        DAG("d", schedule=None, params=PARAMS),
         pytest.raises(ConfigurationError, match=rf"{name} is {seconds!r}; give seconds, 2 or"),
     ):
         LogioPipelineGroup(sales, connections=WAREHOUSE, **{name: seconds})  # type: ignore[arg-type]
@@ -123,7 +250,7 @@ def test_a_lease_that_is_none_is_an_import_error_of_the_dag(name: str, seconds: 
 
 def test_a_budget_that_is_none_is_an_import_error_of_the_dag() -> None:
     with (
-        DAG("d", schedule=None),
+        DAG("d", schedule=None, params=PARAMS),
         pytest.raises(ConfigurationError, match=r"recovery_budget is 5; give .*RecoveryBudget"),
     ):
         LogioPipelineGroup(sales, connections=WAREHOUSE, recovery_budget=5)  # type: ignore[arg-type]
@@ -131,9 +258,9 @@ def test_a_budget_that_is_none_is_an_import_error_of_the_dag() -> None:
 
 def test_lease_and_budget_reach_the_task_that_starts_the_run() -> None:
     budget = RecoveryBudget(recoveries=50, window_seconds=60)
-    with DAG("d", schedule=None) as dag:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
         LogioPipelineGroup(sales, connections=WAREHOUSE, lease_seconds=5, launch_seconds=60, recovery_budget=budget)
-    with DAG("e", schedule=None) as other:
+    with DAG("e", schedule=None, params=PARAMS) as other:
         LogioPipelineGroup(sales, connections=WAREHOUSE)
     given, usual = dag.get_task("sales.start_run"), other.get_task("sales.start_run")
     assert (given.lease, given.budget) == (Lease(5.0, 60.0), budget)
@@ -145,7 +272,7 @@ def test_the_two_tasks_of_its_own_have_their_names() -> None:
     pipeline.group("start_run", "begin")
     module = sys.modules[__name__]
     module.clashing = pipeline  # type: ignore[attr-defined]
-    with DAG("d", schedule=None), pytest.raises(PipelineDefinitionError, match="'start_run' for itself"):
+    with DAG("d", schedule=None, params=PARAMS), pytest.raises(PipelineDefinitionError, match="'start_run' for itself"):
         LogioPipelineGroup(pipeline)
 
 

@@ -44,6 +44,7 @@ from tests.unit.airflow.support import (
 )
 
 REF = "pipelines.sales:sales"
+PARAMS = {"transactions": ""}
 WAREHOUSE = {"warehouse": "warehouse_db"}
 
 
@@ -375,7 +376,7 @@ def test_a_group_that_is_parked_does_not_keep_the_others_from_being_supervised(
 
 
 def test_a_pipeline_that_relies_on_a_recovery_dag_has_no_supervising_task(log: LogStore, tmp_path: Path) -> None:
-    with DAG(DAG_ID, schedule=None) as dag:
+    with DAG(DAG_ID, schedule=None, params=PARAMS) as dag:
         LogioPipelineGroup(REF, connections=WAREHOUSE, recovery="dag")
     assert "sales.supervise" not in dag.task_dict
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
@@ -384,17 +385,20 @@ def test_a_pipeline_that_relies_on_a_recovery_dag_has_no_supervising_task(log: L
 
 
 def test_nobody_else_recovers() -> None:
-    with DAG("d", schedule=None), pytest.raises(PipelineDefinitionError, match="recovery is 'none'"):
+    with (
+        DAG("d", schedule=None, params=PARAMS),
+        pytest.raises(PipelineDefinitionError, match="recovery is 'none'"),
+    ):
         LogioPipelineGroup(REF, connections=WAREHOUSE, recovery="none")
 
 
 def test_a_callback_must_be_callable() -> None:
-    with DAG("d", schedule=None), pytest.raises(ValueError, match="cannot be called"):
+    with DAG("d", schedule=None, params=PARAMS), pytest.raises(ValueError, match="cannot be called"):
         LogioPipelineGroup(REF, connections=WAREHOUSE, on_recovery_callback="page me")  # type: ignore[arg-type]
 
 
 def test_tasks_with_callbacks_survive_serialization() -> None:
-    with DAG("d", schedule=None) as dag:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
         LogioPipelineGroup(REF, connections=WAREHOUSE, on_recovery_callback=print)
         sensor = LogioFailedGroupSensor(task_id="failed_groups", give_up_after=timedelta(hours=1))
         LogioRecoverGroupOperator.partial(task_id="recover", on_recovery_callback=print).expand(finding=sensor.output)

@@ -11,7 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from airflow.serialization.serialized_objects import DagSerialization
 from typer.testing import CliRunner
 
 from airflow_logio.cli import preparation
@@ -23,6 +25,7 @@ from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
+from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.effects import Delivery, FinishGroup, LogEvent
@@ -41,7 +44,8 @@ from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import GroupReporter, LogioGroupTrigger
 from airflow_logio.triggers.scale import LogioScaleTrigger
 from pipelines.sales_scaled import sales_scaled
-from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, run_started
+from tests.support.bundle import by_the_clock
+from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, run_started, write_transactions
 
 REF = "pipelines.sales_scaled:sales_scaled"
 ONE, TWO, THREE = "hourly.1", "hourly.2", "hourly.3"
@@ -150,6 +154,39 @@ def three(drivers: Drivers) -> None:
     drivers.ready(THREE)
     scaling(3, "up").execute(context(attempt=2))
     assert drivers.owners() == [ONE, TWO, THREE]
+
+
+# --- the example of docs/how-to/scale.md ---------------------------------------------------------------------------------
+
+
+def test_the_clock_scales_the_run_of_another_dag(
+    log: LogStore, launcher: FakeLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaled = BundleDagBag(dag_folder=by_the_clock.__file__, bundle_path=Path(by_the_clock.__file__).parent)
+    assert (scaled.import_errors, set(scaled.dags)) == ({}, {"shops_open", "shops_close"})
+    stored = {name: DagSerialization.from_dict(DagSerialization.to_dict(dag)) for name, dag in scaled.dags.items()}
+    assert [dag.timetable.summary for dag in stored.values()] == ["0 8 * * 1-6", "0 20 * * 1-6"]
+
+    def of(dag_id: str, **arguments: Any) -> dict[str, Any]:
+        return {**context(**arguments), "dag_run": SimpleNamespace(dag_id=dag_id, run_id="r")}
+
+    pipeline_dag = of("logio_sales_scaled", params={"transactions": str(write_transactions(tmp_path / "t.parquet"))})
+    start = LogioStartRunOperator(task_id="start_run", pipeline=REF, connections={"warehouse": "warehouse_db"})
+    drivers = Drivers(log, log.find_run(start.execute(pipeline_dag)), launcher)
+    deferred(lambda: task().execute(pipeline_dag))
+    drivers.ready(ONE)
+    opens, closes = (scaled.dags[name].get_task("scale") for name in ("shops_open", "shops_close"))
+    deferred(lambda: opens.execute(of("shops_open")))
+    drivers.ready(TWO)
+    drivers.ready(THREE)
+    assert opens.execute(of("shops_open", attempt=2))["replicas"] == 3
+    assert drivers.owners() == [ONE, TWO, THREE]
+    assert closes.execute(of("shops_close"))["replicas"] == 1
+    assert drivers.owners() == [ONE]
+    assert {one.by for one in log.scalings(drivers.run.run_id)} == {
+        "task scale of shops_open, r",
+        "task scale of shops_close, r",
+    }
 
 
 # --- the task of a replicated group -------------------------------------------------------------------------------------

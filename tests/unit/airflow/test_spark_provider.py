@@ -278,30 +278,34 @@ def test_a_ticket_caches_principal_is_that_of_the_deployment(monkeypatch: pytest
 )
 def test_what_means_nothing_here_is_refused(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=rf"task 't': LogioSparkOperator has no {next(iter(arguments))}.*{reason}"
+        ConfigurationError, match=rf"task 'totals': LogioSparkOperator has no {next(iter(arguments))}.*{reason}"
     ):
-        LogioSparkOperator(task_id="t", pipeline=REF, **arguments)
+        LogioSparkOperator(task_id="totals", pipeline=REF, **arguments)
 
 
 def test_what_is_so_anyway_is_taken_and_default_args_are_heard() -> None:
-    LogioSparkOperator(task_id="t", pipeline=REF, durable=True, yarn_track_via_rm_api=False, post_submit_commands=[])
+    LogioSparkOperator(
+        task_id="totals", pipeline=REF, durable=True, yarn_track_via_rm_api=False, post_submit_commands=[]
+    )
     with DAG("d", schedule=None, default_args={"durable": False}), pytest.raises(ConfigurationError, match="durable"):
-        LogioSparkOperator(task_id="t", pipeline=REF)
+        LogioSparkOperator(task_id="totals", pipeline=REF)
     with pytest.raises((AirflowException, TypeError), match="nonsense"):
-        LogioSparkOperator(task_id="t", pipeline=REF, nonsense=1)
+        LogioSparkOperator(task_id="totals", pipeline=REF, nonsense=1)
 
 
 def test_group_and_name_are_templates_and_the_interval_has_two_names() -> None:
     task = LogioSparkOperator(
-        task_id="t", pipeline=REF, group="{{ params.g }}", name="of {{ params.g }}", status_poll_interval=7
+        task_id="totals", pipeline=REF, group="{{ params.g }}", name="of {{ params.g }}", status_poll_interval=7
     )
     task.render_template_fields({"params": {"g": "totals"}})
     assert (task.group, task.name, task.poll_interval) == ("totals", "of totals", 7)
-    assert LogioSparkOperator(task_id="t", pipeline=REF, status_poll_interval=7, poll_interval=2).poll_interval == 2
+    assert (
+        LogioSparkOperator(task_id="totals", pipeline=REF, status_poll_interval=7, poll_interval=2).poll_interval == 2
+    )
 
 
 def test_spark_arguments_are_one_value_and_attributes_that_templates_are_rendered_in() -> None:
-    task = LogioSparkOperator(task_id="t", pipeline=REF, conf={"spark.x": "{{ params.g }}"}, driver_memory="1g")
+    task = LogioSparkOperator(task_id="totals", pipeline=REF, conf={"spark.x": "{{ params.g }}"}, driver_memory="1g")
     assert task.spark == SparkArguments(conf={"spark.x": "{{ params.g }}"}, driver_memory="1g")
     task.render_template_fields({"params": {"g": "totals"}})
     assert (task.spark.conf, task.driver_memory) == ({"spark.x": "totals"}, "1g")

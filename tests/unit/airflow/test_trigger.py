@@ -365,7 +365,7 @@ def killed(
 
 
 @pytest.mark.usefixtures("running")
-@pytest.mark.parametrize("state", ["failed", "success", "removed"])
+@pytest.mark.parametrize("state", ["failed", "success", "removed", "skipped"])
 def test_a_task_that_was_marked_halts_its_group_even_if_the_driver_does_not_listen(
     state: str,
     trigger: LogioGroupTrigger,

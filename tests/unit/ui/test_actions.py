@@ -158,9 +158,7 @@ def test_sources_drain_and_what_cannot_is_refused_as_the_command_does(client: Te
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_a_run_that_was_stopped_and_retried_can_be_drained(
-    client: TestClient, store: LogStore, older: bool
-) -> None:
+def test_a_run_that_was_stopped_and_retried_can_be_drained(client: TestClient, store: LogStore, older: bool) -> None:
     """One source has finished before the stop, and is never launched again; `older`: its log kept the halt as a wish."""
     both = replace(two_groups(), operators={**two_groups().operators, "other": OperatorShape("totals", outputs=("x",))})
     run = store.start_run(both)
