@@ -358,6 +358,7 @@ def postgres_engine(
         **_asked_for(url),
         **settings,
         "synchronous_commit": "on",
+        "extra_float_digits": "3",  # all that a double has
         _IDLE: f"{IDLE_IN_TRANSACTION_SECONDS}s",
         "lock_timeout": f"{int(lock_timeout * 1000)}ms",
     }

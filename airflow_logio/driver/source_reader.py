@@ -490,7 +490,7 @@ class SourceAccess:
     def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         operator = self.operator
         if isinstance(operator, ConnectedSource):
-            connection = self.connections.source(operator.connection)
+            connection = self.connections.source(operator.connection, self.name)
             return operator.read_from(connection, self.params, action, offset)
         return operator.read(self.params, action, offset)
 

@@ -30,6 +30,7 @@ from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, 
 from airflow_logio.spark.dataset_jobs import frame_of, frame_of_table, written_by_driver
 from airflow_logio.spark.schemas import in_utc
 from airflow_logio.systems.connections import Connections, DeclaredConnection
+from airflow_logio.systems.databases.read_values import Place
 from airflow_logio.systems.databases.table_names import table_name
 from airflow_logio.systems.databases.table_reads import (
     KEYS,
@@ -74,6 +75,10 @@ class TableRows:
     is better for most of its rows. Rows that are null there are read as well."""
     said: str = ""
     """What `where` means, in words, for errors."""
+    begins: str = ""
+    """What reads them, in words, before the table."""
+    key: tuple[str, ...] = ()
+    """The columns that tell one row from another, where the table does not say so."""
     expected: int | None = None
     """How many there must be, if that is known."""
 
@@ -106,8 +111,8 @@ def looked_up_frame(
 ) -> Iterator[SparkFrame]:
     """As `rows_frame`, of a PostgreSQL: the rows whose `key` is one of `keys`, a dataset of one column of distinct values.
 
-    Each task looks a share of them up, so that the database compares, and uses its index. Raises also `WriteRefused` if it
-    cannot compare the types.
+    Each task looks a share of them up, so that the database compares, and uses its index. Raises also `ConfigurationError` if
+    it cannot compare the types.
     """
     kind = keys.empty().column(0).type
     with _lent(session, payloads, warehouse, url, rows, (key, kind)) as (reading, schema):
@@ -157,12 +162,12 @@ def _lent(
         exported_snapshot(warehouse) as (connection, snapshot),
         handed_url(payloads, f"rows/{warehouse.name}", url) as ref,
     ):
-        with warehouse.translated():
+        with warehouse.translated(refused=ConfigurationError):
             chosen = _selection(connection, warehouse.name, rows)
-            stored = stored_as(connection, chosen.where, table_name(connection, rows.table), chosen.statement)
+            stored = stored_as(connection, chosen.place.where, table_name(connection, rows.table), chosen.statement)
             keys_per_query = 0
             if by_keys is not None:
-                parts = [RowsPart(chosen.where, chosen.by_keys(by_keys[0]))]
+                parts = [RowsPart(chosen.place, chosen.by_keys(by_keys[0]))]
                 keys_per_query = KEYS_PER_QUERY if chosen.may_portion(*by_keys) else 0
             elif rows.by is not None:
                 parts = list(_ranges(connection, chosen, rows.by))
@@ -183,31 +188,31 @@ def _places(chosen: Selection, blocks: int | None) -> Iterator[RowsPart]:
     """Parts by ranges of blocks; blocks that are added later have no row of the snapshot."""
     count = min(MOST_SESSIONS, -(-(blocks or 0) // BLOCKS_PER_TASK))
     if blocks is None or count <= 1:
-        yield RowsPart(chosen.where, chosen.statement)
+        yield RowsPart(chosen.place, chosen.statement)
         return
     ctid: sa.ColumnElement[Any] = sa.literal_column("ctid")
     bounds: list[Any] = [sa.literal_column(f"'({blocks * number // count},0)'::tid") for number in range(1, count)]
     for first, end in pairwise([None, *bounds, None]):
         conditions = [*([] if first is None else [ctid >= first]), *([] if end is None else [ctid < end])]
-        said = f"{chosen.where}, rows {' and '.join(map(str, conditions))}"
-        yield RowsPart(said, chosen.statement.where(*conditions))
+        said = f"{chosen.place.where}, rows {' and '.join(map(str, conditions))}"
+        yield RowsPart(replace(chosen.place, where=said), chosen.statement.where(*conditions))
 
 
 def _ranges(connection: Connection, chosen: Selection, by: str) -> Iterator[RowsPart]:
     """Parts by ranges of a column that are equally wide, the first one with the nulls."""
     column = chosen.table.columns.get(by)
     if column is None:
-        raise ConfigurationError(f"{chosen.where} has no column {by!r}, by which it is read")
+        raise ConfigurationError(f"{chosen.place.where} has no column {by!r}, by which it is read")
     kind = column_kind(column)
     if kind.name != "bigint":
-        raise ConfigurationError(f"{chosen.where} is read by column {by!r}, which is {kind}, and no whole number")
+        raise ConfigurationError(f"{chosen.place.where} is read by column {by!r}, which is {kind}, and no whole number")
     bounded = chosen.statement.with_only_columns(sa.func.min(column), sa.func.max(column), maintain_column_froms=True)
     least, most = connection.execute(bounded).one()
     width = 0 if least is None else most - least + 1
     count = max(1, min(MOST_SESSIONS, -(-width // NUMBERS_PER_TASK)))
     bounds = [least + width * number // count for number in range(1, count)]
     if not bounds:
-        yield RowsPart(chosen.where, chosen.statement)
+        yield RowsPart(chosen.place, chosen.statement)
         return
     for first, end in pairwise([None, *bounds, None]):
         if first is None:
@@ -216,7 +221,8 @@ def _ranges(connection: Connection, chosen: Selection, by: str) -> Iterator[Rows
             said, condition = f"{by} >= {first}", column >= first
         else:
             said, condition = f"{first} <= {by} < {end}", sa.and_(column >= first, column < end)
-        yield RowsPart(f"{chosen.where}, rows with {said}", chosen.statement.where(condition))
+        place = replace(chosen.place, where=f"{chosen.place.where}, rows with {said}")
+        yield RowsPart(place, chosen.statement.where(condition))
 
 
 # --- any other database -----------------------------------------------------------------------------------------------
@@ -229,9 +235,9 @@ def _through_the_driver(
     """Bounded pieces into files of the payload store, which are removed when the block ends."""
     with warehouse.snapshot() as connection:
         chosen = _selection(connection, warehouse.name, rows)
-        tables = pieces(connection, chosen.where, chosen.statement, chosen.kinds)
+        tables = pieces(connection, chosen.place, chosen.statement, chosen.kinds)
         found = chain([chosen.schema.empty_table()], tables)
-        dataset = written_by_driver(session, payloads, chosen.where, f"rows/{warehouse.name}", found)
+        dataset = written_by_driver(session, payloads, chosen.place.where, f"rows/{warehouse.name}", found)
     try:
         if rows.expected is not None:
             _check_count(chosen, rows.expected, dataset.num_rows)
@@ -246,7 +252,7 @@ def _through_the_driver(
 def _check_count(chosen: Selection, expected: int, found: int) -> None:
     if found != expected:
         raise SourceChanged(
-            f"{chosen.where} had {expected:,} rows there when the range was logged, and has {found:,} now: rows were "
+            f"{chosen.place.where} had {expected:,} rows there when the range was logged, and has {found:,} now: rows were "
             "deleted or inserted behind what was read. Put it back as it was, or start a fresh run"
         )
 
@@ -254,12 +260,13 @@ def _check_count(chosen: Selection, expected: int, found: int) -> None:
 def _selection(connection: Connection, name: str, rows: TableRows) -> Selection:
     """Raises `ConfigurationError` also for a type that Spark does not have."""
     chosen = selection(connection, name, rows.table, rows.columns, rows.where)
-    if rows.said:
-        chosen = replace(chosen, where=f"{chosen.where}, rows with {rows.said}")
+    said = f", rows with {rows.said}" if rows.said else ""
+    place = Place(f"{rows.begins}{chosen.place.where}{said}", rows.key or chosen.place.key)
+    chosen = replace(chosen, place=place)
     for column, kind in chosen.kinds.items():
         if kind.precision > MOST_DIGITS:
             raise ConfigurationError(
-                f"{chosen.where} has column {column!r} of type {kind}, and a decimal of Spark has at most {MOST_DIGITS} "
+                f"{place.where} has column {column!r} of type {kind}, and a decimal of Spark has at most {MOST_DIGITS} "
                 "digits: name the columns that are to be read, or read a view that casts it"
             )
     return chosen
@@ -282,8 +289,8 @@ class Unread(Exception):
 class RowsPart:
     """What one task reads."""
 
-    where: str
-    """The table, and which part of it, in words."""
+    place: Place
+    """The table, and which part of it."""
     statement: sa.Select[Any]
 
 
@@ -339,12 +346,12 @@ def _tables(
 ) -> Iterator[pa.Table]:
     """What the statement of a part finds, with each of these values."""
     before, is_checked = 0, False
-    with imported_snapshot(warehouse, reading.snapshot, part.where) as connection:
+    with imported_snapshot(warehouse, reading.snapshot, part.place.where) as connection:
         for values in statements:
-            found = pieces(connection, part.where, part.statement, reading.kinds, values, first_row=before)
+            found = pieces(connection, part.place, part.statement, reading.kinds, values, first_row=before)
             first = next(found, None)
             if not is_checked:
-                check_stored_as(connection, part.where, reading.stored)
+                check_stored_as(connection, part.place.where, reading.stored)
                 is_checked = True
             for table in found if first is None else chain([first], found):
                 yield table
@@ -432,23 +439,23 @@ class ReadConnection(DeclaredConnection):
             return column <= until if after is None else sa.and_(column > after, column <= until)
 
         said = f"{by} <= {until}" if after is None else f"{after} < {by} <= {until}"
-        wanted = TableRows(table, tuple(columns), between, by=by, said=said, expected=expected)
+        begins = f"{self.reader}, "
+        wanted = TableRows(table, tuple(columns), between, by, said, begins, (by,), expected)
         return self.lasting.enter_context(rows_frame(self.session, self.payloads, self.warehouse(), self.url, wanted))
 
 
 @contextmanager
 def range_connections(
-    session: Any, payloads: EpochPayloads, connections: Connections
+    session: Any, payloads: EpochPayloads, connections: Connections, reader: str
 ) -> Iterator[Callable[[str], ReadConnection]]:
-    """Connections by name, for `frame` of a source. The jobs of what it returns must end within the block.
+    """Connections by name, for `frame` of the source `reader`. The jobs of what it returns must end within the block.
 
     Errors of tasks come out as from `rows_frame`.
     """
     with ExitStack() as lasting:
 
         def named(name: str) -> ReadConnection:
-            return ReadConnection(
-                connections.url(name), lambda: connections.warehouse(name), session, payloads, lasting
-            )
+            asked = connections.source(name, reader)
+            return ReadConnection(asked.url, asked.warehouse, asked.reader, session, payloads, lasting)
 
         yield named

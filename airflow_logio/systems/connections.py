@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -24,8 +24,8 @@ from airflow_logio.dataflow.sources.query_text import for_sqlalchemy
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed
 from airflow_logio.systems.calls import CallWatch, replay
-from airflow_logio.systems.databases.sql_types import read_type
-from airflow_logio.systems.databases.table_reads import column_kind, described_table, pieces
+from airflow_logio.systems.databases.read_values import Place
+from airflow_logio.systems.databases.table_reads import described_table, kinds_of, pieces
 from airflow_logio.systems.rising_columns import FollowedColumn, rising_column
 from airflow_logio.systems.warehouse import Warehouse
 
@@ -92,9 +92,10 @@ class Connections:
                 self._open[name] = Warehouse(name, self.url(name))
             return self._open[name]
 
-    def source(self, name: str) -> DeclaredConnection:
-        """The connection of a source."""
-        return DeclaredConnection(self.url(name), lambda: self.warehouse(name))
+    def source(self, name: str, reader: str = "") -> DeclaredConnection:
+        """The connection of a source, which is called `reader`."""
+        said = f"source {reader!r}" if reader else "a source"
+        return DeclaredConnection(self.url(name), lambda: self.warehouse(name), said)
 
     def lock(self, name: str) -> threading.Lock:
         """Held while write actions are executed on a connection: they run one at a time."""
@@ -176,6 +177,8 @@ class DeclaredConnection:
 
     url: str
     warehouse: Callable[[], Warehouse]
+    reader: str = "a source"
+    """In words."""
 
     def query(
         self,
@@ -183,18 +186,20 @@ class DeclaredConnection:
         values: Mapping[str, Any],
         columns: Mapping[str, str | None],
         table: str | None = None,
+        key: Sequence[str] = (),
     ) -> Iterator[pa.Table]:
         """Rows of a SELECT, a server-side cursor behind them. Types that `columns` leaves open are those of `table`.
 
-        Raises ExternalUnavailable, and ConfigurationError for a statement that the database refuses.
+        Raises ExternalUnavailable, and ConfigurationError for a statement that the database refuses, for a type that does
+        not hold what is declared, and for a value that is no such value, of a row that is named by its `key`.
         """
         with self.warehouse().snapshot(**idle_for(PAUSE_SECONDS)) as connection:
             types = {name: column_type(name, kind) if kind else None for name, kind in columns.items()}
+            place = Place(f"the query of {self.reader}{f' of table {table!r}' if table else ''}", tuple(key))
             if table is not None and not (types and all(types.values())):
-                types = _described(connection, table, types)
-            where = "a source" if table is None else f"a source of table {table!r}"
+                place, types = _described(connection, place, table, types)
             known = {name: kind for name, kind in types.items() if kind}
-            yield from _pieces(connection, where, statement, values, known)
+            yield from _pieces(connection, place, statement, values, known)
 
     def rising(self, table: str, by: str, *, append_only: bool) -> FollowedColumn:
         """A column by which a table is read, as a driver follows it."""
@@ -206,30 +211,27 @@ class DeclaredConnection:
 
 
 def _pieces(
-    connection: Connection, where: str, statement: str, values: Mapping[str, Any], types: dict[str, ColumnType]
+    connection: Connection, place: Place, statement: str, values: Mapping[str, Any], types: dict[str, ColumnType]
 ) -> Iterator[pa.Table]:
-    is_sqlite = connection.dialect.name == "sqlite"
-    selected = sa.text(for_sqlalchemy(statement)).columns(
-        **{name: sa.types.NullType() if is_sqlite else read_type(kind) for name, kind in types.items()}
-    )
+    selected = sa.text(for_sqlalchemy(statement)).columns(**dict.fromkeys(types, sa.types.NullType()))
     try:
-        yield from pieces(connection, f"the query of {where}", selected, types, values)
+        yield from pieces(connection, place, selected, types, values)
     except sa.exc.DBAPIError as error:
         cause = str(error.orig).strip()
         if isinstance(error, sa.exc.ProgrammingError | sa.exc.DataError) or cause.startswith(_REFUSED_BY_SQLITE):
-            raise ConfigurationError(
-                f"the database refused the query of a source: {cause}. It was: {statement}"
-            ) from error
+            raise ConfigurationError(f"the database refused {place.where}: {cause}. It was: {statement}") from error
         raise
 
 
 def _described(
-    connection: Connection, table: str, types: Mapping[str, ColumnType | None]
-) -> dict[str, ColumnType | None]:
-    """The columns of a table with their types, those that are given as they are given."""
+    connection: Connection, place: Place, table: str, types: Mapping[str, ColumnType | None]
+) -> tuple[Place, dict[str, ColumnType | None]]:
+    """The columns of a table with their types, those that are given as they are given; and by what its rows are told."""
     found = described_table(connection, table, "that a source reads does not exist")
     missing = [column for column in types if column not in found.columns]
     if missing:
         raise ConfigurationError(f"the table {table!r} that a source reads has no column {missing[0]!r}")
     wanted = types or dict.fromkeys(column.name for column in found.columns)
-    return {column: kind or column_kind(found.columns[column]) for column, kind in wanted.items()}
+    told = kinds_of(connection, place, found, [name for name, kind in wanted.items() if kind is None])
+    keys = place.key or tuple(column.name for column in found.primary_key.columns)
+    return replace(place, key=keys), {name: kind or told[name] for name, kind in wanted.items()}

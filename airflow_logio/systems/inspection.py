@@ -79,7 +79,7 @@ def _inspect(name: str, operator: Operator, params: Mapping[str, Any], connectio
             yield _found(f"operator {name!r}, {read} of {read.connection!r}", lambda r=read: _read(connections, r))  # type: ignore[misc]
     if isinstance(operator, QuerySource):
         what = f"source {name!r}, query of {operator.connection!r}"
-        yield _found(what, lambda: _ask(connections, operator, params))
+        yield _found(what, lambda: _ask(name, connections, operator, params))
     elif isinstance(operator, TableSource):
         yield _followed(f"source {name!r}, table {operator.table!r} of {operator.connection!r}", operator, connections)
     elif isinstance(operator, TableWriter):
@@ -116,11 +116,12 @@ def _read(connections: Connections, read: TableRead) -> None:
         raise ConfigurationError(f"it has no column {read.key!r}, by which it is read; it has {', '.join(found)}")
 
 
-def _ask(connections: Connections, source: QuerySource, params: Mapping[str, Any]) -> None:
+def _ask(name: str, connections: Connections, source: QuerySource, params: Mapping[str, Any]) -> None:
     """Its statement, for no row."""
     action = source.action(params)
     statement = f"SELECT * FROM ({action['statement']}) AS checked WHERE 1 = 0"
-    for _ in connections.source(source.connection).query(statement, action["values"], source.columns, source.table):
+    asked = connections.source(source.connection, name)
+    for _ in asked.query(statement, action["values"], source.columns, source.table):
         pass
 
 

@@ -8,7 +8,6 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -252,7 +251,8 @@ _FAMILY = """
 _WRITERS = sa.text(
     _FAMILY
     + """
-    SELECT DISTINCT l.virtualtransaction AS id, l.pid, a.xact_start AS since, a.application_name AS application, p.gid
+    SELECT DISTINCT l.virtualtransaction AS id, l.pid, a.application_name AS application, p.gid,
+        to_char(a.xact_start AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') AS since
     FROM pg_locks AS l
     LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
     LEFT JOIN pg_prepared_xacts AS p ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction
@@ -320,7 +320,7 @@ def writers_of(connection: Connection, oid: int) -> frozenset[Holder]:
 def _said(row: sa.Row[Any]) -> str:
     if row.pid is None:
         return f"prepared transaction {row.gid!r}"
-    since = "" if row.since is None else f", begun at {row.since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    since = "" if row.since is None else f", begun at {row.since} UTC"
     return f"the transaction of pid {row.pid}" + (f" ({row.application})" if row.application else "") + since
 
 

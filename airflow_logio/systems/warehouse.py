@@ -39,6 +39,7 @@ from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioE
 from airflow_logio.protocol.external_rules import Contender, Owner
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases import table_inserts, table_reads
+from airflow_logio.systems.databases.postgres_reads import read_times_as_text
 from airflow_logio.systems.databases.sql_types import know_exact_decimals
 from airflow_logio.systems.databases.table_names import TableName, table_name
 from airflow_logio.systems.stored_records import RecordsInFiles
@@ -87,12 +88,15 @@ class Warehouse:
 
     @contextmanager
     def snapshot(self, **options: Any) -> Iterator[Connection]:
-        """A connection for reads of one snapshot; driver errors come out as `ExternalUnavailable`, as from `read`.
+        """A connection for reads of one snapshot; driver errors come out as from `read`.
 
         `options` are further execution options.
         """
         options = {**snapshot_options(self.engine), **options}
-        with self.translated(), self.engine.connect().execution_options(**options) as connection:
+        with (
+            self.translated(refused=ConfigurationError),
+            self.engine.connect().execution_options(**options) as connection,
+        ):
             yield connection
 
     # --- writes -------------------------------------------------------------------------------------------------------
@@ -185,8 +189,13 @@ class Warehouse:
             return ""
 
     @contextmanager
-    def translated(self, place: Callable[[sa.exc.DBAPIError], str] = lambda _: "") -> Iterator[None]:
-        """Errors of the database as ours; `place` says where in what was written a refusal has its cause."""
+    def translated(
+        self,
+        place: Callable[[sa.exc.DBAPIError], str] = lambda _: "",
+        refused: type[WriteRefused | ConfigurationError] = WriteRefused,
+    ) -> Iterator[None]:
+        """Errors of the database as ours, `refused` for what it does not take; `place` says where in what was written a
+        refusal has its cause."""
         try:
             yield
         except (sa.exc.TimeoutError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
@@ -196,9 +205,9 @@ class Warehouse:
                 wrong = ConfigurationError if is_misconfigured(error) else ExternalUnavailable
                 raise wrong(f"connection {self.name!r}: {cause_of(error)}") from error
             where = place(error)
-            raise WriteRefused(f"connection {self.name!r} refused a statement: {where}{cause_of(error)}") from error
+            raise refused(f"connection {self.name!r} refused a statement: {where}{cause_of(error)}") from error
         except (ValueError, OverflowError, pa.ArrowException) as error:  # text with NUL, a number too long
-            raise WriteRefused(f"connection {self.name!r}: a value cannot be passed on: {error}") from error
+            raise refused(f"connection {self.name!r}: a value cannot be passed on: {error}") from error
 
     def close(self) -> None:
         self.engine.dispose()
@@ -273,7 +282,7 @@ def _engine(name: str, url: str) -> Engine:
         return engine
     if parsed.get_backend_name() not in CONDITIONAL:
         return plain_engine(parsed, f"connection {name!r}", pool_pre_ping=True, hide_parameters=True)
-    return postgres_engine(
+    engine = postgres_engine(
         parsed,
         f"logio {name}",
         lock_timeout=LOCK_TIMEOUT_SECONDS,
@@ -281,3 +290,5 @@ def _engine(name: str, url: str) -> Engine:
         pool_pre_ping=True,
         json_deserializer=str,  # JSON is read as the text that it is
     )
+    read_times_as_text(engine)
+    return engine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ class SourceConnection(Protocol):
         values: Mapping[str, Any],
         columns: Mapping[str, str | None],
         table: str | None = None,
+        key: Sequence[str] = (),
     ) -> Iterator[pa.Table]:
         """The rows of a SQL query, in pieces and in one snapshot.
 
@@ -36,8 +37,11 @@ class SourceConnection(Protocol):
         :param columns: column → type, as in `TableWriter`. Where it says None, or nothing at all, the type is that of
             the column of `table`.
         :param table: the table that is read, if it is one.
+        :param key: the columns that tell one row from another; a row whose value is refused is named by them.
 
-        Raises ExternalUnavailable and ConfigurationError.
+        Every value comes as it is. Raises ExternalUnavailable; ConfigurationError for a statement that the database
+        refuses, for a column whose type in the database does not hold what is declared, and for a value that is no such
+        value: it names table, column, row and key.
         """
         ...
 

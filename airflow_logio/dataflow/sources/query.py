@@ -103,7 +103,7 @@ class QuerySource(ConnectedSource):
         statement, skipped = action["statement"], max(offset - 1, 0)
         if skipped:  # the last row of the event before shows that the next one is another one
             statement = f"{statement} LIMIT {_EVERY} OFFSET {skipped}"
-        pieces = connection.query(statement, action["values"], self.columns, self.table)
+        pieces = connection.query(statement, action["values"], self.columns, self.table, self.order_by)
         ties = _Ties(self.order_by, skipped) if self.replayable else None
         first = offset - skipped
         for table in regroup(self._behind(pieces, ties, first, offset), self.records_per_event):

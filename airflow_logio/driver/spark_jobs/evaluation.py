@@ -407,7 +407,7 @@ class SourceFrames:
     ) -> Iterator[SparkFrame]:
         """The records of a range, for as long as the block lasts. Spark may have to ask what columns they have."""
         session, connections = self._settings.sessions.get(), self._settings.connections
-        with range_connections(session, self._payloads, connections) as named:
+        with range_connections(session, self._payloads, connections, at.operator) as named:
             with self._asking(operator), connections.calls.call("frame", at):
                 made = operator.connected(named).frame(session, params, action[START], action[END])
                 frame = needed_spark_frame(made, f"frame() of {type(operator).__name__}")

@@ -198,7 +198,7 @@ class FrameReads:
         """The effects by name. If one cannot be obtained, nothing is left of those before it.
 
         Raises `OperatorFailed`, `ConfigurationError`, `ExternalUnavailable`, `LogUnavailable`, `SparkLost`, `Closed`,
-        `WriteRefused` for keys that the database does not compare, and what jobs raise.
+        and what jobs raise.
         """
         effects: dict[str, ReadEffect] = {}
         try:
@@ -242,7 +242,8 @@ class FrameReads:
 
     def _by_executors(self, session: Any, name: str, read: TableRead, keys: SparkFrame | None) -> ReadEffect:
         common = session, self._payloads, self._connections.warehouse(read.connection)
-        url, rows = self._connections.url(read.connection), TableRows(read.table, read.columns)
+        url, key = self._connections.url(read.connection), () if read.key is None else (read.key,)
+        rows = TableRows(read.table, read.columns, begins="the read of ", key=key)
         crash_here(CrashPoint.BEFORE_STORE)
         if keys is None:
             return self._stored(name, read, lambda: rows_frame(*common, url, rows), None)

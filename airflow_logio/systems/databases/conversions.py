@@ -7,6 +7,7 @@ value is converted only if nothing is lost.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -127,7 +128,7 @@ def _told(error: BaseException) -> str:
 def converted(column: pa.ChunkedArray, target: Target) -> pa.ChunkedArray:
     """Raises ValueError, or an error of Arrow, for a value that would not come back as it was."""
     values = column if target.kind is None else _cast(column, target.kind)
-    _refuse_far_times(values)
+    refuse_far_times(values)
     target.check(values)
     return values
 
@@ -195,12 +196,22 @@ def _to_json(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     column = column.cast(wanted)
     for value in column.to_pylist():
         if value is not None:
-            json.loads(value, parse_constant=_refuse_constant)
+            check_json(value)
     return column
+
+
+def check_json(value: str) -> None:
+    """Raises ValueError, or RecursionError, for a text that is no JSON."""
+    json.loads(value, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
+
+
+def is_uuid(value: str) -> bool:
+    """Whether a text is a uuid with hyphens, in lower or upper case."""
+    return re.fullmatch(_UUID, value) is not None
 
 
 _SPECIAL: Mapping[str, Callable[[pa.ChunkedArray, pa.DataType], pa.ChunkedArray]] = {
@@ -210,8 +221,11 @@ _SPECIAL: Mapping[str, Callable[[pa.ChunkedArray, pa.DataType], pa.ChunkedArray]
 }
 
 
-def _refuse_far_times(column: pa.ChunkedArray) -> None:
-    """Arrow's years go further than those of the databases' drivers: what is written must be readable again."""
+def refuse_far_times(column: pa.ChunkedArray) -> None:
+    """Arrow's years go further than those of the databases' drivers: what is written must be readable again.
+
+    Raises ValueError.
+    """
     if column.type not in _YEARS_1_TO_9999:
         return
     first, last = (pa.scalar(bound, column.type) for bound in _YEARS_1_TO_9999[column.type])

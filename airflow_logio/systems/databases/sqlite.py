@@ -30,7 +30,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.systems.databases.conversions import Check, no_nan, no_number, nothing
-from airflow_logio.systems.databases.sql_types import kind_of_records
+from airflow_logio.systems.databases.read_values import Reader, text, text_of_json, text_of_uuid
+from airflow_logio.systems.databases.sql_types import arrow_type, kind_of_records
 from airflow_logio.systems.databases.table_names import TableName
 
 DIGITS_OF_A_DOUBLE = 15
@@ -171,10 +172,10 @@ _CUT = re.compile(r"[.,][0-9]{7}")
 """Python reads six digits of a second, and drops others."""
 
 
-def value_of(kind: ColumnType, cell: Any) -> Any:
-    """Raises ValueError for a cell that is no value of the column's type."""
-    read: Callable[[Any], Any] = _READERS.get(kind.name, _text)
-    return None if cell is None else read(cell)
+def reader_of(kind: ColumnType) -> Reader:
+    """For cells. Raises ValueError for one that is no value of the column's type."""
+    wanted, read = arrow_type(kind), _READERS[kind.name]
+    return lambda cells: pa.array([None if cell is None else read(cell) for cell in cells], wanted)
 
 
 def _integer(cell: Any) -> int:
@@ -225,12 +226,6 @@ def _date(cell: Any) -> date:
     raise _is_no("date, such as 2024-02-29", cell)
 
 
-def _text(cell: Any) -> str:
-    if isinstance(cell, str):
-        return cell
-    raise _is_no("text", cell)
-
-
 def _bytes(cell: Any) -> bytes:
     if isinstance(cell, bytes):
         return cell
@@ -250,5 +245,8 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "timestamp": _time,
     "timestamptz": _time,
     "date": _date,
+    "text": text,
+    "json": text_of_json,
+    "uuid": text_of_uuid,
     "binary": _bytes,
 }

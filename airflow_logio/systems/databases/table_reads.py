@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from typing import Any
 
@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
+from airflow_logio.dataflow.column_types import ColumnType
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.systems.databases import sql_types, sqlite
+from airflow_logio.systems.databases import postgres_reads, sql_types, sqlite
+from airflow_logio.systems.databases.read_values import Place, Reader, arrow_table, reader_of, schema_of_kinds
 from airflow_logio.systems.databases.table_names import reflected
 
 KEYS_PER_QUERY = 5_000
@@ -35,7 +36,6 @@ _COMPARED: tuple[tuple[Callable[[pa.DataType], bool], tuple[type[Any], ...]], ..
     (pa.types.is_timestamp, (sa.DateTime,)),
 )
 """Arrow type of keys → types of columns for which different keys are different."""
-_FAILURES = (pa.ArrowException, ValueError, OverflowError)
 
 
 def described_table(connection: Connection, table: str, where: str) -> sa.Table:
@@ -52,23 +52,31 @@ def fetch(connection: Connection, read: TableRead, keys: pa.Array | None) -> pa.
 
     Raises `ConfigurationError`, naming table and column, for what is not there and for values that Arrow cannot hold.
     """
-    chosen = selection(connection, read.connection, read.table, read.columns)
-    found: list[Any] = []
+    chosen = _selected(connection, read)
+    tables, before = [chosen.schema.empty_table()], 0
     for statement, values in _asked(chosen, read, keys):
-        found += connection.execute(statement, values).all()
-    columns = list(zip(*found, strict=True)) if found else [()] * len(chosen.kinds)
-    return arrow_table(chosen.where, chosen.kinds, columns, as_cells=connection.dialect.name == "sqlite")
+        result = connection.execute(statement, values)
+        readers, rows = _readers(connection, chosen.place, result, chosen.kinds), result.all()
+        tables.append(arrow_table(chosen.place, chosen.kinds, readers, rows, first_row=before))
+        before += len(rows)
+    return pa.concat_tables(tables)
 
 
 def fetched(connection: Connection, read: TableRead, keys: pa.Array | None) -> Generator[pa.Table, None, None]:
     """As `fetch`, in pieces: the first one has no rows."""
-    chosen = selection(connection, read.connection, read.table, read.columns)
+    chosen = _selected(connection, read)
     yield chosen.schema.empty_table()
     before = 0
     for statement, values in _asked(chosen, read, keys):
-        for table in pieces(connection, chosen.where, statement, chosen.kinds, values, first_row=before):
+        for table in pieces(connection, chosen.place, statement, chosen.kinds, values, first_row=before):
             yield table
             before += table.num_rows
+
+
+def _selected(connection: Connection, read: TableRead) -> Selection:
+    chosen = selection(connection, read.connection, read.table, read.columns)
+    place = chosen.place if read.key is None else replace(chosen.place, key=(read.key,))
+    return replace(chosen, place=replace(place, where=f"the read of {place.where}"))
 
 
 def _asked(
@@ -112,8 +120,8 @@ class InUtc(sa.types.TypeDecorator[Any]):
 class Selection:
     """What is read of a table."""
 
-    where: str
-    """The table and its connection, in words."""
+    place: Place
+    """The table and its connection."""
     table: sa.Table
     statement: sa.Select[Any]
     """Its columns, as they are taken from the database: all rows, in no order."""
@@ -128,7 +136,7 @@ class Selection:
     def by_keys(self, key: str) -> sa.Select[Any]:
         """The rows whose key is among the values `KEYS`. Raises `ConfigurationError` if there is no such column."""
         if key not in self.table.columns:
-            raise ConfigurationError(f"{self.where} has no column {key!r}, by which it is read")
+            raise ConfigurationError(f"{self.place.where} has no column {key!r}, by which it is read")
         column = self.table.columns[key]
         asked: sa.BindParameter[Any] = sa.bindparam(KEYS, expanding=True)
         if isinstance(column.type, sa.DateTime) and not self.is_sqlite:
@@ -167,16 +175,34 @@ def selection(
     missing = [one for one in names if one not in described.columns]
     if missing:
         raise ConfigurationError(f"{place} has no column {missing[0]!r}")
-    kinds = {one: column_kind(described.columns[one]) for one in names}
-    is_sqlite = connection.dialect.name == "sqlite"
-    statement = sa.select(*(_read_as(described.columns[one], kind, is_sqlite=is_sqlite) for one, kind in kinds.items()))
+    statement = sa.select(*(_as_it_is(described.columns[one]) for one in names))
+    where_it_is = Place(place, tuple(column.name for column in described.primary_key.columns))
+    kinds = kinds_of(connection, where_it_is, described, names)
     restricted = statement if where is None else statement.where(where(described))
-    return Selection(place, described, restricted, kinds, is_sqlite)
+    return Selection(where_it_is, described, restricted, kinds, connection.dialect.name == "sqlite")
+
+
+def _as_it_is(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """Without what SQLAlchemy makes of values by the type of the column."""
+    return sa.type_coerce(column, sa.types.NullType()).label(column.name)
+
+
+def kinds_of(connection: Connection, place: Place, table: sa.Table, names: Sequence[str]) -> dict[str, ColumnType]:
+    """Columns of a table with their types, as the database tells them.
+
+    Raises `ConfigurationError` for a column of PostgreSQL whose values no type holds.
+    """
+    if connection.dialect.name != "postgresql":
+        return {name: column_kind(table.columns[name]) for name in names}
+    nothing = sa.select(*(_as_it_is(table.columns[name]) for name in names)).limit(0)
+    with connection.execute(nothing) as result:
+        told = postgres_reads.told_types(connection, result.cursor.description)
+    return {name: postgres_reads.kind_of(place, name, has) for name, has in zip(names, told, strict=True)}
 
 
 def pieces(
     connection: Connection,
-    where: str,
+    place: Place,
     statement: sa.Executable,
     kinds: dict[str, ColumnType],
     values: Mapping[str, Any] | None = None,
@@ -188,11 +214,11 @@ def pieces(
 
     Raises `ConfigurationError` as `arrow_table`, and what the database raises.
     """
-    is_sqlite, before, rows = connection.dialect.name == "sqlite", first_row, FIRST_ROWS
+    before, rows = first_row, FIRST_ROWS
     with connection.execute(statement, dict(values or {}), execution_options={"stream_results": True}) as result:
+        readers = _readers(connection, place, result, kinds)
         while found := result.fetchmany(rows):
-            columns = list(zip(*found, strict=True))
-            table = arrow_table(where, kinds, columns, as_cells=is_sqlite, first_row=before)
+            table = arrow_table(place, kinds, readers, found, first_row=before)
             yield table
             before += len(found)
             rows = max(1, min(4 * rows, ROWS_PER_PIECE, len(found) * BYTES_PER_PIECE // max(1, table.nbytes)))
@@ -203,49 +229,14 @@ def column_kind(column: sa.Column[Any]) -> ColumnType:
     return sql_types.described(column.type) or TEXT
 
 
-def arrow_table(
-    where: str, kinds: dict[str, ColumnType], columns: Sequence[Sequence[Any]], *, as_cells: bool, first_row: int = 0
-) -> pa.Table:
-    """Columns of values as an Arrow table; `as_cells` if they are as SQLite has stored them, whatever they are.
+def _readers(
+    connection: Connection, place: Place, result: sa.CursorResult[Any], kinds: Mapping[str, ColumnType]
+) -> list[Reader]:
+    """How the columns of a result become columns of these types.
 
-    Raises `ConfigurationError`, naming `where`, column and row (counted from 0; `first_row` is that of the first one).
+    Raises `ConfigurationError` where the database tells that they are of types that would lose something.
     """
-    arrays = {}
-    for (name, kind), values in zip(kinds.items(), columns, strict=True):
-        try:
-            arrays[name] = _array(kind, values, as_cells=as_cells)
-        except _FAILURES as error:
-            row = next(row for row, value in enumerate(values) if not _fits(kind, value, as_cells=as_cells))
-            raise ConfigurationError(
-                f"{where}, column {name!r}, row {first_row + row} of those read (counted from 0): the value is no "
-                f"{sql_types.arrow_type(kind)}: {error}"
-            ) from error
-    return pa.table(arrays, schema=schema_of_kinds(kinds))
-
-
-def schema_of_kinds(kinds: Mapping[str, ColumnType]) -> pa.Schema:
-    return pa.schema([(name, sql_types.arrow_type(kind)) for name, kind in kinds.items()])
-
-
-def _read_as(column: sa.Column[Any], kind: ColumnType, *, is_sqlite: bool) -> sa.ColumnElement[Any]:
-    if is_sqlite:
-        return sa.type_coerce(column, sa.types.NullType()).label(column.name)
-    if kind.name not in (DECIMAL, "json", "uuid"):
-        return column
-    return sa.type_coerce(column, sql_types.read_type(kind)).label(column.name)
-
-
-def _array(kind: ColumnType, values: Sequence[Any], *, as_cells: bool) -> pa.Array:
-    if as_cells:
-        values = [sqlite.value_of(kind, value) for value in values]
-    elif kind.name == "double":  # NUMERIC without a precision comes as Decimal
-        values = [None if value is None else float(value) for value in values]
-    return pa.array(values, sql_types.arrow_type(kind))
-
-
-def _fits(kind: ColumnType, value: Any, *, as_cells: bool) -> bool:
-    try:
-        _array(kind, [value], as_cells=as_cells)
-    except _FAILURES:
-        return False
-    return True
+    if connection.dialect.name == "postgresql":
+        told = postgres_reads.told_types(connection, result.cursor.description)
+        return postgres_reads.readers(place, told, kinds)
+    return [(sqlite.reader_of if connection.dialect.name == "sqlite" else reader_of)(kind) for kind in kinds.values()]

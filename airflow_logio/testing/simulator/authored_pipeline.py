@@ -322,6 +322,7 @@ class Rows:
         values: Mapping[str, Any],
         columns: Mapping[str, str | None],
         table: str | None = None,
+        key: Sequence[str] = (),
     ) -> Iterator[pa.Table]:
         """Raises `ConfigurationError` if they are not what the source declares."""
         found = self._found

@@ -160,7 +160,7 @@ def test_a_source_of_ones_own_that_reads_a_connection() -> None:
         url = "station"
 
         def query(
-            self, statement: str, values: Mapping[str, Any], columns: Any, table: Any = None
+            self, statement: str, values: Mapping[str, Any], columns: Any, table: Any = None, key: Any = ()
         ) -> Iterator[pa.Table]:
             assert values == {"since": 3} and ":since" in statement and set(columns) == {"id", "celsius"}
             yield pa.table({"id": [4, 5], "celsius": [20.5, 21.0]})

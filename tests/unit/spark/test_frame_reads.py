@@ -19,7 +19,6 @@ from airflow_logio.errors import (
     LogUnavailable,
     OperatorFailed,
     SparkLost,
-    WriteRefused,
 )
 from airflow_logio.lineage.lineage_records import effect, records
 from airflow_logio.spark import row_readers
@@ -305,7 +304,7 @@ def test_keys_are_compared_as_the_database_compares(
         ("store", ["x"], "invalid input syntax for type numeric"),
         ("text", [1], "operator does not exist"),
     ):
-        with pytest.raises(WriteRefused, match=f"connection 'wh' refused a statement: .*{says}"):
+        with pytest.raises(ConfigurationError, match=f"connection 'wh' refused a statement: .*{says}"):
             found(key, pa.table({key: keys}))
 
 
