@@ -172,20 +172,21 @@ def _refuse_objects(frame: Any) -> None:
 
 def _plain(table: pa.Table) -> pa.Table:
     """Large strings and lists, and views, are what polars and pandas have in memory; records of one port must be alike."""
-    return table.cast(pa.schema([pa.field(field.name, _plain_type(field.type)) for field in table.schema]))
+    return table.cast(pa.schema([pa.field(field.name, plain_type(field.type)) for field in table.schema]))
 
 
-def _plain_type(kind: Any) -> Any:
+def plain_type(kind: Any) -> Any:
+    """The type with plain strings, bytes and lists, and the values of dictionaries."""
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
-        return pa.list_(_plain_type(kind.value_type))
+        return pa.list_(plain_type(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind])
     if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
+        return plain_type(kind.value_type)
     return kind
 
 
@@ -223,7 +224,7 @@ def uniform(table: pa.Table) -> pa.Table:
 
     Raises OperatorFailed where a value does not fit into microseconds.
     """
-    fields = [pa.field(f.name, _uniform_type(f.type)) for f in table.schema]
+    fields = [pa.field(f.name, uniform_type(f.type)) for f in table.schema]
     try:
         return table.cast(pa.schema(fields))
     except pa.ArrowInvalid as error:
@@ -236,9 +237,10 @@ def uniform(table: pa.Table) -> pa.Table:
         ) from error
 
 
-def _uniform_type(kind: Any) -> Any:
+def uniform_type(kind: Any) -> Any:
+    """What `uniform` makes of a type."""
     if pa.types.is_dictionary(kind):  # each event would have a dictionary of its own, and no two could be summed up
-        return _uniform_type(kind.value_type)
+        return uniform_type(kind.value_type)
     return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 

@@ -74,7 +74,7 @@ def run_spec(
     sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
     _check_storable(pipeline, sources, payloads)
     _check_shared(pipeline, payloads)
-    actions = {name: source.action(checked) for name, source in sources.items()}
+    actions = {name: _first_action(name, source, checked) for name, source in sources.items()}
     fingerprint = pipeline.fingerprint()
     return RunSpec(
         key=RunKey(pipeline.name, dag_id, dag_run_id),
@@ -101,6 +101,13 @@ def run_spec(
         code_digest=None if code is None else code.digest,
         spark=dict(spark or {}),
     )
+
+
+def _first_action(name: str, source: SourceOperator, params: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return source.action(params)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"source {name!r}: {error}") from error
 
 
 def check_replay_seconds(seconds: float | None) -> None:

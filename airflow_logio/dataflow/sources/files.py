@@ -80,18 +80,21 @@ def _listed_stamp(info: Any) -> tuple[int | None, ...]:
     return info.mtime_ns, info.size
 
 
-def parquet(handle: Any) -> Any:
-    """A `pyarrow.parquet.ParquetFile`; raises ArrowException if it is none."""
+def parquet(handle: Any, int96_unit: str = "us") -> Any:
+    """A `pyarrow.parquet.ParquetFile`; raises ArrowException if it is none.
+
+    Nanoseconds, which Arrow makes of INT96 by itself, go from 1677 to 2262 only, and wrap around beyond."""
     import pyarrow.parquet as pq
 
     # Without pre_buffer a row group is read page by page, so that a file of one huge row group stays small in memory.
-    return pq.ParquetFile(handle, pre_buffer=False, buffer_size=1 << 20)
+    return pq.ParquetFile(handle, pre_buffer=False, buffer_size=1 << 20, coerce_int96_timestamp_unit=int96_unit)
 
 
-def row_count(path: str) -> int:
-    """Rows of a file, from its footer alone. Raises OSError, ArrowException."""
+def footer(path: str) -> tuple[int, Any]:
+    """Rows and Arrow schema of a file, from its footer alone. Raises OSError, ArrowException."""
     with opened(path) as file:
-        return int(parquet(file.handle).metadata.num_rows)
+        content = parquet(file.handle)
+        return int(content.metadata.num_rows), content.schema_arrow
 
 
 def is_pattern(path: str) -> bool:

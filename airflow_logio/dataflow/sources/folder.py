@@ -11,6 +11,8 @@ import pyarrow as pa
 from airflow_logio.dataflow.names import check_count
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.placeholders import placeholders_of, resolved
+from airflow_logio.dataflow.sources.files import opened, parquet
+from airflow_logio.dataflow.sources.parquet_types import spark_columns
 from airflow_logio.dataflow.sources.ranges import RangeSource
 from airflow_logio.errors import (
     ConfigurationError,
@@ -27,6 +29,8 @@ _MISREAD = frozenset("*?[]{}:=\\")
 """Spark takes these for patterns, schemes and partitions."""
 _PATTERNS = _MISREAD - {":", "="}
 """In the name of a folder."""
+_MOST_LOOKED_AT = 256
+"""So many files are looked into when a run is started, and each when it is read."""
 _ON_DISK = "file://"
 """Spark takes a path without it for one of its default file system, which may be another one."""
 
@@ -42,7 +46,8 @@ class FolderSource(RangeSource):
     Files must arrive in the order of their names (a date, a sequence number) and as a whole (written under a name
     beginning with ``.`` or ``_``, then renamed), and stay as they are: a file that is added, removed or resized behind
     what was read parks the group, and so does one that is written while Spark reads it. All files have the columns of
-    the first one. Raises PipelineDefinitionError; in a run SourceChanged, ConfigurationError.
+    the first one, as Spark reads them: those of pandas, polars and Arrow may stand side by side. What cannot be read is
+    refused when the run is started. Raises PipelineDefinitionError; in a run SourceChanged, ConfigurationError.
     """
 
     def __init__(self, path: str, *, files_per_event: int = 1, unbounded: bool = False) -> None:
@@ -62,7 +67,7 @@ class FolderSource(RangeSource):
 
     def first(self, params: Mapping[str, Any]) -> dict[str, Any]:
         folder = resolved(self.path, self._placeholders, params)
-        _listed(folder)  # a folder that is not there is refused when the run is started
+        _check_files(folder, _listed(folder))  # what cannot be read is refused when the run is started
         return _offset(folder, [])
 
     def last(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -127,7 +132,12 @@ def _listed(folder: str) -> list[tuple[str, int]]:
         raise ExternalUnavailable(f"the folder {folder} cannot be read: {error}") from error
     if inner:
         raise ConfigurationError(
-            f"{folder} has the folder {min(inner)!r}, whose files a FolderSource does not read: name that one, or move them"
+            f"{folder} has the folder {min(inner)!r}, whose files a FolderSource does not read: "
+            + (
+                "a folder of partitions is for a SparkSource, which reads spark.read.parquet(...); or name one partition"
+                if "=" in min(inner)
+                else "name that one, or move them"
+            )
         )
     for name, _ in files:
         if _MISREAD & set(name):
@@ -152,31 +162,63 @@ def _check(files: list[tuple[str, int]], offset: Mapping[str, Any]) -> None:
     if behind != {**offset}:
         raise SourceChanged(
             f"{offset[FOLDER]} has {behind[FILES]:,} files of {behind[BYTES]:,} bytes up to {offset[AFTER]!r}; it had "
-            f"{offset[FILES]:,} of {offset[BYTES]:,} when they were read. Files must arrive in the order of their names, and "
-            "stay as they are: put the folder back as it was, or start a fresh run"
+            f"{offset[FILES]:,} of {offset[BYTES]:,} when they were read. Files must arrive in the order of their names, as "
+            "texts are sorted ('part-10' comes before 'part-9': pad numbers with zeros, or begin with a date), and stay as "
+            "they are: put the folder back as it was, or start a fresh run"
         )
 
 
 def _check_columns(first: str, paths: list[str]) -> None:
     """Spark fills a column that a file does not have with nulls. Raises OperatorFailed."""
-    import pyarrow.parquet as pq
+    wanted = _columns_of(first)
+    for path in paths:
+        if (found := _columns_of(path)) != wanted:
+            raise OperatorFailed(
+                f"{path} has the columns {_columns(found)}; the first file of the folder, {os.path.basename(first)}, has "
+                f"{_columns(wanted)}. All files of a FolderSource have the same columns"
+            )
 
+
+def _columns_of(path: str) -> dict[str, str]:
+    """Name → type, equal where Spark reads the same. Raises OperatorFailed."""
     try:
-        wanted = pq.read_schema(first)
-        for path in paths:
-            found = pq.read_schema(path)
-            if sorted(zip(found.names, map(str, found.types), strict=True)) != sorted(
-                zip(wanted.names, map(str, wanted.types), strict=True)
-            ):
-                raise OperatorFailed(
-                    f"{path} has the columns {_columns(found)}; the first file of the folder, {os.path.basename(first)}, has "
-                    f"{_columns(wanted)}. All files of a FolderSource have the same columns"
-                )
+        with opened(path) as file:
+            return spark_columns(path, parquet(file.handle))
+    except ConfigurationError as error:
+        raise OperatorFailed(str(error)) from error
     except (pa.ArrowException, OSError) as error:
         raise OperatorFailed(
-            f"a file of {os.path.dirname(first)} is no Parquet file that can be read: {error}"
+            f"{path} is no Parquet file that can be read: {str(error).rstrip('.')}{_advice(path)}"
         ) from error
 
 
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+def _advice(path: str) -> str:
+    """What to do about a file that is none of Parquet."""
+    if not os.access(path, os.R_OK):
+        return ". Let the user of the drivers read it"
+    ending = os.path.splitext(path)[1].lower()
+    if ending and ending != ".parquet":
+        return (
+            f". A FolderSource reads files of Parquet only: read those of {ending!r} with a SparkSource (spark.read.json, "
+            ".csv, ...), or move them out of the folder"
+        )
+    return (
+        ". It may be cut, or still be written: write files under a name that begins with '.' or '_', and rename them when "
+        "they are whole"
+    )
+
+
+def _check_files(folder: str, files: list[tuple[str, int]]) -> None:
+    """What is there when a run is started. Raises ConfigurationError."""
+    paths = [os.path.join(folder, name) for name, _ in files]
+    if not paths:
+        return
+    step = max(1, len(paths) // _MOST_LOOKED_AT)
+    try:
+        _check_columns(paths[0], [*paths[:-1:step], paths[-1]])
+    except OperatorFailed as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def _columns(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from airflow_logio.dataflow.arrow_tables import (
     check_values,
     needed_table,
     regroup,
+    schema_of,
     schema_text,
     uniform,
 )
@@ -22,13 +25,16 @@ from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.parameters import for_function
 from airflow_logio.dataflow.placeholders import placeholders_of, resolved
 from airflow_logio.dataflow.sources.files import (
+    WILD,
     OpenFile,
+    footer,
     matching,
     opened,
     parquet,
     parquet_fingerprint,
-    row_count,
 )
+from airflow_logio.dataflow.sources.old_times import OldTimes
+from airflow_logio.dataflow.sources.parquet_types import changed_types, common_types, with_types
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -39,6 +45,7 @@ from airflow_logio.errors import (
 
 _READ_ROWS = 65_536
 """About so many rows are decoded at a time: enough to be fast, little to hold."""
+FILES, TYPES = "files", "types"
 _READ_AGAIN = 5
 """A file that was touched is read again so often in a row, without a new event, before it counts as unavailable."""
 
@@ -59,6 +66,11 @@ class ParquetSource(SourceOperator):
     :param columns: the columns to read; by default all.
     :param transform: a pure function table → table with the same number of rows, applied to each event; it may take
         ``params``, the run's parameters.
+
+    Files whose columns differ without loss are one schema: integers are widened, columns of nulls alone get the type of
+    the others, and texts of pandas and polars are texts. Others are refused by name when the run is started. Dates and
+    times of old versions of Spark (the Julian calendar, INT96) are those that Spark reads; the times of a zone before 1900,
+    which only Spark knows, are refused.
 
     Each file is a read action of its own. A file that is overwritten is noticed before any event is made of the change,
     and parks the group (docs/correctness.md says what is not seen: memory maps, and bytes patched in files above 256
@@ -118,29 +130,46 @@ class ParquetSource(SourceOperator):
             raise ConfigurationError(f"no file can have the name {self.paths!a}: {error}") from error
         path = files[0]
         try:
-            first = self._action(path)
             if len(files) == 1:
-                return first if first["rows"] else first | self._schema(path, first["columns"])
-            total = 0
+                first = self._action(path)
+                return first if first["rows"] else first | self._schema(path, first)
+            total, schemas = 0, list[tuple[str, pa.Schema]]()
             for path in files:
-                total += row_count(path)
+                rows, schema = footer(path)
+                total += rows
+                schemas.append((path, schema))
+            types = self._common(schemas)
+            first = self._action(files[0], types)
             if not total:
-                first |= self._schema(files[0], first["columns"])
+                first |= self._schema(files[0], first)
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise ConfigurationError(f"cannot read Parquet file {path!r}: {error}") from error
-        return first | {"part": 0, "total_rows": total, "plan": files}
+            raise ConfigurationError(f"cannot read Parquet file {path!r}: {error}{_hint(path)}") from error
+        plan = {FILES: files, TYPES: types} if types else files
+        return first | {"part": 0, "total_rows": total, "plan": plan}
+
+    def _common(self, schemas: Sequence[tuple[str, pa.Schema]]) -> str | None:
+        """What the columns that differ from file to file are read as; None if none does. A `transform` may know better."""
+        try:
+            wanted = common_types(schemas, self.columns)
+        except ConfigurationError:
+            if self._transform is None:
+                raise
+            return None
+        return schema_text(wanted) if wanted.names else None
 
     def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
         """As `action`, for the next of the files that were there when the run was started.
 
         Raises SourceChanged if it no longer exists or is no longer a Parquet file, ExternalUnavailable.
         """
-        part, files = int(previous.get("part", 0)) + 1, previous.get("plan", ())
+        part, files, types = int(previous.get("part", 0)) + 1, previous.get("plan", ()), None
+        if isinstance(files, Mapping):
+            files, types = files[FILES], files[TYPES]
         if part >= len(files):
             return None
         path = files[part]
         try:
-            return self._action(path) | {"part": part}
+            return self._action(path, types) | {"part": part}
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             raise SourceChanged(
                 f"{path} was there when the run was started, and cannot be read now: {error}"
@@ -148,21 +177,23 @@ class ParquetSource(SourceOperator):
         except OSError as error:
             raise ExternalUnavailable(f"cannot read {path}: {error}") from error
 
-    def _action(self, path: str) -> dict[str, Any]:
+    def _action(self, path: str, types: str | None = None) -> dict[str, Any]:
         with opened(path) as file:
             size = file.size()
             fingerprint = parquet_fingerprint(file.handle, size)
             content = parquet(file.handle)
             columns = self._columns_in(path, content.schema_arrow.names)
             rows = content.metadata.num_rows
-        return {"path": path, "rows": rows, "size": size, "fingerprint": fingerprint, "columns": columns}
+            changed = None if types is None else changed_types(content.schema_arrow, schema_of(types), columns)
+        action = {"path": path, "rows": rows, "size": size, "fingerprint": fingerprint, "columns": columns}
+        return action | ({TYPES: schema_text(changed)} if changed else {})
 
-    def _schema(self, path: str, columns: Sequence[str]) -> dict[str, str]:
+    def _schema(self, path: str, action: Mapping[str, Any]) -> dict[str, str]:
         if self._transform is not None:  # it was promised records
             return {}
         with opened(path) as file:
-            empty = parquet(file.handle).schema_arrow.empty_table().select(list(columns))
-        return {SCHEMA: schema_text(uniform(empty).schema)}
+            empty = parquet(file.handle).schema_arrow.empty_table().select(list(action["columns"]))
+        return {SCHEMA: schema_text(with_types(uniform(empty), _types_of(action)).schema)}
 
     def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """The events after the first `offset` rows. With the same offset they are always the same.
@@ -221,12 +252,12 @@ class ParquetSource(SourceOperator):
     ) -> Iterator[pa.Table]:
         columns = list(action["columns"])
         needed = dict.fromkeys([*columns, *filter(None, [self.ordered_by])])
-        check, first = None, offset
+        check, first, wanted = None, offset, _types_of(action)
         if self.ordered_by is not None:
             first = max(offset - 1, 0)  # the last row of the event before says whether the next one is in order
             check = OrderCheck(action["path"], self.ordered_by, first)
         for raw in _untouched(file, stamp, _undamaged(action["path"], file, needed, first)):
-            table = uniform(raw)
+            table = with_types(uniform(raw), wanted)
             if check is not None:
                 check.see(table)
             yield table.slice(offset - first).select(columns)
@@ -254,6 +285,23 @@ class ParquetSource(SourceOperator):
         return columns
 
 
+def _types_of(action: Mapping[str, Any]) -> pa.Schema:
+    """The columns that are read as another type, because other files of the source have it."""
+    return schema_of(action[TYPES]) if TYPES in action else pa.schema([])
+
+
+def _hint(path: str) -> str:
+    """What to do about a file that cannot be read, if its name tells."""
+    if os.path.isdir(path):
+        return f". It is a folder: write {path.rstrip('/')}/*.parquet for the files in it"
+    if WILD & set(path.rpartition("/")[0]) and not os.path.exists(path):
+        return (
+            ". Only the last part of a path may be a pattern; a folder of partitions is for a SparkSource, which reads "
+            "spark.read.parquet(...)"
+        )
+    return ""
+
+
 def _tables_from(file: Any, columns: Iterable[str], first: int) -> Iterator[pa.Table]:
     """Rows from number `first` on; row groups before it are skipped unread, the rest of the way is decoded, dropped."""
     names = list(columns)
@@ -276,8 +324,19 @@ def _tables_from(file: Any, columns: Iterable[str], first: int) -> Iterator[pa.T
 
 
 def _undamaged(path: str, file: OpenFile, columns: Iterable[str], first: int) -> Iterator[pa.Table]:
+    """The rows from number `first` on, with the dates and times that Spark finds in the file."""
+    names = list(columns)
     try:
-        yield from _tables_from(parquet(file.handle), columns, first)
+        content = parquet(file.handle)
+        times = OldTimes(path, content)
+        tables: Iterator[pa.Table] = _tables_from(content, names, first)
+        nanoseconds: Iterator[pa.Table | None] = repeat(None)
+        if int96 := times.int96(names):
+            tables = regroup(tables, _READ_ROWS)
+            nanoseconds = regroup(_tables_from(parquet(file.handle, int96_unit="ns"), int96, first), _READ_ROWS)
+        for table in tables:
+            yield times.corrected(table, next(nanoseconds, None), first)
+            first += table.num_rows
     except pa.ArrowException as error:
         raise OperatorFailed(f"{path} is damaged, or no Parquet file that Arrow can read: {error}") from error
 

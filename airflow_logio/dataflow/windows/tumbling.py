@@ -155,5 +155,6 @@ class Tumbling(Window):
                 f"event {arrival.event_id} on port {arrival.port!r} brings {sum(records[name] for name in late)} late "
                 f"record(s), the earliest for window {late[0]}: a record of window {watermark} has been seen, so the earlier "
                 f"windows are closed. Order the input by {self.on!r} (ParquetSource(..., ordered_by={self.on!r}) refuses "
-                "unordered files)"
+                "unordered files; several files of a pattern or a folder are read in the order of their names, as texts are "
+                "sorted: 'part-10' before 'part-9'. Pad numbers with zeros, or give the paths in order)"
             )

@@ -123,21 +123,60 @@ def test_folders_within_are_refused_by_name(orders: Path) -> None:
 
 
 def test_files_with_other_columns_are_refused_by_name(orders: Path) -> None:
+    one = source(orders, files_per_event=3)
     put(orders, "b.parquet", columns=("id", "price"))
-    one = source(orders, files_per_event=3)
-    action = one.action({})
-    with pytest.raises(
-        OperatorFailed, match=r"b\.parquet has the columns id int64, price int64; the first .* a\.parquet, has id"
+    sentence = r"b\.parquet has the columns id int64, price int64; the first .* a\.parquet, has id"
+    with pytest.raises(ConfigurationError, match=sentence):
+        one.action({})
+    with pytest.raises(OperatorFailed, match=sentence):
+        folder._check_columns(str(orders / "a.parquet"), [str(orders / "b.parquet")])
+
+
+CUT = b"PAR1 and then nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "advice"),
+    [
+        ("b.json", b'{"id": 1}', r"reads files of Parquet only: read those of '\.json' with a SparkSource"),
+        ("b.parquet", b'{"id": 1}', "It may be cut, or still be written"),
+        ("b.parquet", CUT, "It may be cut, or still be written"),
+        ("b.parquet", b"", "It may be cut, or still be written"),
+        ("zz.csv", b"id\n1\n", r"read those of '\.csv' with a SparkSource"),
+    ],
+)
+def test_what_is_no_parquet_file_is_refused_by_name_before_a_run(
+    orders: Path, name: str, content: bytes, advice: str
+) -> None:
+    (orders / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=rf"{name} is no Parquet file that can be read: .*{advice}"):
+        source(orders).action({})
+
+
+def test_nanoseconds_are_refused_before_a_run_with_what_to_do(orders: Path) -> None:
+    for name, at in (("a.parquet", pa.timestamp("ns")), ("b.parquet", pa.struct([("t", pa.timestamp("ns", "UTC"))]))):
+        (orders / "c.parquet").unlink(missing_ok=True)
+        pq.write_table(pa.table({"at": pa.nulls(2, at)}), orders / name)
+        with pytest.raises(ConfigurationError, match=rf"{name}, column 'at.*has nanoseconds.*coerce_timestamps='us'"):
+            source(orders).action({})
+        put(orders, name)
+
+
+def test_what_spark_reads_as_one_schema_is_one(orders: Path) -> None:
+    """As pandas, polars and Arrow write the same columns."""
+    for name, texts, zone in (
+        ("a.parquet", pa.large_string(), "UTC"),
+        ("b.parquet", pa.string_view(), "+00:00"),
+        ("c.parquet", pa.dictionary(pa.int8(), pa.string()), "Europe/Berlin"),
+        ("d.parquet", pa.string(), "UTC"),
     ):
-        one.frame(None, {}, action["start"], action["end"])
-
-
-def test_what_is_no_parquet_file_is_refused_by_name(orders: Path) -> None:
-    (orders / "b.parquet").write_text("no Parquet")
-    one = source(orders, files_per_event=3)
-    action = one.action({})
-    with pytest.raises(OperatorFailed, match=r"is no Parquet file that can be read"):
-        one.frame(None, {}, action["start"], action["end"])
+        words = pa.array(["x", "y"]).cast(texts) if pa.types.is_dictionary(texts) else pa.array(["x", "y"], texts)
+        columns = {"text": words, "at": pa.array([1, 2], pa.timestamp("us", zone)), "many": [[1], [2]]}
+        pq.write_table(pa.table(columns), orders / name, use_deprecated_int96_timestamps=name == "d.parquet")
+    assert len(all_ranges(source(orders))) == 4
+    pq.write_table(pa.table({**columns, "at": pa.array([1, 2], pa.timestamp("us"))}), orders / "e.parquet")
+    with pytest.raises(ConfigurationError, match=r"e\.parquet has the columns text string, at timestamp\[us\], many"):
+        source(orders).action({})
 
 
 @pytest.mark.parametrize("name", ["a*.parquet", "x=1.parquet", "a:b.parquet"])
