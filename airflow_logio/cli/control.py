@@ -1,4 +1,4 @@
-"""`logio retry`, `stop`, `scale` and `fresh`: decisions about a run that only a person makes."""
+"""`logio retry`, `mend`, `stop`, `scale` and `fresh`: decisions about a run that only a person makes."""
 
 from __future__ import annotations
 
@@ -29,16 +29,20 @@ from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.launch.processes import this_host, this_person
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
+from airflow_logio.protocol.values import Port
 from airflow_logio.status.condition import LEFT_SECONDS, is_left
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.store.records.upkeep_records import Retried
+from airflow_logio.supervision.mending import Remedy, broken, said_of
+from airflow_logio.supervision.mending import mend as mend_body
 from airflow_logio.supervision.presence import last_look, missing
 from airflow_logio.supervision.retry import STARTABLE, check_destinations, find_lost, nothing_to_retry
 from airflow_logio.supervision.scaling import Stage, Step, asked_for, carry_out
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, give_up, not_ended, run_to_give_up
 from airflow_logio.supervision.task_notes import give_up_place
+from airflow_logio.systems.payloads import Payloads
 
 HALT_SECONDS = 30.0
 POLL_SECONDS = 0.25
@@ -46,6 +50,7 @@ POLL_SECONDS = 0.25
 
 def register(app: typer.Typer) -> None:
     app.command("retry")(retry)
+    app.command("mend")(mend)
     app.command("stop")(stop)
     app.command("scale")(scale)
     app.command("fresh")(fresh)
@@ -221,6 +226,39 @@ def supervised_by(store: LogStore, run: Run, statuses: Mapping[str, GroupStatus]
         f". {seen.name} supervised it {seen.age_seconds:.0f} s ago: if that is gone, the same command takes the run over in "
         f"{left:.0f} s"
     )
+
+
+# --- mend -------------------------------------------------------------------------------------------------------------
+
+
+def mend(
+    run: RunArgument,
+    port: Annotated[str, typer.Argument(help="operator.port of the event, or operator.write:connection")],
+    event_id: Annotated[int, typer.Argument(min=1, help="Number of the event, or of the write action")],
+    values: Annotated[
+        Remedy | None,
+        typer.Option(help="What becomes of them: null, replace (letters of text, by U+FFFD), or drop (their rows)"),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Mend an event that holds values that their type cannot have, such as text that is not UTF-8: without --values, show
+    them.
+
+    Earlier versions logged such values, and the groups behind the event are parked. The event gets a new body, whose header
+    says what was done, when and by whom. Everything that was not made of it yet is made of the new one; drivers that are
+    alive read it anew. `logio retry` then resumes the run.
+    """
+    operator, _, channel = port.partition(".")
+    known = ConnectionUrls.load(warn)
+    root = known.payloads(log)
+    with opened(known.log_url(log)) as store:
+        found = store.find_run(run)
+        what = broken(store, found, Port(operator, channel), event_id, Payloads(root).load if root else None)
+        if values is None:
+            out.print(f"{what.where}: {said_of(what)}. Nothing was changed; --values does that", markup=False)
+            return
+        done = mend_body(store, found, what, values, f"{this_person()} on {this_host()}")
+    out.print(f"{what.where}: {done}. `logio retry {found.uid[:8]}` resumes the run", markup=False)
 
 
 # --- stop -------------------------------------------------------------------------------------------------------------

@@ -108,9 +108,9 @@ def _said_of_values(table: pa.Table, what: str, first: int, error: Exception) ->
     for name, column in zip(table.column_names, table.columns, strict=True):
         before = first
         for chunk in column.chunks:
-            if _fault(chunk) is not None:
-                place = _first_fault(chunk)
-                why = _fault(chunk.slice(place, 1)) or str(error)
+            if fault(chunk) is not None:
+                place = first_fault(chunk)
+                why = fault(chunk.slice(place, 1)) or str(error)
                 return (
                     f"{what} values that are none: column {name!r}, row {before + place:,} (counted from 0): "
                     f"{_reason(why)}"
@@ -119,7 +119,7 @@ def _said_of_values(table: pa.Table, what: str, first: int, error: Exception) ->
     return f"{what} a table that Arrow refuses: {error}"
 
 
-def _fault(array: pa.Array) -> str | None:
+def fault(array: pa.Array) -> str | None:
     try:
         _validate(array)
     except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -127,15 +127,15 @@ def _fault(array: pa.Array) -> str | None:
     return None
 
 
-def _first_fault(array: pa.Array) -> int:
+def first_fault(array: pa.Array) -> int:
     """The place of the first value for which Arrow refuses the array."""
-    if pa.types.is_dictionary(array.type) and _fault(array.dictionary) is not None:
-        named: int = pc.index(array.indices, pa.scalar(_first_fault(array.dictionary), array.indices.type)).as_py()
+    if pa.types.is_dictionary(array.type) and fault(array.dictionary) is not None:
+        named: int = pc.index(array.indices, pa.scalar(first_fault(array.dictionary), array.indices.type)).as_py()
         return max(0, named)
     low, high = 0, len(array)  # the first `low` values are whole, the first `high` are not
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _fault(array.slice(0, middle)) is not None else (middle, high)
+        low, high = (low, middle) if fault(array.slice(0, middle)) is not None else (middle, high)
     return low
 
 

@@ -77,8 +77,17 @@ def encode(table: pa.Table) -> bytes:
     return body
 
 
+def decode_unchecked(where: str, body: bytes) -> pa.Table:
+    """As `decode`, whatever its values are: only for bytes whose checksum was compared, to mend them."""
+    try:
+        return pa.ipc.open_stream(body, options=_READ).read_all()
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise LogInconsistent(f"the body of {where} is not an Arrow stream: {error}") from error
+
+
 def decode(where: str, body: bytes, columns: Sequence[str] = ()) -> pa.Table:
-    """The table of an event body; raises `LogInconsistent` naming `where` if the bytes are not a whole stream.
+    """The table of an event body; raises `LogInconsistent` naming `where` if the bytes are not a whole stream, or if it
+    has values that their type cannot have: earlier versions logged them.
 
     If some `columns` are named, only those of them that it has: of a large body, others are not decompressed. If it has
     none of them, the table has neither columns nor records.
@@ -93,6 +102,11 @@ def decode(where: str, body: bytes, columns: Sequence[str] = ()) -> pa.Table:
         if table is None:
             return pa.table({})
         names = table.schema.names  # which are decoded now, from bytes that may be no text
+    except _Invalid as error:
+        raise LogInconsistent(
+            f"the body of {where} has values that their type cannot have: {error.__cause__}. An earlier version has logged "
+            "them as they were handed over; `logio mend` shows them, and makes them null, or leaves out their rows"
+        ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise LogInconsistent(f"the body of {where} is not an Arrow stream: {error}") from error
     if not columns:
@@ -107,8 +121,19 @@ def _of_stream(body: bytes, columns: Sequence[str]) -> pa.Table | None:
     if columns and (options := _of_columns(body, columns, options)) is None:
         return None
     table = pa.ipc.open_stream(body, options=options).read_all()
-    table.validate(full=True)  # a buffer that is too short would be read beyond its end; costs a tenth of decoding
+    _validated(table)  # a buffer that is too short would be read beyond its end; costs a tenth of decoding
     return table
+
+
+class _Invalid(Exception):
+    """What was decoded has values that are none; its cause is Arrow's word for it."""
+
+
+def _validated(records: pa.Table | pa.RecordBatch) -> None:
+    try:
+        records.validate(full=True)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise _Invalid from error
 
 
 def _of_columns(body: bytes, columns: Sequence[str], options: pa.ipc.IpcReadOptions) -> pa.ipc.IpcReadOptions | None:
@@ -179,7 +204,7 @@ def _of_plain_stream(body: bytes, most: int) -> pa.Table | None:
     if message.type != "record batch" or begin + length + len(END) != len(body):
         return None
     batch = pa.ipc.read_record_batch(message, schema)
-    batch.validate(full=True)  # as of every stream; a new table would make an object of each column first
+    _validated(batch)  # as of every stream; a new table would make an object of each column first
     return pa.Table.from_batches([batch])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
@@ -12,9 +13,13 @@ import sqlalchemy as sa
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.store.records.run_records import BacklogBound
+from airflow_logio.store.rules.row_forms import decode_header, encode_header
 from airflow_logio.store.sql import schema
+from airflow_logio.systems.arrow import decode, encode
 from tests.support.bundle.huge import RECORDS, numbers
+from tests.support.commands import Terminal
 from tests.support.grocery import assert_exact
 from tests.support.running import PLAIN_RECORDS_PER_BATCH, PlainLauncher, Running, running
 from tests.support.warehouse import warehouse_engine
@@ -45,6 +50,58 @@ def test_a_byte_of_a_waiting_event_that_is_flipped(
         run.finish()
         assert [run.status(group).incarnation for group in RECEIVERS] == [2, 2]
     assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def test_an_event_with_values_that_are_none_is_mended(
+    log_url: str,
+    warehouse_url: str,
+    small_transactions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As an earlier version would have logged it. Its receivers are parked, name the way out, and the run ends exact."""
+    launcher, bound = PlainLauncher(tmp_path / "drivers"), BacklogBound(events=8)
+    with running(log_url, warehouse_url, small_transactions, launcher, backlog=bound) as run:
+        run.until(lambda: run.count("ingest.out", "out") >= 5, "events wait", "ingest")
+        add_latin(run, event_id=1)
+        run.until(lambda: all(run.status(group).state is GroupState.PARKED for group in RECEIVERS), "both are parked")
+        for group in RECEIVERS:
+            error = run.status(group).error or ""
+            assert "the body of event 1 of ingest.out has values that their type cannot have" in error
+            assert "`logio mend`" in error
+        terminal = Terminal(run, monkeypatch, capsys)
+        code, told, _ = terminal.logio("mend", run.run.uid[:8], "ingest.out", "1")
+        assert code == 0 and "column 'note', row 1. Nothing was changed" in " ".join(told.split())
+        code, told, _ = terminal.logio("mend", run.run.uid[:8], "ingest.out", "1", "--values", "null")
+        assert code == 0 and f"`logio retry {run.run.uid[:8]}` resumes the run" in " ".join(told.split())
+        for group in RECEIVERS:
+            run.relaunch(group)
+        run.finish()
+    assert_exact(warehouse_url, small_transactions, PLAIN_RECORDS_PER_BATCH)
+
+
+def add_latin(run: Running, *, event_id: int) -> None:
+    """A column of text, in which one row is a byte of Latin-1, to an event of `ingest`."""
+    port = Port("ingest", "out")
+    with run.store.lineage(run.run) as log:
+        stored = dict(log.bodies(*port, [event_id]))[event_id]
+    header = decode_header("it", *stored)
+    table = decode("it", stored.body)
+    buffers = [None, pa.py_buffer(np.array([0, 1, 2], np.int32).tobytes()), pa.py_buffer(b"a\xe9")]
+    notes = pa.concat_arrays(
+        [pa.Array.from_buffers(pa.string(), 2, buffers), pa.nulls(table.num_rows - 2, pa.string())]
+    )
+    body = encode(table.append_column("note", notes))
+    data = schema.event_data
+    event = (data.c.run_id == run.run.run_id, data.c.send_op == "ingest", data.c.channel == "out")
+    with run.store.engine.begin() as connection:
+        change = sa.update(data).where(*event, data.c.event_id == event_id)
+        values = {
+            "header": encode_header(Kind.DATA, table.num_rows, body, header.about, code=header.code),
+            "body": body,
+        }
+        assert connection.execute(change.values(values)).rowcount == 1
 
 
 def flip_a_byte(run: Running, *, event_id: int) -> None:

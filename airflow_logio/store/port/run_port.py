@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
 from airflow_logio.protocol.states import RunState
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
 from airflow_logio.store.records.run_records import Run, RunSpec
 from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
@@ -98,6 +100,17 @@ class UpkeepLog(ABC):
         """Put them back among the triggered ones, in one transaction that voids the epochs of all affected drivers.
 
         Ends of streams behind them are taken back. Groups that had finished become halted; a person launches them.
+        """
+
+    @abstractmethod
+    def replace_body(
+        self, run_id: int, sender: Port, event_id: int, before: StoredBody, header: bytes, body: bytes
+    ) -> None:
+        """Put another body in the place of an event's, or of a write action's (its channel is `sender.name`), because a
+        person wants it, in one transaction that voids the epochs of all drivers of the run: each reads it anew.
+
+        `before` is what that person has seen. Raises `ProtocolViolation`, and changes nothing, if it is not that any more,
+        or the run was superseded; `UnknownRun`.
         """
 
     @abstractmethod

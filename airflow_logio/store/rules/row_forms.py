@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_logio.errors import LogInconsistent
+from airflow_logio.errors import LogInconsistent, ProtocolViolation
 from airflow_logio.protocol.values import Kind, MadeOf
 
 STATE_CHANNEL = "state:"
@@ -39,6 +39,8 @@ class Header(msgspec.Struct, omit_defaults=True):
     """For events: number of the code that made it, as in `GroupRef`."""
     made_of: MadeOf | None = None
     """For events of replay operators: how the body, which is nowhere, is made again."""
+    mended: str | None = None
+    """What a person has made of values that their type cannot have (`logio mend`), with name and time."""
     seal: int | None = None
     """CRC-32 of the bytes of the header before it, which come first. None in one of before there were seals."""
 
@@ -58,10 +60,11 @@ def encode_header(
     *,
     code: int = 0,
     made_of: MadeOf | None = None,
+    mended: str | None = None,
 ) -> bytes:
     """Raises `LogInconsistent` for an `about` that holds more than text, numbers, lists and maps."""
     try:
-        return _sealed(_encoder.encode(Header(kind, records, zlib.crc32(body), about or {}, code, made_of)))
+        return _sealed(_encoder.encode(Header(kind, records, zlib.crc32(body), about or {}, code, made_of, mended)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise LogInconsistent(f"a description cannot be stored: {error}; it is {repr(about)[:200]}") from error
 
@@ -102,6 +105,13 @@ def decode_header(where: str, header: bytes, body: bytes, ref: str | None = None
             f"the body of {where} is damaged: its checksum does not match ({len(body):,} bytes); {_WAY_OUT}"
         )
     return decoded
+
+
+def check_unchanged(where: str, found: tuple[bytes, bytes, str | None] | None, before: tuple[Any, ...]) -> None:
+    """Raises `ProtocolViolation` if a row (header, body, reference) is not what a person has seen `before`."""
+    if found is None or tuple(found) != tuple(before):
+        how = "is not in the log any more" if found is None else "is not what it was when you looked"
+        raise ProtocolViolation(f"{where} {how}; nothing was changed")
 
 
 def decode_about(where: str, header: bytes) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from airflow_logio.protocol.context import Reopening, reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
+from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.port.run_port import UpkeepLog
 from airflow_logio.store.records.run_records import Run, senders_of
 from airflow_logio.store.records.upkeep_records import Collected, QuarantineCount, QuarantinedInputSet, Retried
-from airflow_logio.store.rules.row_forms import encode_header, seal, unseal
+from airflow_logio.store.rules.row_forms import check_unchanged, encode_header, seal, unseal
 from airflow_logio.store.rules.run_rules import GroupStates, check_ended, has_ended, shared_ports, superseded
 from airflow_logio.store.sql import retention, schema, slots
 from airflow_logio.store.sql.apply import add_to_counters
@@ -56,6 +57,12 @@ class SqlUpkeepLog(SqlPart, UpkeepLog):
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
         with writing(self.engine) as connection:
             return retry(connection, self._run(connection, run_id), group)
+
+    def replace_body(
+        self, run_id: int, sender: Port, event_id: int, before: StoredBody, header: bytes, body: bytes
+    ) -> None:
+        with writing(self.engine) as connection:
+            replace_body(connection, self._run(connection, run_id), sender, event_id, before, header, body)
 
     def collect(self, run_id: int, limit: int) -> Collected:
         with writing(self.engine) as connection:
@@ -119,16 +126,8 @@ def retry(connection: Connection, run: Run, group: str | None) -> Retried:
     All fences of the run are locked first, in key order: no driver can commit in between, and none can keep using what
     it has in memory. Groups that had finished are left halted, ready for a launch.
     """
-    runs, fences = schema.run, schema.fence
-    locked = sa.select(fences.c.group_name).where(fences.c.run_id == run.run_id)
-    connection.execute(locked.order_by(fences.c.group_name).with_for_update()).all()
-    state = connection.execute(
-        sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
-    ).scalar_one_or_none()
-    if state in (None, RunState.REMOVING.value):
-        raise UnknownRun(f"run {run.spec.key} is being removed from the log; it cannot be retried")
-    if state == RunState.SUPERSEDED.value:
-        raise ProtocolViolation(superseded(run))
+    _lock(connection, run, "retried")
+    fences = schema.fence
     found = quarantined(connection, run.run_id, group)
     if not found:
         return Retried((), ())
@@ -147,6 +146,20 @@ def retry(connection: Connection, run: Run, group: str | None) -> Retried:
         .values(epoch=fences.c.epoch + 1)
     )
     return Retried(tuple(found), tuple(_reopen_groups(connection, run.run_id, touched)))
+
+
+def _lock(connection: Connection, run: Run, what: str) -> None:
+    """All fences of the run, in key order, then the run. Raises `UnknownRun`, `ProtocolViolation` if it cannot be `what`."""
+    runs, fences = schema.run, schema.fence
+    locked = sa.select(fences.c.group_name).where(fences.c.run_id == run.run_id)
+    connection.execute(locked.order_by(fences.c.group_name).with_for_update()).all()
+    state = connection.execute(
+        sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
+    ).scalar_one_or_none()
+    if state in (None, RunState.REMOVING.value):
+        raise UnknownRun(f"run {run.spec.key} is being removed from the log; it cannot be {what}")
+    if state == RunState.SUPERSEDED.value:
+        raise ProtocolViolation(superseded(run))
 
 
 def _states(connection: Connection, run: Run) -> dict[str, bytes]:
@@ -223,6 +236,31 @@ def _reopen_groups(connection: Connection, run_id: int, touched: Sequence[str]) 
         groups.c.state.in_([state.value for state in WAITING]),
     )
     return list(connection.execute(waiting.order_by(groups.c.group_name)).scalars())
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def replace_body(
+    connection: Connection, run: Run, sender: Port, event_id: int, before: StoredBody, header: bytes, body: bytes
+) -> None:
+    """As `UpkeepLog.replace_body`: no driver commits in between, and none can keep using what it has in memory."""
+    _lock(connection, run, "mended")
+    data, fences = schema.event_data, schema.fence
+    row = (
+        data.c.run_id == run.run_id,
+        data.c.send_op == sender.operator,
+        data.c.channel == sender.name,
+        data.c.event_id == event_id,
+    )
+    found = connection.execute(sa.select(data.c.header, data.c.body, data.c.ref).where(*row)).one_or_none()
+    check_unchanged(
+        f"event {event_id} of {sender}",
+        None if found is None else StoredBody(bytes(found.header), bytes(found.body or b""), found.ref),
+        before,
+    )
+    connection.execute(sa.update(data).where(*row).values(header=header, body=body, ref=None))
+    connection.execute(sa.update(fences).where(fences.c.run_id == run.run_id).values(epoch=fences.c.epoch + 1))
 
 
 # --- garbage ----------------------------------------------------------------------------------------------------------

@@ -66,6 +66,15 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
+class _Stored(SourceBatch):
+    """Its values were looked at before it was stored. What an earlier version has stored becomes an event all the same, which
+    a person can mend (`logio mend`); the effect cannot be read again."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None: ...
+
+
 def stored_batches(payloads: EpochPayloads, where: str, ref: str, offset: int) -> Iterator[SourceBatch]:
     """Step 2.c: the batches of a stored effect behind its first `offset` records.
 
@@ -84,7 +93,7 @@ def stored_batches(payloads: EpochPayloads, where: str, ref: str, offset: int) -
                         f"no batch of {where} ends at record {offset:,}, where the log says that one does"
                     )
                 rows = {"first": passed - batch.num_rows, "last": passed - 1}
-                yield SourceBatch(pa.Table.from_batches([batch]), passed, rows | about)
+                yield _Stored(pa.Table.from_batches([batch]), passed, rows | about)
 
 
 def _batches(where: str, file: Any) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:

@@ -14,11 +14,12 @@ from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.context import reopen
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
-from airflow_logio.protocol.values import Kind, Status
+from airflow_logio.protocol.values import Kind, Port, Status
+from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
 from airflow_logio.store.records.run_records import Run, RunKey, RunSpec, senders_of
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, Retried
-from airflow_logio.store.rules.row_forms import encode_header
+from airflow_logio.store.rules.row_forms import check_unchanged, encode_header
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
     GroupStates,
@@ -182,10 +183,7 @@ def quarantine_counts(found: Sequence[QuarantinedInputSet]) -> dict[str, Quarant
 
 def retry_quarantined(tables: Tables, run_id: int, group: str | None) -> Retried:
     """Runs in an open transaction."""
-    if run_id not in tables.runs or tables.runs[run_id].state is RunState.REMOVING:
-        raise UnknownRun(f"run {run_id} is being removed from the log; it cannot be retried")
-    if tables.runs[run_id].state is RunState.SUPERSEDED:
-        raise ProtocolViolation(superseded(tables.runs[run_id].as_run()))
+    _check_there(tables, run_id, "retried")
     found = quarantined(tables, run_id, group)
     if not found:
         return Retried((), ())
@@ -214,6 +212,28 @@ def retry_quarantined(tables: Tables, run_id: int, group: str | None) -> Retried
     owners = slots.reopen(tables, run_id, spec.slots_of(reopened.concerned))
     touched = sorted(groups - set(spec.replicated) | owners)
     return Retried(tuple(found), tuple(name for name in touched if _reopen_group(tables, GroupKey(run_id, name))))
+
+
+def _check_there(tables: Tables, run_id: int, what: str) -> None:
+    if run_id not in tables.runs or tables.runs[run_id].state is RunState.REMOVING:
+        raise UnknownRun(f"run {run_id} is being removed from the log; it cannot be {what}")
+    if tables.runs[run_id].state is RunState.SUPERSEDED:
+        raise ProtocolViolation(superseded(tables.runs[run_id].as_run()))
+
+
+def replace_body(
+    tables: Tables, run_id: int, sender: Port, event_id: int, before: StoredBody, header: bytes, body: bytes
+) -> None:
+    """Runs in an open transaction."""
+    _check_there(tables, run_id, "mended")
+    key = BodyKey(run_id, *sender, event_id)
+    found = tables.bodies.get(key)
+    stored = None if found is None else StoredBody(found.header, found.body, found.ref)
+    check_unchanged(f"event {event_id} of {sender}", stored, before)
+    tables.put(tables.bodies, key, tables.bodies[key]._replace(header=header, body=body, ref=None))
+    for group, fence in list(tables.fences.items()):
+        if group.run_id == run_id:
+            tables.put(tables.fences, group, replace(fence, epoch=fence.epoch + 1))
 
 
 def _reopen_group(tables: Tables, key: GroupKey) -> bool:

@@ -14,8 +14,9 @@ import msgspec
 from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
+from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.port.lineage_port import LineageLog
+from airflow_logio.store.port.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS, AddressBook, DirectAddress, OutputLog, OutputPart
 from airflow_logio.store.port.watch_port import Hearing
@@ -213,6 +214,12 @@ class MemoryLogStore(LogStore):
     def retry_quarantined(self, run_id: int, group: str | None = None) -> Retried:
         with self.tables.transaction():
             return runs.retry_quarantined(self.tables, run_id, group)
+
+    def replace_body(
+        self, run_id: int, sender: Port, event_id: int, before: StoredBody, header: bytes, body: bytes
+    ) -> None:
+        with self.tables.transaction():
+            runs.replace_body(self.tables, run_id, sender, event_id, before, header, body)
 
     # --- garbage ------------------------------------------------------------------------------------------------------
 

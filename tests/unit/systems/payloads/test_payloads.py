@@ -390,3 +390,16 @@ def test_whoever_waits_for_the_payload_store_says_so(tmp_path: Path, caplog: pyt
     stopping.join()
     assert f"loading the payload of event 1: waiting for the payload store {tmp_path} (attempt 1)" in caplog.text
     assert "log database" not in caplog.text
+
+
+def test_an_effect_that_an_earlier_version_has_stored_becomes_events_whatever_its_values_are(
+    epoch: EpochPayloads,
+) -> None:
+    """It cannot be read again; `logio mend` mends the event. What is stored now was looked at before."""
+    bad = pa.table({"s": pa.array([b"\xe9"]).view(pa.string())})
+    with epoch.created("effects/s/1") as file, pa.ipc.new_stream(file, bad.schema) as writer:
+        writer.write_batch(bad.to_batches()[0], custom_metadata={b"about": b"{}"})
+    (batch,) = stored_batches(epoch, "it", str(file.reference), 0)
+    assert batch.table.equals(bad) and batch.next_offset == 1
+    with pytest.raises(OperatorFailed, match="the source returned values that are none"):
+        store_effect(epoch, "effects/s/2", iter([SourceBatch(bad, 1)]))
