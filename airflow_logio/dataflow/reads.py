@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.dataflow.describing import is_plain, stable_name
-from airflow_logio.dataflow.names import check_column, check_columns, check_name, check_table
+from airflow_logio.dataflow.names import check_column, check_name, check_sql_columns, check_sql_name, check_table
 from airflow_logio.dataflow.unavailability import check_errors
 from airflow_logio.errors import PipelineDefinitionError
 
@@ -19,7 +19,7 @@ class TableRead:
     """Rows of one external table, as additional input of a generation (Algorithm 4).
 
     :param connection: the connection, which must be a SQL database.
-    :param table: ``table`` or ``schema.table``.
+    :param table: ``table`` or ``schema.table``; a part with a dot of its own in double quotes.
     :param columns: the columns to fetch; by default all.
     :param key: the column by which the rows are restricted to the keys of the records, and by which the rows that one
         Input Set used can be listed later; the records must have a column of the same name. Without a key the whole
@@ -37,8 +37,10 @@ class TableRead:
     def __post_init__(self) -> None:
         check_name("connection", self.connection)
         check_table(self.table)
-        object.__setattr__(self, "columns", check_columns(self.columns))
-        if self.key is not None and self.columns and check_column(self.key) not in self.columns:
+        object.__setattr__(self, "columns", check_sql_columns(self.columns))
+        if self.key is not None:
+            check_sql_name("column name", self.key)
+        if self.key is not None and self.columns and self.key not in self.columns:
             raise PipelineDefinitionError(
                 f"the read of table {self.table!r} has key {self.key!r}, which is not among its columns {self.columns}"
             )

@@ -25,6 +25,7 @@ from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed
 from airflow_logio.systems.calls import CallWatch, replay
 from airflow_logio.systems.databases.read_values import Place
+from airflow_logio.systems.databases.table_names import in_text
 from airflow_logio.systems.databases.table_reads import described_table, kinds_of, pieces
 from airflow_logio.systems.rising_columns import FollowedColumn, rising_column
 from airflow_logio.systems.warehouse import Warehouse
@@ -200,6 +201,10 @@ class DeclaredConnection:
                 place, types = _described(connection, place, table, types)
             known = {name: kind for name, kind in types.items() if kind}
             yield from _pieces(connection, place, statement, values, known)
+
+    def quoted(self, name: str) -> str:
+        """A name in the quotes of the database, for the text of a query."""
+        return in_text(self.warehouse().engine.dialect, name)
 
     def rising(self, table: str, by: str, *, append_only: bool) -> FollowedColumn:
         """A column by which a table is read, as a driver follows it."""

@@ -106,14 +106,12 @@ def _reach(connections: Connections, name: str) -> None:
 
 def _read(connections: Connections, read: TableRead) -> None:
     """The columns, of no row."""
-    schema, _, table = read.table.rpartition(".")
-    names = dict.fromkeys([*read.columns, *([read.key] if read.key else [])])
-    columns: list[Any] = [sa.column(name) for name in names] if read.columns else [sa.literal_column("*")]
-    query = sa.select(*columns).select_from(sa.table(table, schema=schema or None)).where(sa.false())
     with connections.warehouse(read.connection).snapshot() as connection:
-        found = connection.execute(query).keys()
-    if read.key is not None and read.key not in found:
-        raise ConfigurationError(f"it has no column {read.key!r}, by which it is read; it has {', '.join(found)}")
+        chosen = selection(connection, read.connection, read.table, read.columns)
+        if read.key is not None and read.key not in chosen.table.columns:
+            found = ", ".join(chosen.table.columns.keys())
+            raise ConfigurationError(f"it has no column {read.key!r}, by which it is read; it has {found}")
+        connection.execute(chosen.statement.where(sa.false())).close()
 
 
 def _ask(name: str, connections: Connections, source: QuerySource, params: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.sources.connected import Settled
 from airflow_logio.errors import ConfigurationError, SourceChanged
-from airflow_logio.systems.databases.table_names import TableName, table_name
+from airflow_logio.systems.databases.table_names import TableName, quoted, table_name
 from airflow_logio.systems.databases.table_reads import column_kind, described_table
 from airflow_logio.systems.warehouse import Warehouse
 
@@ -221,7 +221,10 @@ class _SqliteColumn(FollowedColumn):
         table = described_table(connection, self._written, f"is not in connection {self._warehouse.name!r}")
         [made] = connection.execute(_MADE, {"name": table.name}).scalars().all() or [""]
         keys = [key.name for key in table.primary_key.columns]
-        kinds = {row.name: row.type.upper() for row in connection.exec_driver_sql(f'PRAGMA table_info("{table.name}")')}
+        kinds = {
+            row.name: row.type.upper()
+            for row in connection.exec_driver_sql(f"PRAGMA table_info({quoted(connection, table.name)})")
+        }
         if keys != [self._by] or kinds[self._by] != "INTEGER" or not made or _NO_ROWID.search(made):
             raise ConfigurationError(
                 f"{self._place} is read by column {self._by!r}, which is not its INTEGER PRIMARY KEY: only that one "
@@ -360,8 +363,8 @@ def check_numbers(connection: Connection, name: TableName, by: str, place: str) 
 
     Raises `ConfigurationError`, which begins with `place`.
     """
-    quoted = f"{name.quoted(connection)}"
-    oid = connection.execute(sa.text("SELECT CAST(to_regclass(:name) AS oid)"), {"name": quoted}).scalar_one()
+    asked = sa.text("SELECT CAST(to_regclass(:name) AS oid)")
+    oid = connection.execute(asked, {"name": name.as_value()}).scalar_one()
     given = {"oid": oid, "by": by}
     for member in connection.execute(_MEMBERS, given):
         problem = _problem_of(member, by, is_partition=member.oid != oid)

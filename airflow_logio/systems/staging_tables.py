@@ -20,7 +20,7 @@ from airflow_logio.protocol.external_rules import shuts_out
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases.conversions import row_of
 from airflow_logio.systems.databases.table_inserts import Insertion, first_refused, prepared
-from airflow_logio.systems.databases.table_names import TableName, table_name
+from airflow_logio.systems.databases.table_names import TableName, quoted, table_name
 from airflow_logio.systems.stored_records import ATTEMPT, FILE, StoredRecords, check_there, no_part, parts
 from airflow_logio.systems.warehouse import REFUSALS, Warehouse
 
@@ -151,7 +151,7 @@ class StagingTables:
     def _drop_one(self, table: TableName) -> None:
         with self._warehouse.translated(), self._dropping() as connection, connection.begin():
             named = table.quoted(connection)
-            connection.execute(_END_SESSIONS, {"table": named})
+            connection.execute(_END_SESSIONS, {"table": table.as_value()})
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {named}")
             is_it = (noted.c.table_schema == table.schema, noted.c.table_name == table.table)
             connection.execute(sa.delete(noted).where(*is_it))
@@ -159,7 +159,7 @@ class StagingTables:
     def _end_sessions(self, tables: Sequence[TableName]) -> None:
         with self._warehouse.translated(), self._dropping() as connection, connection.begin():
             for table in tables:
-                connection.execute(_END_SESSIONS, {"table": table.quoted(connection)})
+                connection.execute(_END_SESSIONS, {"table": table.as_value()})
 
     def _shut_out(self, marker: Marker) -> None:
         """Drivers with lower tokens are refused from now on."""
@@ -199,8 +199,8 @@ def _make(connection: Connection, target: TableName, columns: Sequence[str], mar
     name = f"logio_staging_{marker.run_uid[:8]}_{marker.token:x}_{number}_{uuid.uuid4().hex[:12]}"
     schema = connection.execute(sa.text("SELECT current_schema()")).scalar_one()
     table = TableName(schema, name)
-    staging, quote = table.quoted(connection), connection.dialect.identifier_preparer.quote
-    names = ", ".join(quote(column) for column in columns)
+    staging = table.quoted(connection)
+    names = ", ".join(quoted(connection, column) for column in columns)
     connection.exec_driver_sql(
         f"CREATE UNLOGGED TABLE {staging} WITH (autovacuum_enabled = off) AS SELECT {names} FROM {target.quoted(connection)} "
         "WITH NO DATA"

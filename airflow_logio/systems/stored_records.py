@@ -16,7 +16,7 @@ from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.systems.databases.postgres import arrived
 from airflow_logio.systems.databases.table_inserts import found_types
-from airflow_logio.systems.databases.table_names import TableName
+from airflow_logio.systems.databases.table_names import TableName, quoted
 
 
 class StoredRecords(Protocol):
@@ -80,7 +80,7 @@ _NAMED = f"({FILE}, {ATTEMPT}) IN (SELECT * FROM unnest(%s::integer[], %s::text[
 
 def check_there(connection: Connection, table: TableName) -> None:
     """Raises `ExternalUnavailable` if a staging table was dropped: by a successor, which refuses this driver, or by hand."""
-    asked = connection.execute(sa.text("SELECT to_regclass(:name)"), {"name": table.quoted(connection)})
+    asked = connection.execute(sa.text("SELECT to_regclass(:name)"), {"name": table.as_value()})
     if asked.scalar_one() is None:
         raise ExternalUnavailable(f"the staging table {table} is gone; another one is loaded")
 
@@ -120,8 +120,7 @@ def move(
     connection: Connection, target: TableName, columns: Sequence[str], staged: StagedFiles, file: int | None = None
 ) -> int:
     """Move the rows that the job has named; of one file only, if it is given. How many have arrived."""
-    quote = connection.dialect.identifier_preparer.quote
-    names = ", ".join(quote(column) for column in columns)
+    names = ", ".join(quoted(connection, column) for column in columns)
     statement = (
         f"INSERT INTO {target.quoted(connection)} ({names}) SELECT {names} FROM {staged.table.quoted(connection)} "
         f"WHERE {_NAMED}"

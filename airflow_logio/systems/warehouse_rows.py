@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.writers.action_writers import Marker
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, check_advanced
-from airflow_logio.systems.databases.table_names import TableName
+from airflow_logio.systems.databases.table_names import TableName, always_quoted
 
 marker_table = sa.Table(
     "logio_marker",
@@ -38,7 +38,7 @@ def owner_table(schema: str | None) -> sa.Table:
         sa.Column("table_name", sa.String(250), primary_key=True),
         sa.Column("run_uid", sa.String(32), nullable=False),
         sa.Column("started_at", sa.Double, nullable=False),
-        schema=schema,
+        schema=None if schema is None else always_quoted(schema),
     )
 
 

@@ -45,6 +45,13 @@ class SourceConnection(Protocol):
         """
         ...
 
+    def quoted(self, name: str) -> str:
+        """A name of a column, table or schema in the quotes of the database, for the text of a query.
+
+        :param name: the name as it is.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:

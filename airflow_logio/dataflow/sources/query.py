@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -10,12 +10,16 @@ import pyarrow.compute as pc
 
 from airflow_logio.dataflow.arrow_tables import regroup, uniform
 from airflow_logio.dataflow.column_types import column_type
-from airflow_logio.dataflow.names import check_columns, check_count, check_sql_name, check_table, quoted
+from airflow_logio.dataflow.names import check_count, check_sql_columns, check_table, quoted, schema_and_table
 from airflow_logio.dataflow.operators import SourceBatch
 from airflow_logio.dataflow.sources.connected import ConnectedSource, SourceConnection
 from airflow_logio.dataflow.sources.query_text import bare, check_select, query_parameters
 from airflow_logio.errors import PipelineDefinitionError, SourceChanged, SourceNotOrdered
 
+ROWS = "rows_of_query"
+"""What the rows are called in the statement."""
+QUOTED = "quoted"
+"""Says of a read action that its statement has names in quotes: the log has standard ones, the database gets its own."""
 _EVERY = 2**63 - 1
 """A LIMIT that limits nothing: some databases take no OFFSET without one."""
 
@@ -25,7 +29,7 @@ class QuerySource(ConnectedSource):
 
     :param connection: name of the connection, a SQL database.
     :param query: one SELECT, which may refer to run parameters as ``:name``. Give this or `table`.
-    :param table: ``table`` or ``schema.table``.
+    :param table: ``table`` or ``schema.table``; a part with a dot of its own in double quotes.
     :param columns: column → type, as in `TableWriter`. Must be given for a `query`; for a `table`, names alone will do,
         or nothing, which means all columns as the database describes them.
     :param records_per_event: rows in each event, 1,000 by default; the last one has the rest.
@@ -62,9 +66,7 @@ class QuerySource(ConnectedSource):
         self.table = None if table is None else check_table(table)
         self.columns = _typed(columns)
         self.records_per_event = check_count("records_per_event", records_per_event)
-        self.order_by = check_columns((order_by,) if isinstance(order_by, str) else order_by)
-        for name in [*self.columns, *self.order_by]:
-            check_sql_name(name)
+        self.order_by = check_sql_columns((order_by,) if isinstance(order_by, str) else order_by)
         self.append_only = append_only
         self.replayable = replayable
         if query is not None and (not self.columns or None in self.columns.values()):
@@ -94,13 +96,20 @@ class QuerySource(ConnectedSource):
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """statement, values of its parameters, connection: the text of the read action. Asks no database."""
         values = {name: params[name] for name in sorted(self.placeholders())}
-        return {"connection": self.connection, "statement": self._statement(), "values": values}
+        return {
+            "connection": self.connection,
+            "statement": self._statement(_as_standard),
+            "values": values,
+            QUOTED: True,
+        }
 
     def read_from(
         self, connection: SourceConnection, params: Mapping[str, Any], action: Mapping[str, Any], offset: int
     ) -> Iterator[SourceBatch]:
         """Raises SourceNotOrdered for rows that are equal in `order_by`, and SourceChanged if some have gone."""
-        statement, skipped = action["statement"], max(offset - 1, 0)
+        # What an earlier version has logged is asked as it was logged: events were made of it.
+        statement = self._statement(connection.quoted) if action.get(QUOTED) else action["statement"]
+        skipped = max(offset - 1, 0)
         if skipped:  # the last row of the event before shows that the next one is another one
             statement = f"{statement} LIMIT {_EVERY} OFFSET {skipped}"
         pieces = connection.query(statement, action["values"], self.columns, self.table, self.order_by)
@@ -124,13 +133,22 @@ class QuerySource(ConnectedSource):
                 "rows are not append-only. Declare the source with replayable=False and start a new run"
             )
 
-    def _statement(self) -> str:
+    def _statement(self, quoted: Callable[[str], str]) -> str:
+        """`quoted` quotes a name as the database does. Each name is that of a column of the rows: in SQLite, a name in quotes
+        that stands alone and is none is a text."""
+        names = ", ".join(f"{ROWS}.{quoted(name)} AS {quoted(name)}" for name in self.columns) or "*"
         if self.query is not None:
-            names = ", ".join(self.columns)
-            statement = f"SELECT {names} FROM ({bare(self.query)}) AS rows_of_query"
+            rows = f"({bare(self.query)}) AS {ROWS}"
         else:
-            statement = f"SELECT {', '.join(self.columns) or '*'} FROM {self.table}"
-        return f"{statement} ORDER BY {', '.join(self.order_by)}" if self.order_by else statement
+            rows = (
+                ".".join(quoted(part) for part in schema_and_table(str(self.table)) if part is not None) + f" AS {ROWS}"
+            )
+        order = ", ".join(f"{ROWS}.{quoted(name)}" for name in self.order_by)
+        return f"SELECT {names} FROM {rows}" + (f" ORDER BY {order}" if order else "")
+
+
+def _as_standard(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 class _Ties:
@@ -173,5 +191,5 @@ class _Ties:
 
 def _typed(columns: Mapping[str, str] | Iterable[str]) -> dict[str, str | None]:
     if not isinstance(columns, Mapping):
-        return dict.fromkeys(check_columns(columns))
-    return {name: str(column_type(f"column {name!r}", columns[name])) for name in check_columns(columns)}
+        return dict.fromkeys(check_sql_columns(columns))
+    return {name: str(column_type(f"column {name!r}", columns[name])) for name in check_sql_columns(columns)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from airflow_logio.dataflow.names import check_column, check_columns, check_count, check_name, check_table
+from airflow_logio.dataflow.names import check_count, check_name, check_sql_columns, check_sql_name, check_table
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.sources.connected import RangeConnection, Settled
 from airflow_logio.dataflow.sources.ranges import END, LIMIT, START, UNASKED, RangeSource, is_unasked
@@ -19,7 +19,7 @@ class TableSource(RangeSource):
     """The rows of a table that grows, in the order of a column of whole numbers. Spark reads them (ADR-93).
 
     :param connection: name of the connection: PostgreSQL, or an SQLite file.
-    :param table: ``table`` or ``schema.table``.
+    :param table: ``table`` or ``schema.table``; a part with a dot of its own in double quotes.
     :param by: the column, ``id`` by default: filled by one sequence of a PostgreSQL (an identity column, or ``nextval``
         as its default; without CACHE), by the insert itself; or the INTEGER PRIMARY KEY of an SQLite file.
     :param columns: the columns to read; by default all, as the table has them when a run begins to read.
@@ -49,8 +49,8 @@ class TableSource(RangeSource):
     ) -> None:
         self.connection = check_name("connection", connection)
         self.table = check_table(table)
-        self.by = check_column(by)
-        self.columns = check_columns(columns)
+        self.by = check_sql_name("column name", by)
+        self.columns = check_sql_columns(columns)
         self.rows_per_event = check_count("rows_per_event", rows_per_event)
         self.append_only = bool(append_only)
         self.unbounded = bool(unbounded)

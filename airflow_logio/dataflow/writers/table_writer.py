@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.dataflow.column_types import ColumnType, column_type
-from airflow_logio.dataflow.names import check_column, check_columns, check_table, did_you_mean, quoted
+from airflow_logio.dataflow.names import check_sql_columns, check_sql_name, check_table, did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
@@ -23,7 +23,7 @@ class TableWriter(ActionWriter):
     rows (by a trigger, a rule, a view) is refused.
 
     :param connection: name of the connection: PostgreSQL or SQLite; a run with tables in another database is refused.
-    :param table: ``table`` or ``schema.table``.
+    :param table: ``table`` or ``schema.table``; a part with a dot of its own in double quotes.
     :param columns: column → type: ``bigint``, ``int``, ``double``, ``decimal(p,s)``, ``text``, ``boolean``,
         ``timestamp``, ``timestamptz``, ``date``, ``json``, ``uuid`` or ``binary``. The table is made with them when it
         is missing, and the records must then have exactly these columns, in types that fit without loss. By default the
@@ -60,11 +60,11 @@ class TableWriter(ActionWriter):
         self.columns = (
             None
             if columns is None
-            else {check_column(name): str(self._type(name, kind)) for name, kind in columns.items()}
+            else {name: str(self._type(name, columns[name])) for name in check_sql_columns(columns)}
         )
-        self.primary_key = check_columns(primary_key)
+        self.primary_key = check_sql_columns(primary_key)
         self.on_new_run = on_new_run
-        self.lineage_column = None if lineage_column is None else check_column(lineage_column)
+        self.lineage_column = None if lineage_column is None else check_sql_name("column name", lineage_column)
         self.needs_event_ids = lineage_column is not None
         self._check()
         if self.columns is not None and lineage_column is not None:

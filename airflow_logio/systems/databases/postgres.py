@@ -30,7 +30,7 @@ from airflow_logio.systems.databases.conversions import (
     single_precision,
 )
 from airflow_logio.systems.databases.sql_types import decimal_kind, kind_of_records
-from airflow_logio.systems.databases.table_names import TableName
+from airflow_logio.systems.databases.table_names import TableName, quoted
 
 _INTEGERS = ("bigint", "integer", "smallint")
 _FLOATS = ("real", "double precision")
@@ -279,7 +279,7 @@ of these: the database itself counts what it puts there."""
 def arrived(connection: Connection, name: TableName, execute: Callable[[Connection], int]) -> int:
     """How many rows an INSERT has put into the table, or into tables that inherit from it: before there was PARTITION BY, a
     trigger passed rows on to these. `execute` returns how many rows the server says that it has inserted."""
-    asked = {"table": name.quoted(connection)}
+    asked = {"table": name.as_value()}
     before = connection.execute(_INSERTED_BELOW, asked).scalar_one()
     inserted = execute(connection)
     if before is None:
@@ -290,8 +290,7 @@ def arrived(connection: Connection, name: TableName, execute: Callable[[Connecti
 def insert(connection: Connection, name: TableName, types: Mapping[str, str], rows: pa.Table) -> int:
     """One INSERT of parallel arrays of `types`: one statement, parsed by the server, no round trip per page of rows. How many
     rows have arrived."""
-    quote = connection.dialect.identifier_preparer.quote
-    names = ", ".join(quote(column) for column in rows.schema.names)
+    names = ", ".join(quoted(connection, column) for column in rows.schema.names)
     casts = ", ".join(f"%s::{types[column]}" for column in rows.schema.names)
     values = tuple(_literal(rows.column(column), types[column]) for column in rows.schema.names)
     statement = f"INSERT INTO {name.quoted(connection)} ({names}) SELECT * FROM unnest({casts})"

@@ -32,7 +32,7 @@ from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.systems.databases.conversions import Check, no_nan, no_number, nothing
 from airflow_logio.systems.databases.read_values import Reader, text, text_of_json, text_of_uuid
 from airflow_logio.systems.databases.sql_types import arrow_type, kind_of_records
-from airflow_logio.systems.databases.table_names import TableName
+from airflow_logio.systems.databases.table_names import TableName, folded, quoted
 
 DIGITS_OF_A_DOUBLE = 15
 
@@ -99,7 +99,7 @@ def _check_unknown(found: str) -> Check:
 def found_types(connection: Connection, name: TableName) -> dict[str, str] | None:
     """Column, in lower case → type, such as ``VARCHAR(10)``; None if there is no such table."""
     rows = connection.exec_driver_sql(f"PRAGMA table_xinfo({name.quoted(connection)})").all()
-    return {row.name.lower(): row.type for row in rows} or None
+    return {folded(row.name): row.type for row in rows} or None
 
 
 # --- inserts ----------------------------------------------------------------------------------------------------------
@@ -141,8 +141,7 @@ def _changes(connection: Connection) -> int:
 
 
 def _insertion(connection: Connection, name: TableName, rows: pa.Table) -> tuple[str, list[tuple[Any, ...]]]:
-    quote = connection.dialect.identifier_preparer.quote
-    names = ", ".join(quote(column) for column in rows.schema.names)
+    names = ", ".join(quoted(connection, column) for column in rows.schema.names)
     marks = ", ".join("?" for _ in rows.schema.names)
     columns = [_cells(column) for column in rows.columns]
     return f"INSERT INTO {name.quoted(connection)} ({names}) VALUES ({marks})", list(zip(*columns, strict=True))

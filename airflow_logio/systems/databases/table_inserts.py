@@ -16,7 +16,7 @@ from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import RowsDropped, WriteRefused
 from airflow_logio.systems.databases import postgres, sql_types, sqlite
 from airflow_logio.systems.databases.conversions import Target, as_declared
-from airflow_logio.systems.databases.table_names import TableName, reflected
+from airflow_logio.systems.databases.table_names import TableName, always_quoted, folded, reflected
 
 ROWS_PER_STATEMENT = 50_000
 ROWS_PER_MESSAGE, PARAMETERS_PER_MESSAGE = 1_000, 32_000
@@ -73,10 +73,16 @@ def target_table(connection: Connection, writer: TableWriter, name: TableName) -
     declared = writer.column_types()
     if declared is not None:
         columns = [
-            sa.Column(column, sql_types.sql_type(kind), primary_key=column in writer.primary_key, autoincrement=False)
+            sa.Column(
+                always_quoted(column),
+                sql_types.sql_type(kind),
+                primary_key=column in writer.primary_key,
+                autoincrement=False,
+            )
             for column, kind in declared.items()
         ]
-        table = sa.Table(name.table, metadata, *columns, schema=name.schema)
+        schema = None if name.schema is None else always_quoted(name.schema)
+        table = sa.Table(always_quoted(name.table), metadata, *columns, schema=schema)
         metadata.create_all(connection, checkfirst=True)
         return table
     try:
@@ -134,7 +140,9 @@ def _insertion_of_values(
     """Values as the driver passes them on, to columns of a type that only it knows."""
     columns: list[Any] = []
     for place, (name, kind) in enumerate(kinds.items()):
-        columns.append(sa.column(name, table.columns[name].type if kind is None else sql_types.read_type(kind)))
+        columns.append(
+            sa.column(always_quoted(name), table.columns[name].type if kind is None else sql_types.read_type(kind))
+        )
         if kind is not None and kind.name == "timestamptz":
             rows = rows.set_column(place, name, rows.column(name).cast(pa.timestamp("us", "UTC")))
     target = sa.table(table.name, *columns, schema=table.schema)
@@ -207,7 +215,7 @@ def targets(kinds: Mapping[str, ColumnType | None], found: Mapping[str, str], di
 
 
 def _compared(name: str, dialect: str) -> str:
-    return name.lower() if dialect == "sqlite" else name
+    return folded(name) if dialect == "sqlite" else name
 
 
 _SORTS = {
@@ -231,8 +239,8 @@ def kinds_of_columns(
     names = actions[0].records.column_names
     check_columns(table, dict.fromkeys(names), found, dialect)
     if dialect == "sqlite":
-        types = {column.name.lower(): column.type for column in described.columns}
-        kinds = {name: sql_types.described(types[name.lower()]) for name in names}
+        types = {folded(column.name): column.type for column in described.columns}
+        kinds = {name: sql_types.described(types[folded(name)]) for name in names}
     else:
         kinds = {name: _kind_in_postgres(found[name], name, actions) for name in names}
     for name, kind in kinds.items():

@@ -170,7 +170,7 @@ def selection(
     Raises `ConfigurationError` for what is not there.
     """
     described = described_table(connection, table, f"is not in connection {name!r}")
-    names = list(columns) or [column.name for column in described.columns]
+    names = list(columns) or [str(column.name) for column in described.columns]
     place = f"table {table!r} of connection {name!r}"
     missing = [one for one in names if one not in described.columns]
     if missing:

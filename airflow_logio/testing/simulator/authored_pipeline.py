@@ -316,6 +316,9 @@ class Rows:
     def url(self) -> str:
         return "simulated://"
 
+    def quoted(self, name: str) -> str:
+        return name
+
     def query(
         self,
         statement: str,

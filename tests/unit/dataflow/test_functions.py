@@ -236,8 +236,8 @@ def with_id(records: Any, inset_id: str) -> Any: ...
         (lambda: Sums(by=("a",), of=("a",)), "none in both"),
         (lambda: Sums(by=(), of=("a",)), "name columns in both"),
         (lambda: TableRead("Warehouse", "t"), "connection name 'Warehouse' is not allowed"),
-        (lambda: TableRead("warehouse", "t; drop"), "table name 't; drop' is not allowed"),
-        (lambda: TableRead("warehouse", "t", ("a;b",)), "column name 'a;b' is not allowed"),
+        (lambda: TableRead("warehouse", "t.u.drop"), "table name 't.u.drop' is not allowed"),
+        (lambda: TableRead("warehouse", "t", ("a\n",)), "column name 'a\\n' is not allowed"),
         (lambda: TableRead("warehouse", "t", ("a",), key="b"), "has key 'b', which is not among its columns"),
     ],
 )

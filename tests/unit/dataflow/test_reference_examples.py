@@ -165,6 +165,9 @@ def test_a_source_of_ones_own_that_reads_a_connection() -> None:
             assert values == {"since": 3} and ":since" in statement and set(columns) == {"id", "celsius"}
             yield pa.table({"id": [4, 5], "celsius": [20.5, 21.0]})
 
+        def quoted(self, name: str) -> str:
+            return name
+
     source = examples.measurements
     (batch,) = source.read_from(Station(), {}, source.action({"since": 3}), 0)
     assert (batch.table.num_rows, batch.next_offset) == (2, 2)

@@ -85,7 +85,7 @@ def test_rows_that_have_gone_end_a_run_of_stored_ranges_and_park_others() -> Non
 def test_what_a_definition_says() -> None:
     with pytest.raises(PipelineDefinitionError, match=r"needs append_only=True, your word .* or store=True"):
         TableSource("wh", "t")
-    for wrong in ({"by": "a;b"}, {"rows_per_event": 0}, {"columns": "id"}):
+    for wrong in ({"by": "a\n"}, {"rows_per_event": 0}, {"columns": "id"}):
         with pytest.raises(PipelineDefinitionError):
             TableSource("wh", "t", append_only=True, **wrong)
     source = TableSource("wh", "t", store=True)

@@ -288,7 +288,7 @@ def test_a_database_that_is_away_is_waited_for() -> None:
         ({"query": "SELECT 1 AS x"}, "need types"),
         ({"query": "SELECT 1 AS x", "columns": ("x",)}, "need types"),
         ({"table": "t", "columns": {"x": "varchar"}}, "not one of 'bigint'"),
-        ({"table": "t; DROP TABLE t"}, "not allowed"),
+        ({"table": "t.u; DROP TABLE t.u"}, "not allowed"),
         ({"table": "t", "order_by": "y", "columns": ("x",)}, "'y', which is not among"),
         ({"table": "t", "replayable": True}, "needs order_by"),
         ({"table": "t", "replayable": True, "order_by": "id"}, "append_only=True"),

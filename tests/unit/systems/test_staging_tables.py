@@ -187,7 +187,7 @@ def test_a_dataset_is_inserted_in_sqlite_bit_by_bit_and_once(tmp_path: Path, epo
 
     @sa.event.listens_for(driver.warehouse.engine, "before_cursor_execute")
     def _(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("INSERT INTO t "):
+        if statement.startswith('INSERT INTO "t" '):
             sizes.append(len(parameters))
 
     driver.insert(made)
