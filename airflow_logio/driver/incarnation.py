@@ -32,6 +32,9 @@ from airflow_logio.systems.payloads import Payloads, sweep_group
 
 log = logging.getLogger(__name__)
 
+MOST_GENERATIONS = 1_000
+"""How many runs of one DAG run are looked for that were given up."""
+
 
 class Driver:
     """One incarnation. `run` returns the exit code. `sessions` may have begun to make the Spark session."""
@@ -108,7 +111,7 @@ class Driver:
             services.wishes[status.desired].set()
 
     def _settings(self, pipeline: Pipeline, run: Run, ref: GroupRef, services: Services) -> EpochSettings:
-        identity = WriterIdentity(run.uid, ref.incarnation, run.created_at, is_fresh=run.spec.key.generation > 1)
+        identity = WriterIdentity(run.uid, ref.incarnation, run.created_at, self._given_up(run))
         connections = Connections(
             pipeline.name,
             self._config.connections,
@@ -131,6 +134,19 @@ class Driver:
             payloads=self._payloads,
             direct=services.open_direct_channel(pipeline, ref, self._store, self._config.log_url),
         )
+
+    def _given_up(self, run: Run) -> tuple[str, ...]:
+        """The earlier generations of the run: their drivers may live where they cannot be reached."""
+        key = run.spec.key
+        if key.generation == 1:
+            return ()
+        runs = self._store.patience.call(
+            "reading the runs that were given up",
+            lambda: self._store.list_runs(
+                pipeline=key.pipeline, dag_ids=[key.dag_id], dag_run_id=key.dag_run_id, limit=MOST_GENERATIONS
+            ),
+        )
+        return tuple(sorted(one.uid for one in runs if one.spec.key.generation < key.generation))
 
     def _hold_sources(self, run: Run, drain: threading.Event, stopping: threading.Event) -> None:
         """A benchmark's sources wait until every group is ready; a recovered driver does not wait."""

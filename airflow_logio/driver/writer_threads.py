@@ -193,7 +193,7 @@ class Executors:
             case DatasetWriter():
                 identity = connections.identity
                 run = Owner(identity.run_uid, identity.started_at)
-                published = DatasetTarget(writer, run, self.bodies.dataset, self._copied, is_fresh=identity.is_fresh)
+                published = DatasetTarget(writer, run, self.bodies.dataset, self._copied, given_up=identity.given_up)
                 return IdempotentExecutor(operator, writer, published, connections)
             case TableWriter() if self.payloads is not None:
                 tables = table_target(operator, writer, connections)

@@ -3,7 +3,8 @@
 An atomically conditional system keeps two rows, which are read under their locks. The *marker* of a writer is the last
 write action that was applied, and the fencing token it was applied with. The *owner* of a table is the last run that has
 claimed all of its rows. With its first write action a run takes the table over, and runs that were started earlier may not
-write to it any more. A run that appends claims no row: it joins.
+write to it any more. A run that appends claims no row: it joins. A fresh run says which runs were given up for it: these may
+not write any more, by their uid, and no other is concerned.
 
 `systems/table_transaction.py` reads them with SQL and acts on what is decided here; the simulator's external
 systems (`testing/simulator/write_attempts.py`) run the same functions.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -114,8 +116,8 @@ class Contender:
     on_new_run: str
     """What its first write action does to rows of other runs: ``replace``, ``append`` or ``error``."""
 
-    is_fresh: bool = False
-    """Its run replaces one that was given up, whose drivers must not write any more, not even to append."""
+    given_up: tuple[str, ...] = ()
+    """The uids of runs that were given up for this one: their drivers must not write any more, not even to append."""
 
     @property
     def claimed(self) -> Owner:
@@ -124,7 +126,11 @@ class Contender:
 
     @property
     def _joins(self) -> bool:
-        return self.on_new_run == "append" and not self.is_fresh
+        return self.on_new_run == "append"
+
+    def is_youngest(self, youngest: Owner | None) -> bool:
+        """Whether this run appends, and was started after all that have begun to append to the table."""
+        return self._joins and (youngest is None or self.mine.is_newer_than(youngest))
 
     def takes_over(self, owner: Owner | None) -> bool:
         """Whether the first write action changes the owner; False if another writer of the run has, or the run joins.
@@ -137,14 +143,32 @@ class Contender:
             raise self._not_owner(owner)
         return not self._joins and owner.run_uid != self.mine.run_uid
 
-    def empties(self, *, is_filled: bool) -> bool:
-        """Whether a table that it takes over is emptied. Raises `WriteRefused` if it must be empty and is not."""
+    def empties(self, *, is_filled: bool, youngest: Owner | None = None) -> bool:
+        """Whether a table that it takes over is emptied.
+
+        Raises `WriteRefused` if it must be empty and is not, and where rows of a run would go that appends and was started
+        later: `youngest` is the last one of these.
+        """
         if self.on_new_run == "error" and is_filled:
             raise WriteRefused(
                 f"table {self.table!r} of connection {self.connection!r} is not empty, and its writer {self.operator!r} says "
                 "on_new_run='error'; empty it, or choose 'append' or 'replace'"
             )
+        if self.on_new_run == "replace" and is_filled and youngest is not None and youngest.is_newer_than(self.mine):
+            raise WriteRefused(
+                f"{self._where}: run {youngest.run_uid} appends to it, and was started later ({_shown(youngest)}) than run "
+                f"{self.mine.run_uid} ({_shown(self.mine)}), which says on_new_run='replace' and must not delete its rows. "
+                f"{started_later(self.mine.run_uid)}; if the clock of its log was wrong, delete the rows yourself"
+            )
         return self.on_new_run == "replace"
+
+    def check_not_given_up(self, fresh: Owner | None) -> None:
+        """Raises `WriteRefused` if this run was given up for a fresh one, which has said so."""
+        if fresh is not None:
+            raise WriteRefused(
+                f"{self._where}: run {self.mine.run_uid} was given up, and run {fresh.run_uid} has begun in its place; it "
+                "must not write any more"
+            )
 
     def check_owner(self, owner: Owner | None) -> None:
         """Raises `WriteRefused` unless this run owns the table, or appends to one that no newer run owns."""
@@ -158,23 +182,48 @@ class Contender:
             raise self._not_owner(owner)
 
     def _not_owner(self, owner: Owner | None) -> WriteRefused:
-        where = f"table {self.table!r} of connection {self.connection!r}"
         if owner is None:
             return WriteRefused(
-                f"{where} has no owner, though run {self.mine.run_uid} has begun to write to it: its row in logio_owner was "
-                "deleted, or it began under an earlier version, which kept the row elsewhere. Start a fresh run"
+                f"{self._where} has no owner, though run {self.mine.run_uid} has begun to write to it: its row in "
+                "logio_owner was deleted, or it began under an earlier version, which kept the row elsewhere. Start a fresh "
+                "run"
             )
         return WriteRefused(
-            f"{where} belongs to run {owner.run_uid}: a newer run has taken it over, and run {self.mine.run_uid} must not "
-            "write to it any more"
+            f"{self._where} belongs to run {owner.run_uid}: a newer run has taken it over, and run {self.mine.run_uid} must "
+            f"not write to it any more.{self._way_out(owner)}"
         )
+
+    def _way_out(self, owner: Owner) -> str:
+        """A fresh run would append its rows a second time where the owner has deleted none."""
+        if not self._joins:
+            return ""
+        schema, dot, table = self.table.rpartition(".")
+        return (
+            f" If that run replaces the rows, a fresh one of this run (`logio fresh {self.mine.run_uid[:8]}`) writes all of "
+            "its rows once. If it appends as well (a fresh run of an earlier version shut out all older ones), the rows of "
+            f"this run are there: take its claim back, and retry this run: UPDATE {schema}{dot}logio_owner SET run_uid = '', "
+            f"started_at = 0 WHERE lower(table_name) = lower('{table}') AND run_uid = '{owner.run_uid}'"
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"table {self.table!r} of connection {self.connection!r}"
 
 
 _MICROSECONDS = 1_000_000
 
 
+def _shown(run: Owner) -> str:
+    return datetime.fromtimestamp(run.started_at, UTC).isoformat(" ", "milliseconds")
+
+
+def started_later(run_uid: str) -> str:
+    """What a person does whose run is taken for older than another one."""
+    return f"Give this run up (`logio fresh {run_uid[:8]}`) and start it again when the clock of its log has passed that time"
+
+
 class Effect(StrEnum):
-    """What a run does to older runs of the folder."""
+    """What a run does to other runs of the folder: to older ones, but for the last one."""
 
     JOINS = "joins"
     """Nothing."""
@@ -184,6 +233,8 @@ class Effect(StrEnum):
     """Their files do not count, and they may add none."""
     OVERWRITES = "overwrites"
     """Their files do not count in the partitions of its receipts, and they may add none there."""
+    SHUTS_OUT = "shuts-out"
+    """The run `RunRecord.of`, which was given up for it, may add nothing, whatever its age."""
 
 
 class Age(NamedTuple):
@@ -197,23 +248,34 @@ class Age(NamedTuple):
     def of(cls, run: Owner) -> Age:
         return cls(round(run.started_at * _MICROSECONDS), run.run_uid)
 
+    def __str__(self) -> str:
+        return f"run {self.run_uid}, started {_shown(Owner(self.run_uid, self.started / _MICROSECONDS))}"
+
 
 class RunRecord(NamedTuple):
     """What a run has said of itself: the name of an empty file."""
 
     age: Age
     effect: Effect
+    of: str = ""
+    """The uid of the run that is shut out."""
 
     @property
     def name(self) -> str:
-        """Names in the order of texts are in the order of ages."""
-        return f"{self.age.started:017d}.{self.age.run_uid}.{self.effect}"
+        """Names in the order of texts are in the order of ages. Earlier versions pass over those that shut a run out."""
+        shut_out = f".{self.of}" if self.effect is Effect.SHUTS_OUT else ""
+        return f"{self.age.started:017d}.{self.age.run_uid}.{self.effect}{shut_out}"
 
 
 def record_of(name: str) -> RunRecord | None:
     """The record of that name; None for anything else."""
     started, _, rest = name.partition(".")
+    run_uid, _, shut_out = rest.partition(f".{Effect.SHUTS_OUT}.")
+    if started.isdecimal() and run_uid and shut_out:
+        return RunRecord(Age(int(started), run_uid), Effect.SHUTS_OUT, shut_out)
     run_uid, _, effect = rest.rpartition(".")
+    if effect == Effect.SHUTS_OUT:
+        return None
     if not (started.isdecimal() and run_uid and effect in set(Effect)):
         return None
     return RunRecord(Age(int(started), run_uid), Effect(effect))
@@ -269,10 +331,32 @@ class FolderRuns:
         return max((record.age for record in self.records if record.effect is Effect.REPLACES), default=None)
 
     def closed_by(self, mine: Age) -> RunRecord | None:
-        """The record because of which the run of that age may add nothing; rather of one that replaces what it has added."""
-        closing = (record for record in self.records if record.effect in (Effect.CLOSES, Effect.REPLACES))
-        younger = (record for record in closing if record.age > mine)
-        return max(younger, key=lambda record: (record.effect is Effect.REPLACES, record.age), default=None)
+        """The record because of which the run of that age may add nothing; rather of one that replaces what it has added.
+
+        A fresh run of an earlier version closed the folder to all older ones, though it joined them, or overwrote
+        partitions: that counts no more, because the run that was given up for it has no driver of this version.
+        """
+        joining = {record.age for record in self.records if record.effect in (Effect.JOINS, Effect.OVERWRITES)}
+        closing = (
+            record
+            for record in self.records
+            if (record.effect is Effect.REPLACES or (record.effect is Effect.CLOSES and record.age not in joining))
+            and record.age > mine
+        )
+        shutting = (
+            record for record in self.records if record.effect is Effect.SHUTS_OUT and record.of == mine.run_uid
+        )
+        found = (*closing, *shutting)
+        return max(found, key=lambda record: (record.effect is Effect.REPLACES, record.age), default=None)
+
+    def has_record(self, run_uid: str, effect: Effect) -> bool:
+        """Whether a run has said that of itself."""
+        return any(record.age.run_uid == run_uid and record.effect is effect for record in self.records)
+
+    def younger(self, run_uid: str | None, than: Age) -> Age | None:
+        """The age of a run that is known to be younger than that age; None for any other."""
+        age = self.ages.get(run_uid or "")
+        return age if age is not None and age > than else None
 
     def overwriting(self, than: Age | None = None) -> frozenset[str]:
         """The runs that overwrite partitions; those younger than that age, if one is given."""

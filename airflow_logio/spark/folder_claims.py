@@ -16,7 +16,7 @@ from airflow_logio.dataflow.writers.published_folder import (
     visible_files,
 )
 from airflow_logio.errors import WriteRefused
-from airflow_logio.protocol.external_rules import Age, Effect, FolderRuns, Owner, RunRecord
+from airflow_logio.protocol.external_rules import Age, Effect, FolderRuns, Owner, Receipt, RunRecord, started_later
 from airflow_logio.spark.published_places import PublishedPlace
 
 _EFFECTS = {
@@ -26,27 +26,30 @@ _EFFECTS = {
     "overwrite": Effect.OVERWRITES,
 }
 _CLOSED = {
+    Effect.SHUTS_OUT: "it was started in the place of this one, which was given up",
     Effect.REPLACES: "a newer run has taken it over, and replaced what older ones had published",
     Effect.CLOSES: "a newer run has taken it over, and older ones may add nothing to it",
 }
 
 
 class FolderClaim:
-    """The claim of a run at the folder of one of its writers. `is_fresh`: the run replaces one that was given up.
+    """The claim of a run at the folder of one of its writers. `given_up` are the uids of runs in whose place it has begun.
 
     Nothing is removed but what the rule hides for ever, so that it does not matter who removes, when, or how often. All
     methods raise OSError.
     """
 
-    def __init__(self, place: PublishedPlace, writer: DatasetWriter, run: Owner, *, is_fresh: bool = False) -> None:
+    def __init__(
+        self, place: PublishedPlace, writer: DatasetWriter, run: Owner, given_up: tuple[str, ...] = ()
+    ) -> None:
         self.place = place
         self._files = place.files
         self._named = f"folder {place.files.where} of connection {writer.connection!r}"
         self._writer = writer
         self._mine = Age.of(run)
-        mode = _EFFECTS[writer.on_new_run]
-        given_up = {Effect.CLOSES} if is_fresh and mode in (Effect.JOINS, Effect.OVERWRITES) else set()
-        self._records = sorted(RunRecord(self._mine, effect) for effect in {mode, *given_up})
+        self._effect = _EFFECTS[writer.on_new_run]
+        shut_out = (RunRecord(self._mine, Effect.SHUTS_OUT, run_uid) for run_uid in given_up)
+        self._records = sorted((RunRecord(self._mine, self._effect), *shut_out))
         self._is_put = False
         self._cleared: set[str] = set()
         self._removable: set[str] = set()
@@ -86,9 +89,10 @@ class FolderClaim:
         """
         runs = self._runs()
         if (closing := runs.closed_by(self._mine)) is not None:
+            way_out = "" if closing.effect is Effect.SHUTS_OUT else f". {self._way_out()}"
             raise WriteRefused(
                 f"{self._named} belongs to run {closing.age.run_uid}: {_CLOSED[closing.effect]}, and run "
-                f"{self._mine.run_uid} must not write to it any more. {self._way_out()}"
+                f"{self._mine.run_uid} must not write to it any more{way_out}"
             )
         younger = runs.overwriting(self._mine)
         return self._overwritten(younger, partitions) if younger and partitions else ()
@@ -116,10 +120,30 @@ class FolderClaim:
         if not new:
             return
         found = list(zip(new, self._files.each(self._found_in, new), strict=True))
-        known = self._known()  # after the files: a run with a file there has its record
+        runs = self._runs()  # after the files: a run with a file there has its record
+        begun = self._begun(new)
         for partition, paths in found:
-            self._check_removable(partition, paths, known)
+            self._check_removable(partition, paths, {self._mine.run_uid, *runs.ages})
+            if partition not in begun:
+                for path, run in paths:
+                    self._check_not_younger(path, runs.younger(run, self._mine))
         self._removable.update(new)
+
+    def _begun(self, partitions: Collection[str]) -> Collection[str]:
+        """The partitions that this run has overwritten before: what younger ones have added since is theirs."""
+        mine = receipts_of(self._files, lambda name: name.partition(".")[0] == self._mine.run_uid)
+        return {file.partition for receipt in mine for file in receipt.files}.intersection(partitions)
+
+    def _check_not_younger(self, path: str, younger: Age | None) -> None:
+        """Raises `WriteRefused` for a file of a run that was started later, by its clock: this run would leave it there,
+        beside its own files, without a word."""
+        if younger is not None:
+            raise WriteRefused(
+                f"{self._named} has {path} of {younger}, which is later than this {self._mine}, which says "
+                f"on_new_run={self._writer.on_new_run!r} and replaces older runs only. "
+                f"{started_later(self._mine.run_uid)}; if the clock of that log was wrong, move away the files of that run, "
+                f"whose names begin with {younger.run_uid}, there and in {RECEIPTS}"
+            )
 
     def _found_in(self, partition: str) -> list[tuple[str, str | None]]:
         """What readers of the partition may see. Folders without files are what is left of other columns of
@@ -204,7 +228,8 @@ class FolderClaim:
             found = list(visible_files(self._files))
         except FileNotFoundError:
             return
-        known = self._known()  # after the files: a run with a file there has its record
+        runs = self._runs()  # after the files: a run with a file there has its record
+        known = {self._mine.run_uid, *runs.ages}
         for path, run in found:
             if self._writer.on_new_run == "error" and run != self._mine.run_uid:
                 raise self._not_empty(path)
@@ -216,18 +241,36 @@ class FolderClaim:
                     f"files in {self._files.name(folder)} are to be replaced, and this user cannot remove them: allow it to "
                     "write there, or choose another folder"
                 )
-        if self._writer.on_new_run == "error":
-            for receipt in receipts_of(self._files):
-                if receipt.files and receipt.run_uid != self._mine.run_uid:
-                    raise self._not_empty(os.path.join(RECEIPTS, f"{receipt.run_uid}.{receipt.operator}..."))
+        if self._writer.on_new_run == "replace":
+            self._check_no_younger(runs, found)
+            return
+        for receipt in receipts_of(self._files):
+            if receipt.files and receipt.run_uid != self._mine.run_uid:
+                raise self._not_empty(_name_of(receipt))
 
-    def _known(self) -> Collection[str | None]:
-        """The runs of the folder, and this one."""
-        return {self._mine.run_uid, *runs_of(self._files).ages}
+    def _check_no_younger(self, runs: FolderRuns, found: Iterable[tuple[str, str | None]]) -> None:
+        """As `_check_not_younger`, of the whole folder; until the record of this run is there. What comes after that is of
+        runs that begin after this one, whatever their clocks say."""
+        if runs.has_record(self._mine.run_uid, Effect.REPLACES):
+            return
+        for path, run in found:
+            self._check_not_younger(path, runs.younger(run, self._mine))
+        for receipt in receipts_of(
+            self._files, lambda name: runs.younger(name.partition(".")[0], self._mine) is not None
+        ):
+            if receipt.files:
+                self._check_not_younger(_name_of(receipt), runs.younger(receipt.run_uid, self._mine))
 
     def _way_out(self) -> str:
-        run = self._mine.run_uid[:8]
-        return f"What is still to be written belongs into a new run, or into this one anew (`logio fresh {run}`)"
+        """A fresh run writes all of its records: those that this one has published may count still."""
+        run = self._mine.run_uid
+        advice = f"What is still to be written belongs into a new run, or into this one anew (`logio fresh {run[:8]}`)"
+        if self._writer.on_new_run != "append":
+            return advice
+        return (
+            f"{advice}. That appends all of its records: before it begins, move away what this run has published, the files "
+            f"whose names begin with {run}, in the folders and in {RECEIPTS}"
+        )
 
     def _not_empty(self, path: str) -> WriteRefused:
         return WriteRefused(
@@ -256,3 +299,7 @@ class FolderClaim:
     def _names(self, partition: str) -> list[str]:
         """Visible names in a partition."""
         return list(filter(is_visible, self._files.names(partition)))
+
+
+def _name_of(receipt: Receipt) -> str:
+    return os.path.join(RECEIPTS, f"{receipt.run_uid}.{receipt.operator}.{receipt.number:012d}.json")

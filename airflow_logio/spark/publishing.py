@@ -24,7 +24,7 @@ from airflow_logio.systems.payloads.dataset import Dataset
 
 class DatasetTarget:
     """Executes the write actions of one writer of `run`. `dataset` finds the dataset of a reference, `copy` is
-    `copied_by_spark`; `is_fresh`: the run replaces one that was given up."""
+    `copied_by_spark`; `given_up` are the runs in whose place this one has begun."""
 
     unavailable: tuple[type[Exception], ...] = ()
 
@@ -35,18 +35,18 @@ class DatasetTarget:
         dataset: Callable[[str, str], Dataset],
         copy: CopyJob,
         *,
-        is_fresh: bool = False,
+        given_up: tuple[str, ...] = (),
     ) -> None:
         self._writer = writer
         self._run = run
         self._dataset = dataset
         self._copy = copy
-        self._is_fresh = is_fresh
+        self._given_up = given_up
 
     @contextmanager
     def connect(self, url: str) -> Iterator[FolderClaim]:
         """The run's claim at what the connection names. Raises `ConfigurationError`, `ExternalUnavailable`."""
-        claim = claim_of(self._writer, url, self._run, is_fresh=self._is_fresh)
+        claim = claim_of(self._writer, url, self._run, self._given_up)
         try:
             yield claim
         finally:
@@ -96,10 +96,10 @@ class DatasetTarget:
         claim.clear(partitions.values())
 
 
-def claim_of(writer: DatasetWriter, url: str, run: Owner, *, is_fresh: bool = False) -> FolderClaim:
+def claim_of(writer: DatasetWriter, url: str, run: Owner, given_up: tuple[str, ...] = ()) -> FolderClaim:
     """The claim of a run at what the connection of a writer names. Raises `ConfigurationError`, `ExternalUnavailable`."""
     kind = ObjectPlace if url.startswith(SCHEME) else LocalPlace
-    return FolderClaim(kind(writer.connection, url, writer.folder), writer, run, is_fresh=is_fresh)
+    return FolderClaim(kind(writer.connection, url, writer.folder), writer, run, given_up)
 
 
 @contextmanager

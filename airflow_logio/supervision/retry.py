@@ -50,7 +50,7 @@ def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None
         except WriteRefused as error:
             raise WriteRefused(
                 f"nothing was put back: {error}. To have the rows of these Input Sets, process the same input in a run "
-                f"of its own: a new one, or this one again (`logio fresh {run.uid[:8]}`)"
+                f"of its own: a new one, or this one again (`logio fresh {run.uid[:8]}`), which writes all of its rows anew"
             ) from error
         except ExternalUnavailable as error:
             raise ExternalUnavailable(

@@ -45,8 +45,8 @@ class WriterIdentity:
     """Fencing token: the incarnation. A lower one is refused."""
     started_at: float
     """When the run was started."""
-    is_fresh: bool = False
-    """The run replaces one that was given up."""
+    given_up: tuple[str, ...] = ()
+    """The uids of runs that were given up, in whose place this one has begun."""
 
     def token_after(self, moves: int) -> int:
         """The token for a slot that has changed owners so often: higher than that of any earlier owner."""

@@ -249,7 +249,7 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
 
 def table_target(operator: str, writer: TableWriter, connections: Connections) -> TableTarget:
     """What executes the write actions of a `TableWriter`."""
-    return TableTarget(writer, connections.warehouse(writer.connection), connections.identity.is_fresh)
+    return TableTarget(writer, connections.warehouse(writer.connection), connections.identity.given_up)
 
 
 def _named(actions: Sequence[WriteAction]) -> str:

@@ -43,8 +43,7 @@ class TableTransaction:
         writer: TableWriter,
         actions: Sequence[WriteAction],
         stored: Mapping[int, RecordsInFiles],
-        *,
-        is_fresh: bool,
+        given_up: tuple[str, ...],
     ) -> None:
         self._name = name
         self._marker = marker
@@ -52,7 +51,7 @@ class TableTransaction:
         self._actions = actions
         self._stored = stored
         mine = Owner(marker.run_uid, marker.started_at)
-        self._contender = Contender(writer.table, connection, marker.operator, mine, writer.on_new_run, is_fresh)
+        self._contender = Contender(writer.table, connection, marker.operator, mine, writer.on_new_run, given_up)
 
     def apply(self, connection: Connection) -> None:
         """Apply what is not applied yet, and advance the marker."""
@@ -90,20 +89,30 @@ class TableTransaction:
             if pending[0].is_opening:
                 self._begin(connection)
             self._contender.check_owner(warehouse_rows.read_owner(connection, self._name, for_share=True))
+            given_up = warehouse_rows.read_given_up(connection, self._name, self._marker.run_uid)
+            self._contender.check_not_given_up(given_up)
         return before, pending
 
     def _begin(self, connection: Connection) -> None:
         """The first write action of a run: take the table over or join, make it, treat what is in it as declared."""
+        contender = self._contender
+        for run_uid in contender.given_up:  # before the owner is locked, for which their drivers wait with a marker
+            warehouse_rows.fence_markers(connection, run_uid)
         warehouse_rows.lock_takeover(connection, self._name)
         # Locked before anything is looked at or deleted: any writer that may write has committed, or will be refused.
         owner = warehouse_rows.read_owner(connection, self._name, for_update=True)
-        takes_over = self._contender.takes_over(owner)
+        takes_over = contender.takes_over(owner)
         table = table_inserts.target_table(connection, self._writer, self._name)
-        if not takes_over:
-            return  # another writer of the run, or another slot of this one, has begun: its rows stay; or the run joins
-        if self._contender.empties(is_filled=_is_filled(connection, table)):
-            self._empty(connection, table)
-        warehouse_rows.store_owner(connection, self._name, self._contender)
+        youngest = warehouse_rows.read_appending(connection, self._name)
+        # Otherwise another writer of the run, or another slot of this one, has begun: its rows stay. Or the run joins.
+        if takes_over:
+            if contender.empties(is_filled=_is_filled(connection, table), youngest=youngest):
+                self._empty(connection, table)
+            warehouse_rows.store_owner(connection, self._name, contender)
+        if contender.is_youngest(youngest):
+            warehouse_rows.store_appending(connection, self._name, contender.mine)
+        for run_uid in contender.given_up:
+            warehouse_rows.store_given_up(connection, self._name, run_uid, contender.mine)
 
     def _empty(self, connection: Connection, table: sa.Table) -> None:
         """Delete all rows. Again, if some are left: others may have committed some since. Raises `WriteRefused`."""

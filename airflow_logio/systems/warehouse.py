@@ -112,18 +112,17 @@ class Warehouse:
         writer: TableWriter,
         actions: Sequence[WriteAction],
         *,
-        is_fresh: bool = False,
+        given_up: tuple[str, ...] = (),
         stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
     ) -> None:
         """Apply a gapless group of write actions and advance the marker, in one transaction.
 
-        `is_fresh`: the run replaces one that was given up. `stored` has, by the number of the action, the records that are in
-        files. Raises `WriteRefused` (a newer run owns the table, or the
-        database refuses a row), `Fenced` (a higher token wrote), `LogInconsistent` (the external system is behind the
-        log), `ExternalUnavailable` (try again).
+        `given_up` are the uids of runs in whose place this one has begun. `stored` has, by the number of the action, the
+        records that are in files. Raises `WriteRefused` (a newer run owns the table, or the database refuses a row), `Fenced`
+        (a higher token wrote), `LogInconsistent` (the external system is behind the log), `ExternalUnavailable` (try again).
         """
         name = self._prepare(writer)
-        attempt = TableTransaction(self.name, name, marker, writer, actions, stored, is_fresh=is_fresh)
+        attempt = TableTransaction(self.name, name, marker, writer, actions, stored, given_up)
         try:
             with (
                 self.translated(lambda error: self._refused_row(attempt, error)),
@@ -140,6 +139,7 @@ class Warehouse:
         contender = Contender(writer.table, self.name, "", run, writer.on_new_run)
         with self.translated(), self.snapshot() as connection:
             contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
+            contender.check_not_given_up(warehouse_rows.read_given_up(connection, name, run.run_uid))
 
     def rehearse(self, writer: TableWriter, actions: Sequence[WriteAction] = ()) -> None:
         """Do what the writer would do, in a transaction that is rolled back: advance its marker, become the owner of its
@@ -219,8 +219,8 @@ class TableTarget:
 
     writer: TableWriter
     warehouse: Warehouse
-    is_fresh: bool = False
-    """The run replaces one that was given up."""
+    given_up: tuple[str, ...] = ()
+    """The runs in whose place this one has begun."""
     unavailable: tuple[type[Exception], ...] = ()
 
     def connect(self, _url: str) -> AbstractContextManager[Warehouse]:
@@ -235,7 +235,7 @@ class TableTarget:
         stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
     ) -> None:
         """As `Warehouse.apply`."""
-        client.apply(marker, self.writer, actions, is_fresh=self.is_fresh, stored=stored)
+        client.apply(marker, self.writer, actions, given_up=self.given_up, stored=stored)
 
 
 def is_refusal(error: sa.exc.DBAPIError) -> bool:

@@ -1,7 +1,9 @@
 """The rows that a warehouse keeps for its writers: a marker for each writer, an owner for each table.
 
 Markers are in the default schema of the connection. The owner of a table is in the schema of the table, so that all
-connections find it, whatever their default schema is.
+connections find it, whatever their default schema is. So are two other rows of logio_owner, under names that no table has:
+the youngest run that appends to a table (``appends:TABLE``), and for a run that was given up, the fresh one that has begun in
+its place (``given up:UID``). Earlier versions pass over these.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ marker_table = sa.Table(
     sa.Column("last_write", sa.BigInteger, nullable=False),
     sa.Column("token", sa.BigInteger, nullable=False),
 )
+
+
+HIGHEST_TOKEN = 2**63 - 1
 
 
 @cache  # one object per schema, so that SQLAlchemy compiles each statement once and not for every write
@@ -58,6 +63,7 @@ def rehearse(connection: Connection, name: TableName, contender: Contender) -> N
     for how in ({"for_update": True}, {"for_share": True}):
         read_owner(connection, nowhere, **how)
     store_owner(connection, nowhere, contender)
+    store_given_up(connection, nowhere, contender.mine.run_uid, contender.mine)
 
 
 def lock_making(connection: Connection) -> None:
@@ -89,7 +95,7 @@ def advance_marker(connection: Connection, marker: Marker, before: MarkerRow, nu
 
 def _insert_marker(connection: Connection, marker: Marker) -> None:
     """Two drivers may come here at once (the older one is about to be refused): the first one makes the row."""
-    insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    insert = _insert_of(connection)
     values = {
         "run_uid": marker.run_uid,
         "operator": marker.operator,
@@ -99,6 +105,11 @@ def _insert_marker(connection: Connection, marker: Marker) -> None:
         "token": marker.token,
     }
     connection.execute(insert(marker_table).on_conflict_do_nothing().values(**values))
+
+
+def _insert_of(connection: Connection) -> Any:
+    """INSERT that may have ON CONFLICT."""
+    return postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
 
 
 def _is(marker: Marker) -> tuple[sa.ColumnElement[bool], ...]:
@@ -125,8 +136,7 @@ def read_owner(
     query = sa.select(table).where(_owns(table, name))
     if for_update or for_share:
         query = query.with_for_update(read=for_share)
-    owners = [Owner(row.run_uid, row.started_at) for row in connection.execute(query)]
-    return max(owners, key=lambda owner: (owner.started_at, owner.run_uid), default=None)
+    return _youngest(connection, query)
 
 
 def lock_takeover(connection: Connection, name: TableName) -> None:
@@ -141,6 +151,60 @@ def store_owner(connection: Connection, name: TableName, contender: Contender) -
     table, values = owner_table(name.schema), contender.claimed._asdict()
     if not connection.execute(sa.update(table).where(_owns(table, name)).values(**values)).rowcount:
         connection.execute(sa.insert(table).values(table_name=name.key, **values))
+
+
+# --- runs that append, and runs that were given up --------------------------------------------------------------------
+
+
+def read_appending(connection: Connection, name: TableName) -> Owner | None:
+    """The youngest run that has begun to append to a table, whose owner is locked."""
+    table = owner_table(name.schema)
+    return _youngest(connection, sa.select(table).where(table.c.table_name == _appending(name)))
+
+
+def store_appending(connection: Connection, name: TableName, run: Owner) -> None:
+    """Make a run the youngest that appends to a table, whose owner is locked."""
+    table, key = owner_table(name.schema), _appending(name)
+    change = sa.update(table).where(table.c.table_name == key).values(**run._asdict())
+    if not connection.execute(change).rowcount:
+        connection.execute(sa.insert(table).values(table_name=key, **run._asdict()))
+
+
+def read_given_up(connection: Connection, name: TableName, run_uid: str) -> Owner | None:
+    """The fresh run that has begun in the place of a run, in any table of this schema.
+
+    To be asked when the owner is locked: a fresh run says it while it holds that lock.
+    """
+    table = owner_table(name.schema)
+    return _youngest(connection, sa.select(table).where(table.c.table_name == _given_up(run_uid)))
+
+
+def store_given_up(connection: Connection, name: TableName, run_uid: str, fresh: Owner) -> None:
+    """Say that a run was given up for a fresh one. Several writers of that may do so at once."""
+    table, insert = owner_table(name.schema), _insert_of(connection)
+    values = {"table_name": _given_up(run_uid), **fresh._asdict()}
+    connection.execute(insert(table).on_conflict_do_nothing().values(**values))
+
+
+def fence_markers(connection: Connection, run_uid: str) -> None:
+    """Refuse all drivers of a run that was given up where they have written before: those of earlier versions, too, which
+    do not know that it was."""
+    columns = marker_table.c
+    change = sa.update(marker_table).where(columns.run_uid == run_uid, columns.token < HIGHEST_TOKEN)
+    connection.execute(change.values(token=HIGHEST_TOKEN))
+
+
+def _appending(name: TableName) -> str:
+    return f"appends:{name.key}"
+
+
+def _given_up(run_uid: str) -> str:
+    return f"given up:{run_uid}"
+
+
+def _youngest(connection: Connection, query: sa.Select[Any]) -> Owner | None:
+    owners = [Owner(row.run_uid, row.started_at) for row in connection.execute(query)]
+    return max(owners, key=lambda owner: (owner.started_at, owner.run_uid), default=None)
 
 
 def _owns(table: sa.Table, name: TableName) -> sa.ColumnElement[bool]:

@@ -46,9 +46,9 @@ class Publisher:
         self._owner = Owner(self.run_uid, float(run))
         self._writer = DatasetWriter("lake", folder, partition_by=("store",), on_new_run=on_new_run)
 
-    def publish(self, *actions: WriteAction, url: str = "", is_fresh: bool = False) -> None:
+    def publish(self, *actions: WriteAction, url: str = "", given_up: tuple[str, ...] = ()) -> None:
         """Execute the actions as one driver does: over one connection."""
-        target = DatasetTarget(self._writer, self._owner, self._payloads.dataset, self._copy, is_fresh=is_fresh)
+        target = DatasetTarget(self._writer, self._owner, self._payloads.dataset, self._copy, given_up=given_up)
         with target.connect(url or self._lake) as place:
             target.write_group(place, actions)
 

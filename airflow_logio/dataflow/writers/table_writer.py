@@ -31,7 +31,8 @@ class TableWriter(ActionWriter):
     :param primary_key: columns of the primary key of a table that is made.
     :param on_new_run: what a new run does to rows of earlier runs: ``"replace"`` deletes them as a fenced first write
         action, ``"append"`` keeps them, ``"error"`` (the default) refuses a table that has any. After ``"replace"`` and
-        ``"error"``, earlier runs may write to the table no more.
+        ``"error"``, earlier runs may write to the table no more. A run that replaces is refused where a run that was
+        started later has begun to append.
     :param sends_after_writes: send an event on only when its records are in the table, for downstream operators that
         read it. By default False.
     :param lineage_column: name of one more column, a ``bigint``: each row then has the event id that it came with,

@@ -66,10 +66,14 @@ class Work:
     def driver(self, run: int, mode: str = "append", token: int = 1) -> Publisher:
         return Publisher(self.lake.url, self._payloads, run, mode, token)
 
-    def run(self, run: int, mode: str = "append", token: int = 1) -> None:
+    def actions(self, run: int) -> Sequence[WriteAction]:
+        return self._made[run]
+
+    def run(self, run: int, mode: str = "append", token: int = 1, given_up: tuple[str, ...] = ()) -> None:
         """A driver that executes all write actions of a run, as one does that has found none of them done."""
         driver = self.driver(run, mode, token)
-        driver.publish(*driver.opening(), *(replace(action, token=token) for action in self._made[run]))
+        actions = (replace(action, token=token) for action in self._made[run])
+        driver.publish(*driver.opening(), *actions, given_up=given_up)
 
     def _datasets(self, run: int, actions: Sequence[Sequence[Row]]) -> Sequence[WriteAction]:
         return [self.driver(run).action(number, rows) for number, rows in enumerate(actions, start=2)]
@@ -185,7 +189,9 @@ def test_a_zombie_of_an_older_run_brings_nothing_back(place: Work, mode: str) ->
                 work.run(1, older)
                 done = OLD
             except WriteRefused as error:
-                assert "run run1 must not write to it any more" in str(error)
+                assert "run run1 must not write to it any more" in str(error) or "later than this run run1" in str(
+                    error
+                )
                 refused.append(at)
                 done = None
         if steps.passed < at:
@@ -263,7 +269,7 @@ def test_error_refuses_files_of_anybody_else_and_leaves_no_trace(place: Work) ->
         work.run(2, "error")
     assert work.lake.names() == before
     work.lake.remove(*(name for name in before if name.endswith(".parquet")))
-    with pytest.raises(WriteRefused, match=r"is not empty \(_logio/run1\.save\.\.\.\)"):
+    with pytest.raises(WriteRefused, match=r"is not empty \(_logio/run1\.save\.\d{12}\.json\)"):
         work.run(2, "error")
     work.lake.remove(*work.lake.names())
     work.run(2, "error")
@@ -383,12 +389,9 @@ def test_what_is_seen_before_its_record_does_not_count_and_is_not_removed(place:
         work.run(2, mode)
     assert work.lake.listed() == after("append", (), (*OLD, LAST))
     work.lake.put(record)
-    work.run(2, mode)
-    assert (
-        work.lake.counted()
-        == work.lake.listed()
-        == after("append", after(mode, after("append", (), OLD), YOUNG), (LAST,))
-    )
+    with pytest.raises(WriteRefused, match="later than this run run2"):
+        work.run(2, mode)
+    assert work.lake.counted() == work.lake.listed() == after("append", (), (*OLD, LAST))
 
 
 def test_a_reader_does_not_take_a_folder_for_empty_whose_new_record_is_not_shown_yet(place: Work) -> None:
@@ -425,15 +428,126 @@ def test_a_reader_sees_no_receipt_without_those_before_it(work: Work, monkeypatc
     assert others and work.lake.counted() == after("append", after("append", (), OLD), (LAST,))
 
 
-def test_a_fresh_run_shuts_out_the_one_that_was_given_up(place: Work) -> None:
+def test_a_fresh_run_shuts_out_the_one_that_was_given_up_and_no_other(place: Work) -> None:
+    """Another run that appends, and was started before it, goes on."""
     work = place
-    work.run(1)
+    healthy = work.driver(1)
+    first, second = work.actions(1)
+    healthy.publish(first)
+    work.run(3)
     fresh = work.driver(2)
-    fresh.publish(fresh.action(1, YOUNG[0]), is_fresh=True)
-    assert work.lake.counted() == work.lake.listed() == after("append", (), (*OLD, YOUNG[0])), "it appends all the same"
+    fresh.publish(fresh.action(1, YOUNG[0]), given_up=("run3",))
+    healthy.publish(second)
+    expected = after("append", (), (*OLD, (*LAST, *YOUNG[0])))
+    assert work.lake.counted() == work.lake.listed() == expected, "it appends, whichever was started first"
+    with pytest.raises(WriteRefused, match=r"run run3 must not write to it any more$"):
+        work.run(3, token=2)
+    writer = DatasetWriter("lake", "orders")
+    for run in (1, 2):
+        check_not_replaced(writer, work.lake.url, Owner(f"run{run}", float(run)))
+    with pytest.raises(WriteRefused, match="run run3 must not write"):
+        check_not_replaced(writer, work.lake.url, Owner("run3", 3.0))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fresh_run_that_dies_anywhere_has_shut_out_the_other_before_its_first_file(work: Work, mode: str) -> None:
+    def dies(at: int) -> bool:
+        work.anew()
+        work.run(1)
+        with work.standing(at) as steps, suppress(Died):
+            work.run(2, mode, given_up=("run1",))
+        if set(work.lake.counted()) - set(after("append", (), OLD)):
+            with pytest.raises(WriteRefused, match="run run1 must not write"):
+                work.run(1, token=2)
+        work.run(2, mode, token=2, given_up=("run1",))
+        with pytest.raises(WriteRefused, match="run run1 must not write"):
+            work.run(1, token=3)
+        assert work.lake.counted() == after(mode, after("append", (), OLD), YOUNG), f"after a death before call {at}"
+        return steps.passed >= at
+
+    assert every_step(dies, work.stride) > 10
+
+
+def test_what_an_earlier_version_has_left_of_a_fresh_run_shuts_out_no_healthy_one(place: Work) -> None:
+    """It closed the folder to all older runs, though it joined them."""
+    work = place
+    healthy, (first, second) = work.driver(1), work.actions(1)
+    healthy.publish(first)
+    work.run(2)
+    work.lake.put(f"orders/_logio/runs/{RunRecord(Age.of(Owner('run2', 2.0)), Effect.CLOSES).name}")
+    healthy.publish(second)
+    assert work.lake.counted() == after("append", (), (*OLD, *YOUNG))
+    work.run(3, "replace")
     with pytest.raises(WriteRefused, match="run run1 must not write"):
         work.run(1, token=2)
-    writer = DatasetWriter("lake", "orders")
-    check_not_replaced(writer, work.lake.url, Owner("run2", 2.0))
-    with pytest.raises(WriteRefused, match="run run1 must not write"):
-        check_not_replaced(writer, work.lake.url, Owner("run1", 1.0))
+
+
+def test_a_run_whose_partition_was_overwritten_is_begun_anew_as_the_message_says(place: Work) -> None:
+    """Its rows in other partitions count still, so that a fresh run alone would append them twice."""
+    work = place
+    first, second = work.actions(1)
+    work.driver(1).publish(first)
+    overwriting = work.driver(2, "overwrite")
+    overwriting.publish(overwriting.action(12, [(11, 1)]))
+    with pytest.raises(WriteRefused, match=r"the files whose names begin with run1, in the folders and in _logio$"):
+        work.driver(1).publish(second)
+    work.lake.remove(*(name for name in work.lake.names() if name.rpartition("/")[2].startswith("run1.")))
+    fresh = work.driver(3)
+    fresh.publish(*(fresh.action(number, rows) for number, rows in enumerate(OLD, 12)), given_up=("run1",))
+    assert work.lake.counted() == work.lake.listed() == after("append", [(11, 1)], OLD)
+
+
+# --- clocks that differ: what was started later, by its clock, may have been published first ---------------------------
+
+
+@pytest.mark.parametrize(
+    ("younger", "mode"), [("append", "replace"), ("append", "overwrite"), ("overwrite", "replace")]
+)
+def test_files_of_a_run_that_was_started_later_are_not_left_beside_those_of_one_that_replaces(
+    place: Work, mode: str, younger: str
+) -> None:
+    work = place
+    work.run(3, younger)
+    before = work.lake.contents()
+    with pytest.raises(
+        WriteRefused, match=r"of run run3, started 1970-01-01 00:00:03.*later than this run run2"
+    ) as refused:
+        work.run(2, mode)
+    assert work.lake.counted() == work.lake.listed() == after("append", (), (LAST,))
+    assert {name: data for name, data in work.lake.contents().items() if ".run2." not in name} == before
+    assert "move away the files of that run, whose names begin with run3, there and in _logio" in str(refused.value)
+    work.lake.remove(*(name for name in work.lake.names() if name.rpartition("/")[2].startswith("run3.")))
+    work.run(2, mode)
+    work.run(3, younger, token=2)
+    expected = after(younger, after(mode, (), YOUNG), (LAST,))
+    assert work.lake.counted() == work.lake.listed() == expected, "the later one comes second"
+    if younger == "append":
+        work.run(2, mode, token=2)
+        assert work.lake.counted() == work.lake.listed() == expected, "nor is the other one done twice"
+
+
+@pytest.mark.parametrize("mode", ["replace", "overwrite"])
+def test_a_run_that_replaces_beside_one_that_was_started_later_is_first_or_refused(work: Work, mode: str) -> None:
+    """It stands still anywhere, and the later one appends."""
+    outcomes = set()
+
+    def stands(at: int) -> bool:
+        work.anew()
+        work.run(1)
+        with work.standing(at, lambda: work.run(3)) as steps:
+            try:
+                work.run(2, mode)
+                is_done = True
+            except WriteRefused:
+                is_done = False
+        if steps.passed < at:
+            return False
+        before = after("append", (), OLD)
+        states = [after(mode, before, YOUNG[:count]) for count in range(len(YOUNG) + 1)]
+        possible = [states[-1]] if is_done else [before, *states]
+        assert work.lake.counted() in [after("append", state, (LAST,)) for state in possible], f"stood before call {at}"
+        outcomes.add(is_done)
+        return True
+
+    every_step(stands, work.stride)
+    assert outcomes == {True, False}

@@ -44,10 +44,10 @@ def apply(warehouse: Warehouse, run: tuple[str, float], *numbers: int, token: in
 
 
 def run_appends(
-    warehouse: Warehouse, run: tuple[str, float], *numbers: int, token: int = 1, is_fresh: bool = False
+    warehouse: Warehouse, run: tuple[str, float], *numbers: int, token: int = 1, given_up: tuple[str, ...] = ()
 ) -> None:
     actions = [action(run, number) for number in numbers]
-    warehouse.apply(marker(run, token), APPEND, actions, is_fresh=is_fresh)
+    warehouse.apply(marker(run, token), APPEND, actions, given_up=given_up)
 
 
 def contents(warehouse: Warehouse) -> list[tuple[int, str]]:
@@ -155,15 +155,79 @@ def test_a_run_that_claims_a_table_shuts_out_earlier_ones_that_append(warehouse:
     assert contents(warehouse) == [(2, "new"), (2, "newest"), (3, "new")]
 
 
-def test_a_fresh_run_that_appends_shuts_out_the_one_that_was_given_up(warehouse: Warehouse) -> None:
-    """Its drivers may be out of reach; a person may have removed its rows."""
+def test_a_fresh_run_shuts_out_the_one_that_was_given_up_and_no_other(warehouse: Warehouse) -> None:
+    """Its drivers may be out of reach; a person may have removed its rows. Others that append are healthy."""
+    healthy, given_up = ("healthy", 0.5), ("old",)
+    run_appends(warehouse, healthy, 1, 2)
     run_appends(warehouse, OLD, 1, 2)
-    run_appends(warehouse, NEW, 1, 2, is_fresh=True)
-    with pytest.raises(WriteRefused, match="a newer run has taken it over"):
+    run_appends(warehouse, NEW, 1, 2, given_up=given_up)
+    with pytest.raises(Fenced):
         run_appends(warehouse, OLD, 3)
+    with pytest.raises(WriteRefused, match="run old was given up, and run new has begun in its place"):
+        warehouse.apply(
+            marker(OLD, operator="other"), APPEND, [action(OLD, 1, "other"), action(OLD, 2, "other")]
+        )  # a writer of it that had written nothing yet
+    with pytest.raises(WriteRefused, match="run old was given up"):
+        warehouse.check_not_replaced(APPEND, Owner(*OLD))
+    warehouse.check_not_replaced(APPEND, Owner(*healthy))
+    run_appends(warehouse, healthy, 3, 4)
     run_appends(warehouse, ("newest", 3.0), 1, 2)
-    run_appends(warehouse, NEW, 3, is_fresh=True)
-    assert contents(warehouse) == [(2, "new"), (2, "newest"), (2, "old"), (3, "new")]
+    run_appends(warehouse, NEW, 3, given_up=given_up)
+    assert contents(warehouse) == [
+        *((2, who) for who in ("healthy", "new", "newest", "old")), (3, "healthy"), (3, "new"), (4, "healthy")
+    ]  # fmt: skip
+
+
+def test_a_fresh_run_begins_once_however_often_its_first_action_is_tried(warehouse: Warehouse) -> None:
+    """Its transaction is lost before the commit; then two writers of it begin."""
+    run_appends(warehouse, OLD, 1, 2)
+    broken = replace(action(NEW, 2), records=pa.table({"a": [2], "other": ["x"]}))
+    with pytest.raises(WriteRefused):
+        warehouse.apply(marker(NEW), APPEND, [action(NEW, 1), broken], given_up=("old",))
+    run_appends(warehouse, OLD, 3)
+    for operator in ("publish", "beside"):
+        actions = [action(NEW, number, operator) for number in (1, 2)]
+        warehouse.apply(marker(NEW, operator=operator), APPEND, actions, given_up=("old",))
+    with pytest.raises(Fenced):
+        run_appends(warehouse, OLD, 4)
+    assert contents(warehouse) == [(2, "new"), (2, "new"), (2, "old"), (3, "old")]
+
+
+def test_what_an_earlier_version_has_left_of_a_fresh_run_is_taken_back_as_the_message_says(
+    warehouse: Warehouse,
+) -> None:
+    """It made a fresh run that appends the owner of its table, so that healthy runs were refused. The rows of these are
+    there: a fresh run of theirs would append them again."""
+    run_appends(warehouse, OLD, 1, 2)
+    run_appends(warehouse, NEW, 1, 2)
+    as_earlier = sa.text("UPDATE logio_owner SET run_uid = 'new', started_at = 2.0 WHERE table_name = 't'")
+    with warehouse.engine.begin() as connection:
+        connection.execute(as_earlier)
+    with pytest.raises(WriteRefused, match="appends as well") as refused:
+        run_appends(warehouse, OLD, 3)
+    advised = str(refused.value).partition("retry this run: ")[2]
+    with warehouse.engine.begin() as connection:
+        assert connection.execute(sa.text(advised)).rowcount == 1
+    run_appends(warehouse, OLD, 3)
+    run_appends(warehouse, NEW, 3)
+    assert contents(warehouse) == [(2, "new"), (2, "old"), (3, "new"), (3, "old")]
+
+
+def test_a_run_that_replaces_deletes_no_rows_of_one_that_was_started_later(warehouse: Warehouse) -> None:
+    """By the clock of its log; whichever began to write first."""
+    run_appends(warehouse, NEW, 1, 2)
+    with pytest.raises(WriteRefused, match=r"run new appends to it, and was started later \(1970-01-01 00:00:02"):
+        apply(warehouse, OLD, 1, 2)
+    apply(warehouse, ("newest", 3.0), 1, 2)
+    run_appends(warehouse, ("last", 4.0), 1)
+    assert contents(warehouse) == [(2, "newest")]
+    with warehouse.engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM t"))
+    with pytest.raises(WriteRefused, match="a newer run has taken it over"):
+        apply(warehouse, ("earlier", 2.5), 1, 2)
+    apply(warehouse, ("between", 3.5), 1, 2)
+    run_appends(warehouse, ("last", 4.0), 2)
+    assert contents(warehouse) == [(2, "between"), (2, "last")], "the later one had written no row"
 
 
 def test_before_a_retry_it_is_known_whether_a_newer_run_has_the_table(warehouse: Warehouse) -> None:

@@ -35,7 +35,7 @@ class Table:
     opened: tuple[Warehouse, Warehouse]
     on_new_run: str = "replace"
 
-    def apply(self, which: int, run: tuple[str, float], token: int, *numbers: int) -> None:
+    def apply(self, which: int, run: tuple[str, float], token: int, *numbers: int, instead_of: str = "") -> None:
         """The driver of that number, 0 or 1, executes write actions: 1 begins the run, the others insert their number."""
         uid = f"{run[0]} {self.name}"
         writer = TableWriter("wh", self.name, {"a": "bigint", "who": "text"}, on_new_run=self.on_new_run)
@@ -43,11 +43,12 @@ class Table:
             WriteAction(uid, "publish", "wh", number, token, _records(run, number), {"action": _kind(number)})
             for number in numbers
         ]
-        self.opened[which].apply(Marker(uid, "publish", "wh", 0, token, run[1]), writer, actions)
+        given_up = (f"{instead_of} {self.name}",) if instead_of else ()
+        self.opened[which].apply(Marker(uid, "publish", "wh", 0, token, run[1]), writer, actions, given_up=given_up)
 
     def rows(self) -> Rows:
         with self.opened[1].engine.connect() as connection:
-            found = connection.execute(sa.text(f"SELECT a, who FROM {self.name} ORDER BY a"))
+            found = connection.execute(sa.text(f"SELECT a, who FROM {self.name} ORDER BY a, who"))
             return [(row.a, row.who) for row in found]
 
 
@@ -190,6 +191,36 @@ def test_two_runs_begin_at_once_and_the_newer_one_has_the_table(
         assert rows == [(2, "new")], f"{slow_run[0]} stood {where}: {rows}"
         older, newer = told if slow_run is OLD else told[::-1]
         assert (older in ("", WriteRefused.__name__), newer) == (True, ""), where
+
+
+@pytest.mark.parametrize("has_begun", [True, False], ids=["which has written", "which has written nothing"])
+@pytest.mark.parametrize("slow_run", [OLD, NEW], ids=["the one given up is slow", "the fresh run is slow"])
+def test_a_run_that_was_given_up_appends_nothing_once_the_fresh_one_has_begun(
+    opened: tuple[Warehouse, Warehouse], slow_run: tuple[str, float], has_begun: bool
+) -> None:
+    """Wherever either stands. Another run that appends is concerned by neither."""
+    found: dict[str, int] = {}
+
+    def given_up(table: Table) -> None:
+        table.apply(0 if slow_run is OLD else 1, OLD, 1, *((3,) if has_begun else (1, 3)))
+
+    def fresh(table: Table) -> None:
+        table.apply(0 if slow_run is NEW else 1, NEW, 1, 1, 2, instead_of="old")
+        found[table.name] = table.rows().count((3, "old"))
+
+    def before(table: Table) -> None:
+        table.apply(1, ("healthy", 0.5), 1, 1, 2)
+        if has_begun:
+            table.apply(1, OLD, 1, 1, 2)
+
+    slow, quick = (given_up, fresh) if slow_run is OLD else (fresh, given_up)
+    for number, (where, rows, told) in enumerate(_every_place(opened, before, slow, quick, "append")):
+        old, new = told if slow_run is OLD else told[::-1]
+        table = Table(f"t{number}", opened, "append")
+        assert rows.count((3, "old")) == found[table.name] == (old == ""), f"{slow_run[0]} stood {where}: {rows}"
+        assert (old in ("", Fenced.__name__, WriteRefused.__name__), new) == (True, ""), where
+        table.apply(1, ("healthy", 0.5), 1, 3)
+        assert [row for row in table.rows() if row[1] != "old"] == [(2, "healthy"), (2, "new"), (3, "healthy")]
 
 
 def test_runs_that_append_do_not_disturb_each_other(opened: tuple[Warehouse, Warehouse]) -> None:
