@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -250,6 +251,37 @@ def test_what_earlier_drivers_left_half_written_is_removed_and_what_later_ones_w
     with writer.connect(str(tmp_path)) as place:
         writer.write(place, action(1, token=2))
     assert files(folder) == [".000000000009.parquet.3.tmp", "000000000001.parquet", "notes.tmp"]
+
+
+def test_a_driver_that_still_writes_a_file_does_not_touch_its_successors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor writes and names the whole file while the one it replaced stands in the middle of its own, whose bytes
+    are others: of another version of Arrow, for example."""
+    whole = pq.write_table
+    before, writer = ParquetWriter("lake", compression="none"), ParquetWriter("lake")
+    target = tmp_path / "run1" / "save" / "000000000001.parquet"
+    seen: list[bytes] = []
+
+    def halfway(table: pa.Table, stream: Any, **settings: Any) -> None:
+        if settings["compression"] != "none":
+            whole(table, stream, **settings)
+            return
+        content = BytesIO()
+        whole(table, content, **settings)
+        stream.write(content.getvalue()[:7])
+        with writer.connect(str(tmp_path)) as place:
+            writer.write(place, action(1, token=2))
+        seen.append(target.read_bytes())
+        stream.write(content.getvalue()[7:])
+        stream.flush()
+        assert target.read_bytes() == seen[0]
+
+    monkeypatch.setattr(pq, "write_table", halfway)
+    # What it has begun was swept, so it fails.
+    with before.connect(str(tmp_path)) as place, suppress(ExternalUnavailable, ConfigurationError):
+        before.write(place, action(1, token=1))
+    assert pq.read_table(target) == ROWS and len(seen) == 1
 
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])

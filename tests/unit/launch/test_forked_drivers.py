@@ -218,6 +218,37 @@ def test_it_ends_with_its_owner_and_the_drivers_do_not(own: Programs, tmp_path: 
     assert not has_ended(second)
 
 
+FORKING = """
+import os, signal, sys, time
+from pathlib import Path
+from airflow_logio.launch.application import fork_server
+
+folder = Path("{folder}")
+
+def begun():
+    parent = os.getppid()
+    (folder / "pid").write_text(str(os.getpid()))
+    os.kill(parent, signal.SIGKILL)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+
+fork_server.fork([str(folder / "logio_driver.py")], {{}}, str(folder), "output", begun)
+"""
+
+
+def test_a_driver_whose_server_dies_while_it_begins_does_not_run(tmp_path: Path) -> None:
+    """Its owner has had no answer, looks for what was left, and starts another one: two would run."""
+    (tmp_path / "logio_driver.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w').close()")
+    server = subprocess.run([sys.executable, "-c", FORKING.format(folder=tmp_path)], check=False, timeout=60)
+    assert server.returncode == -signal.SIGKILL
+    pid = int((tmp_path / "pid").read_text())
+    eventually(
+        lambda: not psutil.pid_exists(pid) or has_ended(psutil.Process(pid)), what="the driver has ended", timeout=60
+    )
+    assert not (tmp_path / "has run").exists()
+    assert "the process that forked it has ended" in (tmp_path / "output").read_text()
+
+
 def test_one_that_was_killed_is_told_of_once(own: Programs, caplog: pytest.LogCaptureFixture) -> None:
     own.forked(WAITS)
     server_of(own).kill()

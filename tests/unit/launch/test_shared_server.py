@@ -19,6 +19,7 @@ import pytest
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import processes, shared_server
+from airflow_logio.launch.application.connect_server import _has_clients
 from airflow_logio.launch.shared_server import KEEPER, ServerClient, ServerRecipe
 from tests.support.waiting import eventually
 
@@ -67,6 +68,22 @@ def test_clients_that_come_at_once_have_one_server(recipe: ServerRecipe) -> None
     socket.create_connection(("127.0.0.1", port), timeout=5).close()
     log = (Path(recipe.folder) / shared_server.LOG_NAME).read_text()
     assert log.count("listening") == 1
+
+
+def test_each_client_holds_the_server_for_as_long_as_it_lives(recipe: ServerRecipe) -> None:
+    """By a shared lock, which the process that keeps the server looks at. It is there before the server is."""
+    held = Path(recipe.folder) / "clients"
+    assert not (held.exists() and _has_clients(held))
+    clients = [ServerClient(recipe) for _ in range(2)]
+    for client in clients:
+        client.connected()
+        assert _has_clients(held), "or the server would end under it"
+    left = [client._hold for client in clients]
+    assert None not in left and len(set(left)) == 2
+    os.close(left[0])  # type: ignore[arg-type]  # as the end of its process does
+    assert _has_clients(held)
+    os.close(left[1])  # type: ignore[arg-type]
+    assert not _has_clients(held)
 
 
 def test_its_token_is_for_its_owner_only(recipe: ServerRecipe) -> None:

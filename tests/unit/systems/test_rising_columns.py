@@ -95,6 +95,39 @@ def test_a_smaller_number_that_is_not_committed_is_waited_for(
     assert rising.settled(3) == Settled(4), "what came while it waited is settled by the next question"
 
 
+def test_who_writes_is_asked_behind_the_largest_number(
+    warehouse: Warehouse, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between both questions one draws a number and does not commit, and another one commits the next: asked the other way
+    round, the second is settled and the first is never read."""
+    change(postgres_url, f"CREATE TABLE t ({IDENTITY}, note text); INSERT INTO t (note) VALUES ('early')")
+    with session(postgres_url) as slow:
+        asked: list[str] = []
+
+        def watched(name: str) -> Any:
+            real = getattr(rising_columns, name)
+
+            def ask(*arguments: Any) -> Any:
+                found = real(*arguments)
+                asked.append(name)
+                if len(asked) == 1:
+                    slow.execute("INSERT INTO t (note) VALUES ('slow')")
+                    change(postgres_url, "INSERT INTO t (note) VALUES ('fast')")
+                return found
+
+            return ask
+
+        for name in ("largest", "writers_of"):
+            monkeypatch.setattr(rising_columns, name, watched(name))
+        rising = column(warehouse)
+        assert rising.settled(None) in (None, Settled(1)), "a row whose number is smaller is not committed yet"
+        assert asked[:2] == ["largest", "writers_of"]
+        slow.connection.commit()
+    settled = rising.settled(None)
+    assert settled == Settled(1) and rising.behind(None, 1, 10) == (1, 1)
+    assert rising.settled(1) == Settled(3) and rising.behind(1, 3, 10) == (3, 2)
+
+
 def test_writers_of_partitions_and_of_what_is_above_them_are_waited_for(
     warehouse: Warehouse, postgres_url: str
 ) -> None:
