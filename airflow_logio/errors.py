@@ -7,6 +7,7 @@ park the group because continuing would lose or duplicate data (`Park` and below
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +162,10 @@ class SourceChanged(Park):
     """A replayable source no longer returns what it returned before (another file, fewer rows)."""
 
 
+class InputMissing(Park):
+    """What a source is to read is not there yet. Airflow's retries of the group's task, and `logio retry`, look again."""
+
+
 class SourceNotOrdered(Park):
     """A source that promised an order delivered a record out of it."""
 
@@ -188,7 +193,7 @@ class BudgetSpent(Park):
 # --- the part of a traceback that an author wants to see: their own code, not ours around it --------------------------
 
 _OURS = str(Path(__file__).parent) + "/"
-_IMPORTS = "<frozen importlib"
+_IMPORTS = ("<frozen importlib", str(Path(importlib.__file__).parent) + "/")
 MOST_FRAMES = 4
 
 
@@ -198,7 +203,9 @@ def authored_frames(error: BaseException) -> str:
     Libraries that the author's code has called are shown with it: they are where it failed.
     """
     frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_OURS, _IMPORTS))
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_OURS, *_IMPORTS))
     ]
     if not frames:
         return ""

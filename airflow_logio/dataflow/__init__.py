@@ -1,5 +1,6 @@
 """What a pipeline author writes. Importing it loads neither Airflow nor Spark nor a database driver."""
 
+from airflow_logio.dataflow.arguments import with_told_arguments, with_told_methods
 from airflow_logio.dataflow.dependencies import from_every, from_one, window_start
 from airflow_logio.dataflow.functions.decorators import generate, stateless
 from airflow_logio.dataflow.functions.function_operators import FrameOperator, FunctionOperator
@@ -118,3 +119,11 @@ __all__ = [
     "summed",
     "window_start",
 ]
+
+_MADE_BY_DRIVERS = ("External", "InputEvent", "InputSet", "Marker", "Node", "PublishedFile", "WriteAction")
+
+for _name in __all__:
+    if _name not in _MADE_BY_DRIVERS and not getattr(globals()[_name], "_is_protocol", False):
+        globals()[_name] = with_told_arguments(globals()[_name])
+with_told_methods(Pipeline)
+del _name

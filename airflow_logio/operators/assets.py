@@ -24,6 +24,7 @@ from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.task_arguments import with_told_arguments
 
 FINISHED, QUARANTINED, RUNNING = "finished", "finished with quarantine", "running"
 WRITE = "write"
@@ -34,6 +35,7 @@ CLOCKS_APART_SECONDS = 60.0
 _OF_ONE_RUN = {RunState.RUNNING: RUNNING, RunState.FINISHED: FINISHED, RunState.QUARANTINED: QUARANTINED}
 
 
+@with_told_arguments
 class LogioAssetsOperator(BaseOperator):
     """An event for each table and dataset that the pipeline writes, when the log says that its run has finished.
 

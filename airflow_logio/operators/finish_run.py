@@ -18,8 +18,10 @@ from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 from airflow_logio.supervision.tidying import clear_up
+from airflow_logio.task_arguments import with_told_arguments
 
 
+@with_told_arguments
 class LogioFinishRunOperator(BaseOperator):
     """Mark the run as finished. Fails if groups are unfinished, and names them. The log decides, not the states of tasks.
 

@@ -14,8 +14,10 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.run_rules import how_to_begin_anew
 from airflow_logio.supervision.stop_run import States, StopMode, run_to_give_up
+from airflow_logio.task_arguments import with_told_arguments
 
 
+@with_told_arguments
 class LogioFreshRunOperator(LogioStopOperator):
     """Halt a run and give it up for good. Clear its DAG run from the first task on, and it starts over from scratch.
 

@@ -19,8 +19,10 @@ from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.supervision.findings import DueScaling, UnexplainedKill, finding_of
 from airflow_logio.supervision.notices import recovery_notice
 from airflow_logio.supervision.tend import RecoveryOutcome
+from airflow_logio.task_arguments import with_told_arguments
 
 
+@with_told_arguments
 class LogioRecoverGroupOperator(BaseOperator):
     """Claim a failed group, end its old driver, and launch a new one with the settings that the log keeps of the last launch.
 

@@ -22,9 +22,11 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.scaling import Stage, Step
+from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.scale import LogioScaleTrigger
 
 
+@with_told_arguments
 class LogioScaleOperator(BaseOperator):
     """Request a number of replicas of a replicated group, and carry the request out.
 

@@ -29,12 +29,14 @@ from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.controller import LOOK_SECONDS, Counters, decide, read_counters
 from airflow_logio.supervision.policies import Policy
 from airflow_logio.supervision.scaling import Stage
+from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.scale import LogioScaleTrigger
 
 Target = tuple[Run, str]
 """An unfinished run, and a replicated group of it."""
 
 
+@with_told_arguments
 class LogioScalingController(BaseOperator):
     """Look at each replicated group, request the number of replicas that the policy wants, and carry the request out.
 

@@ -21,8 +21,10 @@ from airflow_logio.operators._task.pipeline_reference import known_at_parse, ref
 from airflow_logio.operators._task.segment import WorkerSegment
 from airflow_logio.operators.links import DriverLogLink, SparkUiLink
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.task_arguments import with_told_arguments
 
 
+@with_told_arguments
 @with_spark_attributes
 class LogioSparkOperator(BaseOperator):
     """Launch a group's Spark driver, and watch the group through its incarnations until the log says that it has ended.
@@ -196,7 +198,7 @@ class LogioSparkOperator(BaseOperator):
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """A first attempt, a retry, or the first attempt after a clear."""
         asked = asked_by_person(context["ti"], self.retries)
-        return self._begin(WorkerSegment(self, context, asked=asked, recovers=True)).work()
+        return self._begin(WorkerSegment(self, context, asked=asked, recovers=True, is_attempt=True)).work()
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
         """The trigger saw something to do. The segment reads from the log what it is: it may have been done meanwhile."""

@@ -22,6 +22,7 @@ from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.records.run_records import RunSpec, Supervision
 from airflow_logio.store.rules.run_rules import computed_already
+from airflow_logio.task_arguments import with_told_arguments
 
 SUPERVISE, RECOVERY_DAG = "supervise", "dag"
 
@@ -68,6 +69,7 @@ def _is_mapped(task_id: str) -> PipelineDefinitionError:
     )
 
 
+@with_told_arguments
 class LogioStartRunOperator(BaseOperator):
     """Get or create the run of this DAG run in the log, and return its uid.
 

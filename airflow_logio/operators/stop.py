@@ -20,9 +20,11 @@ from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, shown
+from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.stop import LogioStopTrigger
 
 
+@with_told_arguments
 class LogioStopOperator(BaseOperator):
     """Stop a run in an orderly way.
 

@@ -37,6 +37,7 @@ from airflow_logio.supervision.findings import (
 )
 from airflow_logio.supervision.notices import Notice, NoticeKind, Seen, recovery_notice
 from airflow_logio.supervision.tend import RecoveryOutcome
+from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 MANY = 100
@@ -49,6 +50,7 @@ TELL_SECONDS = 10.0
 """How often a task that waits on a worker looks for what it has to tell."""
 
 
+@with_told_arguments
 class LogioSuperviseOperator(BaseOperator):
     """Wait for failed groups of a run and recover them, until all its groups have ended. The run is that of this DAG run.
 

@@ -16,9 +16,11 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.run_lookup import identity, opened_log
 from airflow_logio.store.port import LogStore
 from airflow_logio.supervision.findings import FailedGroup, FailureFinder, Findings, finding_of
+from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 
+@with_told_arguments
 class LogioFailedGroupSensor(BaseSensorOperator):
     """Wait until at least one group is dead or has to be scaled, and return these findings.
 

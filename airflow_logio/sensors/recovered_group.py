@@ -18,9 +18,11 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.run_lookup import opened_log
 from airflow_logio.status.recoveries import end_of_recovery
+from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.recovered_group import LogioRecoveredGroupTrigger
 
 
+@with_told_arguments
 class LogioRecoveredGroupSensor(BaseSensorOperator):
     """Wait until the driver that a recovery launched has made its first commit; return the seconds it took.
 

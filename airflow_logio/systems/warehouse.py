@@ -9,6 +9,7 @@ wrote, or if another run owns the table. A stopped process cannot hold the marke
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -205,7 +206,9 @@ class Warehouse:
                 wrong = ConfigurationError if is_misconfigured(error) else ExternalUnavailable
                 raise wrong(f"connection {self.name!r}: {cause_of(error)}") from error
             where = place(error)
-            raise refused(f"connection {self.name!r} refused a statement: {where}{cause_of(error)}") from error
+            raise refused(
+                f"connection {self.name!r} refused a statement: {where}{cause_of(error)}{_about_key(error)}"
+            ) from error
         except (ValueError, OverflowError, pa.ArrowException) as error:  # text with NUL, a number too long
             raise refused(f"connection {self.name!r}: a value cannot be passed on: {error}") from error
 
@@ -250,6 +253,22 @@ def is_refusal(error: sa.exc.DBAPIError) -> bool:
     if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
         return code.startswith(("54", "55")) and code not in _IN_USE
     return True
+
+
+_DUPLICATE_KEYS = ("23505", sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+
+
+def _about_key(error: sa.exc.DBAPIError) -> str:
+    """What to do about a key that the table has already: the records are in the log, and will come again as they are."""
+    code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlite_errorcode", None)
+    if code not in _DUPLICATE_KEYS:
+        return ""
+    return (
+        ". A TableWriter only inserts. If another program has put the row there, delete it (or drop the constraint), and "
+        "`logio retry`. If the pipeline makes the key twice, a retry would bring it again: make one row of it (a window that "
+        "collects all records of a key; a primary_key with the column that tells them apart), and `logio fresh`. To replace "
+        "rows by key, derive a ConditionalWriter (docs/how-to/write-a-writer.md)"
+    )
 
 
 def _what_is_kept(writer: TableWriter) -> str:

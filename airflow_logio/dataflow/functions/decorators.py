@@ -329,7 +329,7 @@ def _asks(
             records = "" if ports else "beside the records "
             raise PipelineDefinitionError(
                 f"function {name!r} takes {parameter!r}, which nothing fills; {records}it may take "
-                f"{quoted(known)}.{did_you_mean(parameter, known)}"
+                f"{quoted(known)}.{did_you_mean(parameter, known)}{_about_port(parameter, ports, facts)}"
             )
     for kind, wanted in (("read", reads), ("input port", ports)):
         for one in wanted:
@@ -338,6 +338,18 @@ def _asks(
                     f"function {name!r} declares the {kind} {one!r} but has no such parameter"
                 )
     return tuple(parameter for parameter in asked if parameter not in ports)
+
+
+def _about_port(parameter: str, ports: tuple[str, ...], facts: tuple[str, ...]) -> str:
+    """What to do about parameters that a function of one event would have, in one of an Input Set."""
+    if ports:
+        return f" With inputs={list(ports)} it gets a table of each port, by its name: def f({', '.join(ports)})"
+    if parameter == "port" and "port" not in facts:
+        return (
+            " `port` is for @stateless functions, which are called for each event; name the ports, "
+            "@generate(inputs=('a', 'b')) def f(a, b), to get a table of each"
+        )
+    return ""
 
 
 def _check_generative(function: GenerativeFunction) -> None:

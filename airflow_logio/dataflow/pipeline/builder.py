@@ -656,10 +656,29 @@ def _senders_of(
     if len(upstreams) > len(free):
         definition.refuse(
             f"operator {name!r} gets {len(upstreams)} upstreams for {len(free)} input port(s): one input port has one "
-            "sender. Give the operator one input port for each"
+            f"sender. {_way_to_bring_together(operator)}"
         )
     named = [*zip(free, upstreams, strict=False), *inputs.items()]
     return {Port(name, port): definition.output(upstream, f"operator {name!r} reads port") for port, upstream in named}
+
+
+def _way_to_bring_together(operator: Operator) -> str:
+    """What to do with several upstreams of an operator that has too few ports."""
+    if isinstance(operator, WriterOperator):
+        return (
+            "A writer has one: bring its upstreams together in front of it, with a function of several ports, "
+            "@stateless(inputs=('a', 'b')) def both(rows): return rows; or give each a writer of its own"
+        )
+    if isinstance(operator, FunctionOperator | FrameFunctionOperator):
+        return (
+            "Name one for each: @stateless(inputs=('a', 'b')). Each event of any of them is then a call, and a parameter "
+            "`port` says which one it came from"
+        )
+    if isinstance(operator, WindowedOperator):
+        return (
+            "Name one for each: @generate(inputs=('a', 'b')) def joined(a, b): ... gets a table of each port, by name"
+        )
+    return "Give the operator one input port for each"
 
 
 def _check_group(definition: Definition, group: Group) -> None:

@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_logio.errors import ConfigurationError, IncompatibleRun, LogUnavailable, UnknownRun
+from airflow_logio.driver.endings import cause_of as ending_error
+from airflow_logio.errors import ConfigurationError, IncompatibleRun, InputMissing, LogUnavailable, UnknownRun
 from airflow_logio.launch.launcher import launch_group
 from airflow_logio.operators._task import group_task, segment
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
+from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
+from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS
 from airflow_logio.store.records.run_records import Run
@@ -287,11 +290,16 @@ def test_a_trigger_that_cannot_watch_fails_the_attempt(operator: Callable[..., L
 # --- parked, halted, asked for by a person ------------------------------------------------------------------------------
 
 
-def park(log: LogStore, operator: Callable[..., LogioSparkOperator], launcher: FakeLauncher) -> None:
+def park(
+    log: LogStore,
+    operator: Callable[..., LogioSparkOperator],
+    launcher: FakeLauncher,
+    error: str = "KeyError: 'department'",
+) -> None:
     deferred(lambda: operator().execute(context()))
     ref = register(log, launcher)
     launcher.kill()
-    assert log.park(ref, "KeyError: 'department'")
+    assert log.park(ref, error)
 
 
 def test_a_parked_group_is_red_and_says_why(
@@ -314,6 +322,33 @@ def test_airflows_own_retry_leaves_it_parked(
     with pytest.raises(AirflowFailException):
         operator().execute(context(attempt=2, max_tries=3))
     assert len(launcher.claims) == 1
+
+
+def test_airflows_own_retry_looks_again_for_input_that_was_not_there(
+    operator: Callable[..., LogioSparkOperator], log: LogStore, run: Run, launcher: FakeLauncher
+) -> None:
+    """Each attempt once: it fails as one that Airflow tries again, and the next one launches the group."""
+    late = ending_error(
+        InputMissing("pipeline 'sales', source 'read': [PATH_NOT_FOUND] Path does not exist: /data/today")
+    )
+    park(log, operator, launcher, late)
+    with pytest.raises(AirflowException, match=r"(?s)waits for its input .*/data/today.*next attempt") as caught:
+        operator().resume(context(), dead("parked"))
+    assert not isinstance(caught.value, AirflowFailException), "which Airflow does not try again"
+    assert len(launcher.claims) == 1, "the trigger's return begins no attempt"
+
+    deferred(lambda: operator().execute(context(attempt=2, max_tries=3)))
+    assert [claim.incarnation for claim in launcher.claims] == [1, 2]
+    assert status(log, run).recoveries == 0
+    ref = register(log, launcher)
+    launcher.kill()
+    assert log.park(ref, late)
+    with pytest.raises(AirflowException, match="waits for its input"):
+        operator().resume(context(attempt=2, max_tries=3), dead("parked"))
+    assert len(launcher.claims) == 2
+
+    deferred(lambda: operator().execute(context(attempt=3, max_tries=3)))
+    assert len(launcher.claims) == 3
 
 
 def test_a_clear_restarts_it_and_spends_no_budget(
@@ -477,3 +512,16 @@ def test_a_task_of_its_own_dag_finds_its_run_by_itself(
         task = operator(run_uid=None)
     deferred(lambda: task.execute(context()))
     assert launcher.claims[0].run_uid == run.uid
+
+
+def test_an_argument_that_no_task_has_is_told_with_the_one_that_was_meant() -> None:
+    for task, given, meant in (
+        (LogioSparkOperator, {"pipeline": "p:p", "group": "g", "connectoins": {}}, "connections"),
+        (LogioStopOperator, {"gruop": "g"}, "group"),
+        (LogioFailedGroupSensor, {"pipelin": "p:p"}, "pipeline"),
+    ):
+        with pytest.raises(
+            TypeError, match=rf"{task.__name__} \(task_id: x\) has no argument .*Did you mean '{meant}'\?"
+        ):
+            task(task_id="x", **given)
+    assert LogioStopOperator(task_id="x", run_uid="1", retries=2).retries == 2

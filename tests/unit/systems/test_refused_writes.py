@@ -79,6 +79,7 @@ def test_the_row_that_the_database_refuses_is_named(writer: Writer, tables: tupl
     change(writer.url, "INSERT INTO t VALUES (7, 'there before')")
     said = writer.refusal(None, *tables)
     assert said.startswith(f"{PLACE}connection 'wh' refused a statement: table 't', {row} (counted from 0): "), said
+    assert ("`logio retry`. If the pipeline makes the key twice" in said) == ("row 2" not in row), said
     assert writer.rows() == [(7, "there before")], "neither rows nor marker"
 
 

@@ -1,0 +1,48 @@
+"""Arguments of tasks in a DAG file that nothing takes: named with the one that was probably meant."""
+
+from __future__ import annotations
+
+import inspect
+from functools import wraps
+from typing import Any, TypeVar
+
+from airflow_logio.dataflow.names import did_you_mean, quoted
+
+_Task = TypeVar("_Task", bound=type)
+
+
+def with_told_arguments(task: _Task) -> _Task:
+    """An operator or sensor that says what is wrong with an argument; Airflow says only that there is one.
+
+    The class stays the same object. Its constructor raises TypeError, as that of Airflow does.
+    """
+    original = task.__init__  # type: ignore[misc]
+
+    @wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(self, *args, **kwargs)
+        except TypeError as error:
+            if flaw := _flaw(type(self), kwargs):
+                raise TypeError(flaw) from error
+            raise
+
+    task.__init__ = __init__  # type: ignore[misc]
+    return task
+
+
+def _flaw(task: type, given: dict[str, Any]) -> str | None:
+    """Which of the arguments none of its classes has; None if each is known to one of them."""
+    known = {name for one in task.__mro__ if "__init__" in vars(one) for name in inspect.signature(one).parameters}
+    own = [
+        name
+        for name, one in inspect.signature(task).parameters.items()
+        if name != "self" and one.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    for name in given:
+        if name not in known:
+            return (
+                f"{task.__name__} (task_id: {given.get('task_id')}) has no argument {name!r}.{did_you_mean(name, own)} It "
+                f"has {quoted(own)}, and those of every task of Airflow"
+            )
+    return None
