@@ -66,6 +66,19 @@ def is_outage(error: BaseException, more: type[Exception] | tuple[type[Exception
     return bool(names & _OUTAGES) and not names & _NO_OUTAGES
 
 
+_NOT_THERE = ("[PATH_NOT_FOUND]", "[UNABLE_TO_INFER_SCHEMA]")
+"""How Spark begins to say that a path, or the files in it, are not there."""
+
+
+def is_missing_input(error: BaseException | None) -> bool:
+    """Whether a source has failed because files that it reads are not there: by itself, or by what it was raised from."""
+    while error is not None:
+        if isinstance(error, FileNotFoundError) or str(error).startswith(_NOT_THERE):
+            return True
+        error = error.__cause__
+    return False
+
+
 def check_errors(owner: str, errors: Any) -> tuple[type[Exception], ...]:
     """`errors`, or a single class, as a tuple. Raises PipelineDefinitionError."""
     given = errors if isinstance(errors, tuple) else (errors,)

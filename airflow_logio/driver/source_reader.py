@@ -22,13 +22,14 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator
 from airflow_logio.dataflow.sources import ConnectedSource, RangeSource, SparkSource
 from airflow_logio.dataflow.sources.ranges import END, START, is_empty
-from airflow_logio.dataflow.unavailability import advice
+from airflow_logio.dataflow.unavailability import advice, is_missing_input
 from airflow_logio.driver.mailbox import Closed, Mailbox
 from airflow_logio.driver.spark_jobs.evaluation import LEAST_ATTEMPTS, Evaluation, ReadRange, ReopenStored, StoreEffect
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
     FailurePoint,
+    InputMissing,
     LogioError,
     LogUnavailable,
     OperatorFailed,
@@ -49,6 +50,10 @@ from airflow_logio.systems.payloads.stored_effects import store_effect, stored_b
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_LATE = (
+    ". What it reads is not there yet. Nothing is lost: the retries of its task in Airflow look again (retries, "
+    "retry_delay), and so does `logio retry`"
+)
 PLAN = "plan"
 """Key of the first read action: what the following ones need to know of it. Kept with the run, not with each action."""
 POLL_SECONDS = 0.25
@@ -165,16 +170,19 @@ class SourceReader:
         except OperatorFailed as error:
             failure = error.further(self._where(), self._point())
             failure.is_first = self._is_first()
-            failure.__cause__ = error
-            self._failed(failure)
+            self._fail(failure, error)
         except LogioError as error:
             self._failed(error)
         except Exception as error:
             cause = f"{type(error).__name__}: {error}{advice(error, f'source {self._name!r}')}"
             cause += authored_frames(error)
-            failure = OperatorFailed(cause, self._point(), place=self._where(), is_first=self._is_first())
-            failure.__cause__ = error
-            self._failed(failure)
+            self._fail(OperatorFailed(cause, self._point(), place=self._where(), is_first=self._is_first()), error)
+
+    def _fail(self, failure: OperatorFailed, error: Exception) -> None:
+        """Another driver would not find a file that is missing, either: its group waits, and is asked for it again."""
+        found = InputMissing(f"{failure}{_LATE}") if is_missing_input(error) else failure
+        found.__cause__ = error
+        self._failed(found)
 
     def _is_first(self) -> bool:
         return self._offset == 0 and self._reading <= FIRST_EVENT_ID

@@ -10,7 +10,14 @@ from typing import Any
 from airflow.sdk.log import redact
 
 from airflow_logio import metrics
-from airflow_logio.errors import BudgetSpent, ConfigurationError, Fenced, LogUnavailable, ProtocolViolation
+from airflow_logio.errors import (
+    BudgetSpent,
+    ConfigurationError,
+    Fenced,
+    InputMissing,
+    LogUnavailable,
+    ProtocolViolation,
+)
 from airflow_logio.launch.driver_config import has_frames, needs_spark
 from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.operators._task.run_lookup import driver_log
@@ -49,6 +56,10 @@ class GroupTask:
     """Only this task launches the group's drivers: it recovers, and it launches the replicas that are asked for."""
     _unasked: set[str] = field(default_factory=set)
     """Groups and replicas for which the person's wish is used up."""
+    is_attempt: bool = False
+    """An attempt begins, a retry for example: what waits for its input is launched once more, to look for it."""
+    _late: set[str] | None = None
+    """Groups and replicas that this attempt has found waiting for their input."""
     _is_dead: bool = False
     has_launched: bool = False
     """A driver was launched by this attempt."""
@@ -64,6 +75,8 @@ class GroupTask:
         nothing can be seen, nothing is done. Raises `ConfigurationError`.
         """
         look = self.watcher.look()
+        if self._late is None and look.statuses:
+            self._late = {one.group for one in look.statuses if self.is_attempt and waits_for_input(one)}
         self._is_dead = look.is_dead
         try:
             recovers = recovers or self.own_place
@@ -79,9 +92,10 @@ class GroupTask:
         status = observation.status
         if status is None:
             return False
-        if status.state in WAITING and self._is_asked(name):
+        if status.state in WAITING and (self._is_asked(name) or name in (self._late or ())):
             launched = self._restart(status)  # the wish stays if the log becomes unavailable meanwhile
             self._unasked.add(name)
+            self._late = (self._late or set()) - {name}
             return launched
         if observation.is_dead and recovers:
             log.warning("Group %s is dead: %s\n%s", name, observation.cause, self._driver_log(status))
@@ -198,6 +212,11 @@ class GroupTask:
             found = alert_figures(run, whole, store.groups(run.run_id), figures)
             metrics.report_alert_figures(run.spec.key.pipeline, whole, found)
 
+    @staticmethod
+    def waits_for_input(look: Look) -> bool:
+        """Whether another attempt may find what this one has missed."""
+        return waits_for_input(deciding(look.statuses))
+
     def failure(self, look: Look) -> str:
         """Why the group, or a replica of it, is not running, and what to do."""
         run = self.context.run
@@ -208,8 +227,19 @@ class GroupTask:
                 f"{what} {self.group!r} of run {run.spec.key} was halted on request (incarnation {status.incarnation}). "
                 "Nothing is lost: clear this task, and it resumes where it stopped"
             )
+        if waits_for_input(status):
+            return (
+                f"{what} {self.group!r} of run {run.spec.key} waits for its input (incarnation {status.incarnation}): "
+                f"{status.error}\nThe next attempt of this task looks for it again. After the last one, clear this task when "
+                f"the input is there.\n{self._driver_log(status)}"
+            )
         return (
             f"{what} {self.group!r} of run {run.spec.key} is parked (incarnation {status.incarnation}, "
             f"{status.recoveries} recoveries): {status.error}\n"
             f"Fix the cause, then clear this task: it resumes where it stopped.\n{self._driver_log(status)}"
         )
+
+
+def waits_for_input(status: GroupStatus) -> bool:
+    """Whether a driver has found that what its source reads is not there yet."""
+    return status.state is GroupState.PARKED and (status.error or "").startswith(f"{InputMissing.__name__}:")

@@ -53,6 +53,8 @@ class WorkerSegment:
     """A person has cleared the task."""
     recovers: bool = False
     """This segment recovers what it finds dead at first, and leaves no supervisor to do it."""
+    is_attempt: bool = False
+    """An attempt of the task begins with this segment."""
     relayed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Driver output that the trigger has relayed already, as in `TaskRelay`."""
     _guard: KillGuard | None = None
@@ -115,7 +117,7 @@ class WorkerSegment:
         if self._guard is None:  # the process lives for some seconds more, and would take its own note away
             raise AirflowException(f"the task of group {task.group!r} was killed before it launched anything")
         store.patience.call("noting the launch", lambda: _note_launches(store, run, watcher.members, recipe))
-        found = GroupTask(launch, name, watcher, self.asked, own_place=task.own_place)
+        found = GroupTask(launch, name, watcher, self.asked, own_place=task.own_place, is_attempt=self.is_attempt)
         found.log_settings()
         return found
 
@@ -169,7 +171,8 @@ class WorkerSegment:
             if look.state in WAITING:
                 group.report_alerts()  # its trigger may have seen it dead last, and this task parked it
                 say_status(self.task.log, store, run.uid, conn_id)
-                raise AirflowFailException(group.failure(look))
+                kind = AirflowException if group.waits_for_input(look) else AirflowFailException
+                raise kind(group.failure(look))
             self._hand_over(store)
         self._defer(group, look, relay, lineage, interval)
 

@@ -30,7 +30,7 @@ from airflow_logio import (
 from airflow_logio.crash import CrashPoint
 from airflow_logio.driver import committer, source_reader
 from airflow_logio.driver.spark_session import SparkSessions
-from airflow_logio.errors import ExternalUnavailable, LogInconsistent, OperatorFailed
+from airflow_logio.errors import ExternalUnavailable, InputMissing, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark import spark_effects
 from airflow_logio.spark.determinism import FRAMES_SAFETY
@@ -338,6 +338,25 @@ def test_a_mistake_of_its_author_is_told_with_the_source(
     with pytest.raises(
         OperatorFailed, match=rf"(?s)^pipeline 'work', source 'raw', read action 1 after 0 records: .*{says}"
     ):
+        one.run("save")
+
+
+@pytest.mark.parametrize("what", ["folder", "files", "file of Python"])
+def test_input_that_is_not_there_yet_parks_the_group_at_once_by_name(
+    tmp_path: Path, sessions: SparkSessions, what: str
+) -> None:
+    late = tmp_path / "late"
+
+    def read(spark: Any) -> Any:
+        if what == "file of Python":
+            return spark.createDataFrame([(int((late / "n").read_text()),)], "id int")
+        return spark.read.parquet(str(late))
+
+    if what == "files":
+        late.mkdir()
+    one = Reading(tmp_path, sessions, SparkSource(read))
+    one.pipeline.writer("save", DatasetWriter("lake", "out"), one.raw)
+    with pytest.raises(InputMissing, match=r"(?s)^pipeline 'work', source 'raw', read action 1 .*late.*not there yet"):
         one.run("save")
 
 

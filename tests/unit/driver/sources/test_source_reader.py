@@ -24,7 +24,7 @@ from airflow_logio.driver.source_reader import (
     Stored,
     without_plan,
 )
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, OperatorFailed
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, InputMissing, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.commit import DiscardOrder, ForgetOrder, ReadOrder
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
@@ -477,3 +477,16 @@ def test_a_store_that_cannot_be_discarded_holds_nobody_up_for_ever(start: Any, t
     assert time.monotonic() - began < 5
     assert str(blocked) == "discarding the stored effect of read action 1 of operator 's'"
     stuck.released.set()
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "/data/today.csv"), ValueError("7")])
+def test_a_file_that_is_missing_is_told_apart_from_a_mistake(
+    start: Any, epoch: EpochPayloads, error: Exception
+) -> None:
+    """The group of the first waits at once, because another driver would not find the file, either."""
+    harness = start(Scripted([error]), epoch)
+    harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
+    found = harness.error()
+    kind = InputMissing if isinstance(error, FileNotFoundError) else OperatorFailed
+    assert type(found) is kind and "source 's', read action 1 after 0 records" in str(found)
+    assert ("/data/today.csv" in str(found)) == (kind is InputMissing)
