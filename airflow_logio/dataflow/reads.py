@@ -25,7 +25,13 @@ class TableRead:
         Input Set used can be listed later; the records must have a column of the same name. Without a key the whole
         table is read.
 
-    The rows are read once per generation and logged: what the table has tomorrow changes nothing. Raises
+    The rows are read once per generation and logged: what the table has tomorrow changes nothing. Every value comes as
+    it is; in a run ConfigurationError names the column whose type has no equal here, and the row whose value has none.
+    A NUMERIC without a precision is decimal(38,18), a REAL the double that it is.
+
+    With a key, each key gets the rows that the database's own join finds, which compares by the type and collation of
+    its column (CHAR without its blanks, citext without case), and the column of the key has the key as the records
+    have it: a join by it loses no row. Keys that the database would have to cast are refused. Raises
     PipelineDefinitionError for a name that is not allowed and for a key outside `columns`.
     """
 

@@ -30,14 +30,14 @@ from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, 
 from airflow_logio.spark.dataset_jobs import frame_of, frame_of_table, written_by_driver
 from airflow_logio.spark.schemas import in_utc
 from airflow_logio.systems.connections import Connections, DeclaredConnection
+from airflow_logio.systems.databases.key_lookups import Lookup
 from airflow_logio.systems.databases.read_values import Place
 from airflow_logio.systems.databases.table_names import table_name
 from airflow_logio.systems.databases.table_reads import (
-    KEYS,
     KEYS_PER_QUERY,
     Selection,
     column_kind,
-    in_portions,
+    found_by_keys,
     pieces,
     selection,
 )
@@ -116,7 +116,7 @@ def looked_up_frame(
     """
     kind = keys.empty().column(0).type
     with _lent(session, payloads, warehouse, url, rows, (key, kind)) as (reading, schema):
-        tasks = min(MOST_SESSIONS, -(-keys.num_rows // reading.keys_per_query)) if reading.keys_per_query else 1
+        tasks = min(MOST_SESSIONS, -(-keys.num_rows // reading.keys_per_query))
         shares = frame_of(session, keys).repartition(max(1, tasks), f"`{key}`")  # a task that runs again gets the same
         with _told():
             yield shares.mapInArrow(partial(looked_up, reading), schema)
@@ -165,10 +165,10 @@ def _lent(
         with warehouse.translated(refused=ConfigurationError):
             chosen = _selection(connection, warehouse.name, rows)
             stored = stored_as(connection, chosen.place.where, table_name(connection, rows.table), chosen.statement)
-            keys_per_query = 0
+            lookup = None
             if by_keys is not None:
-                parts = [RowsPart(chosen.place, chosen.by_keys(by_keys[0]))]
-                keys_per_query = KEYS_PER_QUERY if chosen.may_portion(*by_keys) else 0
+                parts = [RowsPart(chosen.place, chosen.statement)]
+                lookup = chosen.lookup(*by_keys, connection.dialect.name)
             elif rows.by is not None:
                 parts = list(_ranges(connection, chosen, rows.by))
             else:
@@ -178,7 +178,7 @@ def _lent(
                 _check_count(chosen, rows.expected, connection.execute(counted).scalar_one())
         schema = in_utc(chosen.schema)
         reading = RowsReading(
-            payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema, keys_per_query
+            payloads.root, ref, warehouse.name, snapshot, stored, parts, chosen.kinds, schema, lookup, KEYS_PER_QUERY
         )
         with kept_open(connection):
             yield reading, _spark_schema(session, schema)
@@ -310,8 +310,9 @@ class RowsReading:
     kinds: dict[str, ColumnType]
     schema: pa.Schema
     """What the records are, as Spark has them."""
+    lookup: Lookup | None = None
+    """Where keys are looked up."""
     keys_per_query: int = 0
-    """Where keys are looked up; 0 for all of them."""
 
 
 def read_rows(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -331,31 +332,27 @@ def looked_up(reading: RowsReading, batches: Iterable[pa.RecordBatch]) -> Iterat
     taken = list(batches)
     if not any(batch.num_rows for batch in taken):
         return
-    keys = uniform(pa.Table.from_batches(taken)).column(0)
-    statements = ({KEYS: some} for some in in_portions(keys, reading.keys_per_query or len(keys)))
+    keys = uniform(pa.Table.from_batches(taken)).column(0).combine_chunks()
     try:
         with closing(warehouse_of(reading.root, reading.connection, reading.url)) as warehouse:
-            for table in _tables(reading, warehouse, part, statements):
+            for table in _tables(reading, warehouse, part, keys):
                 yield from table.cast(reading.schema).to_batches()
     except LogioError as error:
         raise Unread(json.dumps([type(error).__name__, str(error)])) from None
 
 
 def _tables(
-    reading: RowsReading, warehouse: Warehouse, part: RowsPart, statements: Iterable[dict[str, Any]] = ({},)
+    reading: RowsReading, warehouse: Warehouse, part: RowsPart, keys: pa.Array | None = None
 ) -> Iterator[pa.Table]:
-    """What the statement of a part finds, with each of these values."""
-    before, is_checked = 0, False
+    """The rows of a part, or those of some keys."""
     with imported_snapshot(warehouse, reading.snapshot, part.place.where) as connection:
-        for values in statements:
-            found = pieces(connection, part.place, part.statement, reading.kinds, values, first_row=before)
-            first = next(found, None)
-            if not is_checked:
-                check_stored_as(connection, part.place.where, reading.stored)
-                is_checked = True
-            for table in found if first is None else chain([first], found):
-                yield table
-                before += table.num_rows
+        if keys is None or reading.lookup is None:
+            found = pieces(connection, part.place, part.statement, reading.kinds)
+        else:
+            found = found_by_keys(connection, reading.lookup, reading.kinds, keys, reading.keys_per_query)
+        first = next(found, None)
+        check_stored_as(connection, part.place.where, reading.stored)
+        yield from found if first is None else chain([first], found)
 
 
 def unread(error: BaseException) -> LogioError | None:

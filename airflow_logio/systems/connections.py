@@ -26,7 +26,7 @@ from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed
 from airflow_logio.systems.calls import CallWatch, replay
 from airflow_logio.systems.databases.read_values import Place
 from airflow_logio.systems.databases.table_names import in_text
-from airflow_logio.systems.databases.table_reads import described_table, kinds_of, pieces
+from airflow_logio.systems.databases.table_reads import described_table, pieces, told_and_kinds
 from airflow_logio.systems.rising_columns import FollowedColumn, rising_column
 from airflow_logio.systems.warehouse import Warehouse
 
@@ -237,6 +237,6 @@ def _described(
     if missing:
         raise ConfigurationError(f"the table {table!r} that a source reads has no column {missing[0]!r}")
     wanted = types or dict.fromkeys(column.name for column in found.columns)
-    told = kinds_of(connection, place, found, [name for name, kind in wanted.items() if kind is None])
+    _, told = told_and_kinds(connection, place, found, [name for name, kind in wanted.items() if kind is None])
     keys = place.key or tuple(column.name for column in found.primary_key.columns)
     return replace(place, key=keys), {name: kind or told[name] for name, kind in wanted.items()}

@@ -42,6 +42,7 @@ from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases import table_inserts, table_reads
 from airflow_logio.systems.databases.postgres_reads import read_times_as_text
 from airflow_logio.systems.databases.sql_types import know_exact_decimals
+from airflow_logio.systems.databases.sqlite import know_keys
 from airflow_logio.systems.databases.table_names import TableName, table_name
 from airflow_logio.systems.stored_records import RecordsInFiles
 from airflow_logio.systems.table_transaction import NOTHING_STORED, TableTransaction
@@ -298,6 +299,7 @@ def _engine(name: str, url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         engine = sqlite_engine(parsed)
         know_exact_decimals(engine)
+        know_keys(engine)
         return engine
     if parsed.get_backend_name() not in CONDITIONAL:
         return plain_engine(parsed, f"connection {name!r}", pool_pre_ping=True, hide_parameters=True)

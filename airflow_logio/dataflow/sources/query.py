@@ -41,8 +41,10 @@ class QuerySource(ConnectedSource):
         ever visible.
 
     The query has the time zone that any client of the database gets, so ``sold_at::date`` is the day that it has there.
-    What comes back as a time is in UTC. Raises PipelineDefinitionError; in a run SourceNotOrdered and SourceChanged, if a
-    replayable query does not keep its word.
+    What comes back as a time is in UTC, and every value is as it is: a column whose type in the database does not hold
+    what is declared is refused by the name of that type, before there is a row; 1.5 as ``bigint``, a time as ``date``
+    or ``infinity`` is refused by source, column and row. Raises PipelineDefinitionError; in a run ConfigurationError
+    for what cannot be read so, and SourceNotOrdered and SourceChanged, if a replayable query does not keep its word.
     """
 
     def __init__(

@@ -21,6 +21,8 @@ from airflow_logio.systems.databases.sql_types import arrow_type, decimal_kind
 
 DIGITS_OF_A_DOUBLE = 15
 """So many digits of a whole number a double holds, whichever they are."""
+MOST_OF_ARROW = 76
+"""Digits of a decimal256."""
 SCALE_OF_ANY_NUMERIC = 18
 """A NUMERIC without a precision is read as decimal(38,18), as Spark reads it; a number that does not fit is refused."""
 _TIMES = {1082: "date", 1114: "timestamp without time zone", 1184: "timestamp with time zone"}
@@ -55,8 +57,8 @@ _BUILT_IN: Mapping[int, tuple[str, str]] = {
 }
 """Number of a type, the same in every database → its name, and the sort of its values (`_TAKEN`)."""
 _OTHERS = sa.text(
-    "SELECT oid, format_type(oid, NULL) AS name, typtype = 'e' OR typcategory = 'S' AS is_text FROM pg_catalog.pg_type "
-    "WHERE oid = ANY(:numbers)"
+    "SELECT oid, format_type(oid, NULL) AS name, typcategory = 'S' AS is_text, typtype = 'e' AS is_enum "
+    "FROM pg_catalog.pg_type WHERE oid = ANY(:numbers)"
 )
 """Enumerations are text, and so are types of the category of strings, as citext. Of all others only the name is asked."""
 _TAKEN: Mapping[str, tuple[str, ...]] = {
@@ -93,6 +95,7 @@ class ToldType(NamedTuple):
     precision: int = 0
     """Of a NUMERIC that has one."""
     scale: int = 0
+    is_enum: bool = False
 
 
 def read_times_as_text(engine: Engine) -> None:
@@ -114,7 +117,8 @@ def told_types(connection: Connection, description: Iterable[Any]) -> list[ToldT
     own = {}
     if others:
         for found in connection.execute(_OTHERS, {"numbers": sorted(others)}):
-            own[found.oid] = ToldType(found.name, "text" if found.is_text else "")
+            sort = "text" if found.is_text or found.is_enum else ""
+            own[found.oid] = ToldType(found.name, sort, is_enum=found.is_enum)
     return [own[column.type_code] if column.type_code in own else _built_in(column) for column in columns]
 
 
@@ -129,7 +133,7 @@ def _built_in(column: Any) -> ToldType:
 
 def kind_of(place: Place, column: str, told: ToldType) -> ColumnType:
     """The type of a column that nobody has declared. Raises `ConfigurationError` if no type holds its values."""
-    if not told.sort:
+    if not told.sort or max(told.precision, told.scale, told.precision - told.scale) > MOST_OF_ARROW:
         raise ConfigurationError(_refused(place, column, told, None))
     if told.sort != "numeric":
         return ColumnType(_TAKEN[told.sort][0])

@@ -22,11 +22,13 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy.engine import Connection
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.systems.databases.conversions import Check, no_nan, no_number, nothing
@@ -169,6 +171,8 @@ def _cells(column: pa.ChunkedArray) -> list[Any]:
 
 _CUT = re.compile(r"[.,][0-9]{7}")
 """Python reads six digits of a second, and drops others."""
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
+"""How a time begins; Python takes others, which sort differently."""
 
 
 def reader_of(kind: ColumnType) -> Reader:
@@ -206,18 +210,18 @@ def _boolean(cell: Any) -> bool:
 
 
 def _time(cell: Any) -> datetime:
-    if isinstance(cell, str) and not _CUT.search(cell):
+    if isinstance(cell, str) and _DAY.match(cell) and not _CUT.search(cell):
         try:
             read = datetime.fromisoformat(cell)
         except ValueError:
             pass
         else:
-            return read if read.tzinfo is None else read.astimezone(UTC)
+            return read if read.tzinfo is None else read.astimezone(UTC).replace(tzinfo=None)
     raise _is_no("time, such as 2024-02-29 12:00:00", cell)
 
 
 def _date(cell: Any) -> date:
-    if isinstance(cell, str):
+    if isinstance(cell, str) and _DAY.fullmatch(cell):
         try:
             return date.fromisoformat(cell)
         except ValueError:
@@ -249,3 +253,34 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "uuid": text_of_uuid,
     "binary": _bytes,
 }
+
+
+# --- keys: one text for all cells that are equal ----------------------------------------------------------------------
+
+
+def know_keys(engine: Engine) -> None:
+    """Let statements of an engine compare times and decimals by what they are, in whichever form a cell has them."""
+
+    @sa.event.listens_for(engine, "connect")
+    def _on_connect(dbapi: Any, _record: object) -> None:
+        dbapi.create_function("logio_time", 1, partial(_key, _time), deterministic=True)
+        dbapi.create_function("logio_decimal", 1, partial(_key, _decimal), deterministic=True)
+
+
+def _key(read: Callable[[Any], Any], cell: Any) -> Any:
+    """None, which is equal to nothing, for a cell that is no such value."""
+    try:
+        return None if cell is None else cell_of_key(read(cell))
+    except (ValueError, OverflowError):
+        return None
+
+
+def cell_of_key(value: Any) -> Any:
+    """A value as a cell of a key."""
+    if isinstance(value, datetime):
+        return value.isoformat(" ", "microseconds")
+    if isinstance(value, Decimal):
+        return format(value.normalize() or Decimal(0), "f") if value.is_finite() else None
+    if isinstance(value, date):
+        return value.isoformat()
+    return value

@@ -135,8 +135,8 @@ def test_a_snapshot_that_is_gone_fails_the_whole(place: Place) -> None:
 def test_what_cannot_be_read_is_named_and_errors_of_others_come_out_as_they_are(place: Place) -> None:
     change(
         place.url,
-        "CREATE TABLE odd AS SELECT 1::numeric(9, 2) AS a, 1::numeric(50, 3) AS big, now() AS at "
-        "FROM generate_series(1, 700); "
+        "CREATE TABLE odd AS SELECT 1::numeric(9, 2) AS a, 1::numeric(50, 3) AS big, now() AS at, "
+        "interval '1 month' AS span FROM generate_series(1, 700); "
         "INSERT INTO odd VALUES ('NaN', 1, now())",
     )
     nan = r"table 'odd' of connection 'wh', column 'a', row 700 of those read \(counted from 0\): NaN is no decimal"
@@ -144,6 +144,7 @@ def test_what_cannot_be_read_is_named_and_errors_of_others_come_out_as_they_are(
         frame.toArrow()
     for columns, how, says in (
         (("big",), {}, r"has column 'big' of type decimal\(50,3\), and a decimal of Spark has at most 38"),
+        (("span",), {}, "'odd' of connection 'wh', column 'span': the database has it as interval, which no type of"),
         (("b",), {}, r"table 'odd' of connection 'wh' has no column 'b'"),
         (("a",), {"by": "at"}, "is read by column 'at', which is timestamptz, and no whole number"),
         (("a",), {"by": "c"}, "has no column 'c', by which it is read"),
