@@ -144,6 +144,13 @@ class Snapshot:
     def finished(self) -> bool:
         return all(view.status.state in CONCLUDED for view in self.groups)
 
+    @property
+    def done(self) -> float | None:
+        """What the slowest group has done of the whole input; None where the size of an input is not known."""
+        shares = [view.done for view in (*self.groups, *self.wholes) if not view.is_replica]
+        known = [share for share in shares if share is not None]
+        return min(known, default=None) if len(known) == len(shares) else None
+
     def group(self, name: str) -> GroupView | None:
         """A group, a replica or a replicated group as a whole; None if the log has none of that name (any more)."""
         return next((view for view in (*self.groups, *self.wholes) if view.name == name), None)

@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Protocol
 
+from airflow_logio.commands import counted
 from airflow_logio.errors import Fenced, ProtocolViolation, ReplicaBusy
 from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.protocol.replicas import Slot, SlotsSight, balanced
@@ -91,7 +92,7 @@ def plan(statuses: Sequence[GroupStatus], replicas: int) -> Plan:
 
 def asked_for(request: ScalingRequest) -> str:
     """The sentence for a request that its maker leaves to the supervisor of the run."""
-    return f"request {request.request_id}: {request.group} is to have {request.replicas} replica(s)"
+    return f"request {request.request_id}: {request.group} is to have {counted(request.replicas, 'replica')}"
 
 
 def carry_out(context: LaunchContext, request: ScalingRequest) -> Step:
@@ -151,7 +152,7 @@ def _move(store: LogStore, run: Run, request: ScalingRequest, slots: Sequence[Sl
         # A replica has died, finished or been stopped since it was looked at: the next look sees it.
         return Step(Stage.LAUNCHING, str(error))
     retired = f", {', '.join(plan_.to_retire)} retired" if plan_.to_retire else ""
-    sentence = f"{len(plan_.wanted)} replica(s) of {request.group}: {moved} slot(s) moved{retired}"
+    sentence = f"{counted(len(plan_.wanted), 'replica')} of {request.group}: {counted(moved, 'slot')} moved{retired}"
     return _settled(store, request, ScalingState.DONE, Step(Stage.DONE, sentence, moved=moved))
 
 

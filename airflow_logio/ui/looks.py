@@ -144,6 +144,11 @@ class RunLook:
     def dag_id(self) -> str:
         return self.report.run.spec.key.dag_id
 
+    @property
+    def at(self) -> float:
+        """When it was taken, by this machine's clock, in seconds since the epoch."""
+        return self.report.at
+
 
 class Looks:
     """Looks at the runs of a log. `log` is its connection id, for commands in sentences. Thread-safe."""
@@ -161,7 +166,7 @@ class Looks:
         return None if known is None else known.fresh()
 
     def at(self, uid: str) -> RunLook:
-        """A look at the run of that uid, at most a second old, or a little more if the run is very large.
+        """A look at the run of that uid, at most a second old, or some seconds if looks at it cost much.
 
         Raises `UnknownRun`, `LogUnavailable`. Only a whole uid names a run here: beginnings of others could be tried.
         """
@@ -256,29 +261,33 @@ class SharedLists:
 
 def list_document(found: ListedRuns, may_read_errors: Callable[[str], bool]) -> dict[str, Any]:
     """The list for one reader; `may_read_errors` says it for a DAG."""
-    with_reasons = {one["dag_id"] for one in found.runs if any(group["reason"] for group in one["stopped"])}
+    with_reasons = {one["dag_id"] for one in found.runs if any(group["is_error"] for group in one["stopped"])}
     hidden = {dag_id for dag_id in with_reasons if not may_read_errors(dag_id)}
     return {
+        "at": found.at,
         "runs": [_without_reasons(one) if one["dag_id"] in hidden else one for one in found.runs],
         "older": found.older,
     }
 
 
 def _without_reasons(one: dict[str, Any]) -> dict[str, Any]:
-    return {**one, "stopped": [{**group, "reason": HIDDEN if group["reason"] else ""} for group in one["stopped"]]}
+    hidden = {"reason": HIDDEN, "place": ""}
+    return {**one, "stopped": [{**group, **(hidden if group["is_error"] else {})} for group in one["stopped"]]}
 
 
 # --- shared by threads ------------------------------------------------------------------------------------------------
 
 SHARE = 0.1
-"""Share of the time that finding one value may take: what costs more holds for longer."""
+"""Share of the time that finding one value may take: what costs more holds for longer, as far as that is allowed."""
 MEANWHILE_SECONDS = 2.0
 """For so long a value holds more, while the next one is being found."""
+OLDEST_SECONDS = 5.0
+"""So old a value may become before those who want it wait for the next one: a page must not stand still on an old state."""
 T = TypeVar("T")
 
 
 class SharedValue(Generic[T]):
-    """`find` finds the value, which holds for `seconds` at least. Thread-safe."""
+    """`find` finds the value, which holds for `seconds` at least, and `OLDEST_SECONDS` at most. Thread-safe."""
 
     def __init__(self, find: Callable[[], T], seconds: float, clock: Callable[[], float]) -> None:
         self._find = find
@@ -306,5 +315,6 @@ class SharedValue(Generic[T]):
             if self._last is None or began >= self._last[0]:
                 value = self._find()
                 ended = self._clock()
-                self._last = ended + max(self._seconds, (ended - began) / SHARE), value
+                holds = max(self._seconds, (ended - began) / SHARE)
+                self._last = ended + min(holds, OLDEST_SECONDS - MEANWHILE_SECONDS), value
             return self._last[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from airflow_logio.commands import counted
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.replicas import replicated_group
@@ -16,6 +17,7 @@ from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.ui.access import DATA_HIDDEN, HIDDEN, error_text, names_input_set
+from airflow_logio.ui.causes import brief, cause_of
 
 MOST = 300
 """Happenings that a look has."""
@@ -73,7 +75,7 @@ def _of_drivers(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
         is_said = (driver.group, driver.incarnation, driver.error) in stopped  # as what has parked the group
         stop = stops.get((driver.group, driver.incarnation))
         if driver.ended_at is not None and (driver.error or stop) and not is_said:
-            kind, why = _end(error_text(driver.error, shown=shown), stop)
+            kind, why = _end(_brief(driver.error, shown=shown), stop)
             yield _happening(driver.ended_at, kind, why, driver.group, driver.incarnation)
     for one in report.recoveries:
         if one.first_commit_at is not None:
@@ -85,12 +87,20 @@ def _end(why: str | None, stop: EndedStop | None) -> tuple[str, str]:
     """Kind and text of a driver's end. The error is cut, not what came of it."""
     if stop is None:
         return "death", why or ""
-    return "stopped", stop.told(why and _cut(why, LONGEST_CAUSE - ROOM_FOR_STOP))
+    # Without an error nothing was wrong: it was asked to halt, had finished, or was a replica too many.
+    return "stopped" if why else "ended", stop.told(why and _cut(why, LONGEST_CAUSE - ROOM_FOR_STOP))
+
+
+def _brief(error: str | None, *, shown: bool) -> str | None:
+    """What was raised and the author's line: the panel of the group has all of the error."""
+    return str(brief(error)) if error and shown else error_text(error, shown=shown)
 
 
 def _cause(driver: DriverRecord, *, shown: bool) -> str:
     """Why a driver was launched: a recovery has the error of the driver before it as its cause."""
-    return driver.reason if shown or not driver.is_recovery else HIDDEN
+    if not driver.is_recovery:
+        return driver.reason
+    return str(brief(driver.reason)) if shown else HIDDEN
 
 
 def noted(request: ScalingRequest, *, shown: bool) -> str:
@@ -102,7 +112,7 @@ def _of_groups(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
     for view in report.snapshot.groups:
         status = view.status
         if (kind := _STOPPED.get(status.state)) is not None:
-            text = (status.error if shown else HIDDEN) if status.error else f"it is {kind}"
+            text = str(cause_of(status, shown=shown))
             yield _happening(status.since, kind, text, status.group, status.incarnation or None)
 
 
@@ -112,13 +122,13 @@ def _of_scaling(report: Report, *, shown: bool) -> Iterator[dict[str, Any]]:
             yield _happening(request.requested_at, "scaling", _asked(request), one.group)
             if request.ended_at is not None:
                 note = noted(request, shown=shown)
-                outcome = f"{request.state.value}: {request.replicas} replicas {note}".rstrip()
+                outcome = f"{request.state.value}: {note or counted(request.replicas, 'replica')}"
                 yield _happening(request.ended_at, "scaling", outcome, one.group)
 
 
 def _asked(request: ScalingRequest) -> str:
     reason = f" ({request.reason})" if request.reason else ""
-    return f"{request.by} asks for {request.replicas} replicas{reason}"
+    return f"{request.by} asks for {counted(request.replicas, 'replica')}{reason}"
 
 
 # --- stops that are over ----------------------------------------------------------------------------------------------

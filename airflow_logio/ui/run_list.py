@@ -10,22 +10,26 @@ from typing import Any, NamedTuple
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.as_json import run_document
 from airflow_logio.run_report.report import condition_seen
+from airflow_logio.status.snapshot import SnapshotSeries
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import GroupStatus, RunSight, SupervisorRecord
+from airflow_logio.store.records.status_records import GroupStatus, RunFigures, RunSight, SupervisorRecord
 from airflow_logio.supervision.presence import last_look
+from airflow_logio.ui.causes import STOPPED, cause_of
 
 MOST_RUNS = 100
 MOST_STOPPED = 10
 """Groups of a run that are named with the reason why they have stopped."""
-LONGEST_REASON = 300
-_STOPPED = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
+MOST_MEASURED = 25
+"""Runs at the head of the list that say how far they are: that needs the counters of their ports."""
 
 
 class ListedRuns(NamedTuple):
     runs: Sequence[dict[str, Any]]
     older: bool
     """Whether the log has more of them, which are older."""
+    at: float
+    """When that was seen, by this machine's clock, in seconds since the epoch."""
 
 
 def listed_runs(
@@ -41,6 +45,7 @@ def listed_runs(
 
     `log` is the connection id of the log. Raises `LogUnavailable`.
     """
+    at = time.time()
 
     def newest(state: RunState | None) -> Sequence[Run]:
         most = MOST_RUNS + 1
@@ -53,29 +58,33 @@ def listed_runs(
     if dag_run_id is not None:
         runs.sort(key=lambda run: run.run_id, reverse=True)
     if not runs:
-        return ListedRuns([], older=False)
+        return ListedRuns([], older=False, at=at)
     looks = store.supervisors()
     seen = {one.run.uid: one for one in store.sight([run.uid for run in runs])}
-    listed = [_listed(seen[run.uid], looks, log) for run in runs if run.uid in seen]
+    figures = store.figures([run.run_id for run in runs[:MOST_MEASURED]])
+    listed = [_listed(seen[run.uid], looks, log, figures.get(run.run_id), at) for run in runs if run.uid in seen]
     if dag_run_id is not None:
         for one in listed:
             spec = seen[one["uid"]].run.spec
             one["groups"] = [*spec.groups, *spec.replicated]
-    return ListedRuns(listed, older=len(found) > MOST_RUNS)
+    return ListedRuns(listed, older=len(found) > MOST_RUNS, at=at)
 
 
 def _is_unfinished(run: Run) -> bool:
     return run.state is RunState.RUNNING
 
 
-def _listed(one: RunSight, looks: Sequence[SupervisorRecord], log: str | None) -> dict[str, Any]:
+def _listed(
+    one: RunSight, looks: Sequence[SupervisorRecord], log: str | None, figures: RunFigures | None, at: float
+) -> dict[str, Any]:
     used = [group for group in one.groups if group.state is not GroupState.RETIRED]
-    found = condition_seen(one.run, one.groups, time.time(), last_look(looks, one.run), log)
-    stopped = [group for group in used if group.state in _STOPPED]
+    found = condition_seen(one.run, one.groups, at, last_look(looks, one.run), log)
+    stopped = [group for group in used if group.state in STOPPED]
     return {
         **run_document(one.run),
         "condition": found.word,
         "next_step": found.next_step,
+        "progress": None if figures is None else _progress(one, figures),
         "states": dict(Counter(group.state.value for group in used)),
         "recoveries": sum(group.recoveries for group in used),
         "stopped": [_stopped(group) for group in stopped[:MOST_STOPPED]],
@@ -83,5 +92,10 @@ def _listed(one: RunSight, looks: Sequence[SupervisorRecord], log: str | None) -
 
 
 def _stopped(group: GroupStatus) -> dict[str, Any]:
-    reason = (group.error or "").strip().partition("\n")[0]
-    return {"group": group.group, "state": group.state.value, "reason": reason[:LONGEST_REASON]}
+    cause = cause_of(group)
+    found = {"reason": "", "place": ""} if cause is None else {"reason": cause.said, "place": cause.place}
+    return {"group": group.group, "state": group.state.value, "is_error": bool(group.error), **found}
+
+
+def _progress(one: RunSight, figures: RunFigures) -> float | None:
+    return SnapshotSeries(one.run).next(one.groups, figures.ports, figures.under_way).done

@@ -23,6 +23,7 @@ from airflow_logio.store.records.driver_records import Load
 from airflow_logio.store.records.run_records import RunSpec
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.ui.access import error_text, names_input_set, without_ids
+from airflow_logio.ui.causes import cause_of
 from airflow_logio.ui.run_history import happenings, noted
 
 MOST_QUARANTINED = 50
@@ -43,6 +44,7 @@ def common_parts(
         "next_step": report.condition.next_step,
         "warnings": list(report.warnings),
         "ended": report.has_ended,
+        "progress": report.snapshot.done,
         "supervision": as_json.supervision_document(report),
         "operators": operators,
         "connections": [
@@ -63,7 +65,9 @@ def parts_with_errors(report: Report, *, shown: bool, ids_shown: bool) -> dict[s
     wholes = {view.name: view for view in report.snapshot.wholes}
     used = [view for view in report.snapshot.groups if view.status.state is not GroupState.RETIRED]
     return {
-        "groups": [_group(view, report.run.spec, errors.get(view.name), ids_shown=ids_shown) for view in used],
+        "groups": [
+            _group(view, report.run.spec, errors.get(view.name), shown=shown, ids_shown=ids_shown) for view in used
+        ],
         "wholes": [_whole(one, wholes.get(one.group), shown=shown, ids_shown=ids_shown) for one in report.replicated],
         "history": happenings(report, shown=shown),
         "quarantine": _quarantine(report, shown=shown, ids_shown=ids_shown),
@@ -77,12 +81,14 @@ def has_ids(report: Report) -> bool:
     return bool(report.quarantined) or any(load is not None and names_input_set(load.call) for load in loads)
 
 
-def _group(view: GroupView, spec: RunSpec, error: Mapping[str, Any] | None, *, ids_shown: bool) -> dict[str, Any]:
+def _group(
+    view: GroupView, spec: RunSpec, error: Mapping[str, Any] | None, *, shown: bool, ids_shown: bool
+) -> dict[str, Any]:
     whole = replicated_group(view.name)
     return {
         "name": view.name,
         "whole": whole if whole in spec.replicated else None,
-        **_of_status(view.status, ids_shown=ids_shown),
+        **_of_status(view.status, shown=shown, ids_shown=ids_shown),
         **as_json.figures_document(view),
         "last_error": error,
     }
@@ -92,7 +98,7 @@ def _whole(one: Replicas, view: GroupView | None, *, shown: bool, ids_shown: boo
     """A replicated group with all its slots and replicas."""
     figures = {}
     if view is not None:
-        figures = {**_of_status(view.status, ids_shown=ids_shown), **as_json.figures_document(view)}
+        figures = {**_of_status(view.status, shown=shown, ids_shown=ids_shown), **as_json.figures_document(view)}
     return {
         "name": one.group,
         **figures,
@@ -107,10 +113,12 @@ def _whole(one: Replicas, view: GroupView | None, *, shown: bool, ids_shown: boo
     }
 
 
-def _of_status(status: GroupStatus, *, ids_shown: bool) -> dict[str, Any]:
+def _of_status(status: GroupStatus, *, shown: bool, ids_shown: bool) -> dict[str, Any]:
     identity = status.identity
+    cause = cause_of(status, shown=shown)
     return {
         "state": status.state.value,
+        "cause": None if cause is None else cause._asdict(),
         "condition": condition_of(status),
         "desired": status.desired.value,
         "since": status.since,

@@ -91,14 +91,15 @@ def create_app(
         else:
             raise HTTPException(403, "you may not read this DAG")
         asked = ListAsked(None if allowed is None else frozenset(allowed), dag_run_id, named)
-        return _json(list_document(source.listed(asked), partial(access.may_read_output, who)))
+        listed = source.listed(asked)
+        return _json(list_document(listed, partial(access.may_read_output, who)), seen_at=listed.at)
 
     @app.get("/api/runs/{uid}")
     def run(uid: str, who: Any = user) -> Response:
         look = readable(uid, who)
         errors_shown = access.may_read_output(who, look.dag_id)
         ids_shown = not look.has_ids or access.may_read_data(who, look.dag_id)
-        return Response(look.encoded(errors=errors_shown, ids=ids_shown), media_type=JSON)
+        return Response(look.encoded(errors=errors_shown, ids=ids_shown), media_type=JSON, headers=_age(look.at))
 
     @app.get("/api/runs/{uid}/groups/{group}")
     def group(uid: str, group: str, who: Any = user) -> Response:
@@ -106,7 +107,9 @@ def create_app(
         may_read_output = access.may_read_output(who, look.dag_id)
         ids_shown = partial(access.may_read_data, who, look.dag_id)
         panel = panel_document(look.report, group, history_url, errors_shown=may_read_output, ids_shown=ids_shown)
-        return _json({**panel, "lines": lines_of(source, look.report, group) if may_read_output else None})
+        return _json(
+            {**panel, "lines": lines_of(source, look.report, group) if may_read_output else None}, seen_at=look.at
+        )
 
     @app.get("/api/runs/{uid}/rights")
     def rights(uid: str, who: Any = user) -> Response:
@@ -151,8 +154,13 @@ async def secured(request: Request, call_next: Callable[[Request], Awaitable[Res
     return response
 
 
-def _json(content: Any) -> Response:
-    return Response(msgspec.json.encode(content), media_type=JSON)
+def _json(content: Any, *, seen_at: float | None = None) -> Response:
+    return Response(msgspec.json.encode(content), media_type=JSON, headers=None if seen_at is None else _age(seen_at))
+
+
+def _age(seen_at: float) -> dict[str, str]:
+    """How old the answer is when it leaves, in whole seconds: a shared look was taken for somebody else."""
+    return {"Age": f"{max(0.0, time.time() - seen_at):.0f}"}
 
 
 class Refusals:

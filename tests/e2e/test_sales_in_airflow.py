@@ -348,7 +348,7 @@ def is_found_in_all_its_places(standalone: Standalone) -> None:
             page.goto(f"{url}/{where}")
             expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
             assert browser.faults(OURS) == []
-            page.get_by_role("region", name="Table of the runs of sales").get_by_role("button", name=RUN_ID).click()
+            page.get_by_label("Runs of pipeline sales", exact=True).get_by_role("button", name=RUN_ID).click()
             expect(graph).to_be_visible()
         page.goto(f"{url}/dags/{DAG_ID}/runs/{RUN_ID}")
         page.get_by_role("link", name="LOG.io", exact=True).last.click()
@@ -546,22 +546,25 @@ def scaled_by_a_person(person: Person, places: Places, log: LogStore, run: Run) 
     person.pause(CONTROLLER)
     eventually(lambda: log.scalings(run.run_id)[0].state is ScalingState.DONE, what="3 replicas work", timeout=LONG)
     assert person.run_state(CONTROLLER, "by_hand") == "running"
-    said = "scaling to 3: done: 3 replica(s) of hourly"
+    said = "scaling to 3: done: 3 replicas of hourly"
     eventually(lambda: said in logs_of(places, SCALED, RUN_ID, "sales.supervise"), what="it says so", timeout=LONG)
     person.unpause(CONTROLLER)
     assert end_of(person, "by_hand") == "success"
     person.pause(CONTROLLER)
     [told] = person.result(CONTROLLER, "by_hand", "control")
     assert (told["run"], told["group"], told["wanted"]) == (run.uid, "hourly", 3)
-    assert told["result"].startswith("done: 3 replica(s) of hourly: "), told
+    assert told["result"].startswith("done: 3 replicas of hourly: "), told
 
 
 def scaled_and_drained_by_click(standalone: Standalone, log: LogStore, run: Run) -> None:
     """In the tab, by dialogs; the log has the person's name. In the dark, as Airflow is for such a person."""
     login = login_of(standalone)
     with in_airflow(standalone.url, login, SCALED, RUN_ID, "dark") as browser:
-        ground = browser.page.locator(".logio").first.evaluate("(it) => getComputedStyle(it).backgroundColor")
-        assert ground == "rgb(18, 23, 30)"
+        ours, airflows = browser.page.evaluate(
+            "() => [document.querySelector('.logio'), document.body].map((one) => {"
+            " const { color, fontFamily } = getComputedStyle(one); return `${color} ${fontFamily}` })"
+        )
+        assert ours == airflows, "text is as everywhere in Airflow, light or dark"
         panel = group_of(browser, "hourly")
         panel.get_by_role("button", name="Scale ...").click()
         dialog = browser.page.get_by_role("dialog", name="Scale group hourly?")

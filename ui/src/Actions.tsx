@@ -12,12 +12,14 @@ interface Props {
 type Asked = "stop" | "drain" | "retry" | "scale" | "give_up";
 
 const STARTABLE = new Set(["parked", "halted", "dead"]);
+const FINISHED = new Set(["finished", "retired"]);
 const ENDED = new Set(["parked", "halted", "finished", "retired"]);
 
 /** What a person may do to a whole run. Nothing is shown to those who may only look. */
 export function RunActions({ server, run, rights }: Props) {
   const [asked, ask] = useState<Asked | null>(null);
   const isOver = run.state === "superseded";
+  const hasFinished = run.state === "finished" || run.groups.every((one) => FINISHED.has(one.state));
   // What came of giving it up is read to the end, also when the next look finds it given up.
   if (rights?.change !== true || (isOver && asked === null)) return null;
   const alive = run.groups.filter((one) => !ENDED.has(one.state));
@@ -29,7 +31,7 @@ export function RunActions({ server, run, rights }: Props) {
       {alive.length > 0 && <Action name="Drain ..." open={() => ask("drain")} />}
       {alive.length > 0 && <Action name="Stop ..." open={() => ask("stop")} />}
       {rights.retry !== null && !isOver && (stopped.length > 0 || (rights.puts_back && run.condition.includes("quarantine"))) && <Action name="Retry ..." open={() => ask("retry")} />}
-      {!isOver && <Action name="Give up ..." open={() => ask("give_up")} />}
+      {!isOver && !hasFinished && <Action name="Give up ..." open={() => ask("give_up")} />}
       {asked === "drain" && (
         <Confirm title={`Drain the run of ${run.pipeline}?`} action="Drain it" run={act} close={close}>
           <p>
@@ -97,7 +99,7 @@ export function GroupActions({ server, run, rights, group, whole }: Props & { gr
           close={close}
         >
           <p>
-            It has {now} of at most {most} replicas in use. New ones are launched first, and get a share of the work when they are ready;
+            It has {now} of at most {counted(most, "replica")} in use. New ones are launched first, and get a share of the work when they are ready;
             those that leave give up their work first. The rest of the run keeps running.
           </p>
           <Field name="Replicas">

@@ -2,7 +2,7 @@ import { useEffect } from "react";
 import type { RunList as Listed, Server } from "./data";
 import { groupOfTask, type Named, type Place, placeNow, usePlace } from "./place";
 import { usePolled } from "./poll";
-import { Problem } from "./Problem";
+import { Age, Problem } from "./Problem";
 import { RunList } from "./RunList";
 import { RunView } from "./RunView";
 
@@ -43,7 +43,10 @@ export function App({ server, dagId, dagRunId, taskId, alone = false }: Props) {
     <Frame className="logio">
       {uid === null ? (
         <>
-          <h1>{dagId === null ? "Runs" : `Runs of ${dagId}`}</h1>
+          <header className="heading">
+            <h1>{dagId === null ? "Runs" : `Runs of ${dagId}`}</h1>
+            <Age at={list.at} problem={list.problem} />
+          </header>
           <Problem problem={list.problem} at={list.at} />
           {list.value !== null && (
             <RunList server={server} path={path} seconds={LIST_SECONDS} listed={list.value} open={(run) => go({ run, group: null })} />

@@ -87,7 +87,7 @@ function Port({ port, follow }: { port: BehindPort; follow: (event: number, plac
     <div>
       <p className="small">
         {port.port}: {part(port.rows.length, port.records, "record")} of {counted(port.events, "event")}
-        {port.unknown > 0 && `, of which ${counted(port.unknown, "event")} without records in the log`}
+        {port.unknown > 0 && `, among them ${counted(port.unknown, "event")} without records in the log`}
         {port.doubts.length === 0 ? ", exactly those that it was made from" : ", perhaps more than it was made from:"}
       </p>
       {port.doubts.length > 0 && (

@@ -2,8 +2,10 @@ import { type FormEvent, useEffect, useRef, useState } from "react";
 import { type By, KINDS, Mistyped, type Wanted, wanted } from "./criteria";
 import { type Found, type FoundByValues, type LineagePorts, Refused, type SearchedSoFar, type Server, type WhyNot } from "./data";
 import { EventLink } from "./EventLink";
+import { usePolled } from "./poll";
 import { Missing, extent, notWhole } from "./Missing";
 import type { Named } from "./place";
+import { Problem } from "./Problem";
 import { count, counted, part, seconds } from "./words";
 
 interface Props {
@@ -16,6 +18,8 @@ interface Props {
 
 /** After so many steps of the server, or so many further events, a search waits for its reader: a server that is busy gets no fewer. */
 const MOST_STEPS = 25;
+/** Ports and their events are asked for again: an operator may have sent its first event meanwhile. */
+const PORTS_SECONDS = 5;
 const MOST_FOUND = 100;
 
 /** What was asked, and what all its answers so far say together. */
@@ -41,7 +45,8 @@ interface Failure {
 
 /** Chooses a port, and finds an event of it. Whatever fails, the form stays, and can be asked again. */
 export function Finder({ server, api, data, open }: Props) {
-  const [ports, setPorts] = useState<LineagePorts | null>(null);
+  const sending = usePolled<LineagePorts>(server, api, PORTS_SECONDS);
+  const ports = sending.value;
   const [port, setPort] = useState("");
   const [by, setBy] = useState<By>("event");
   const [text, setText] = useState("");
@@ -66,15 +71,7 @@ export function Finder({ server, api, data, open }: Props) {
     }
     if (!mine.signal.aborted) setBusy(false);
   };
-  const load = () =>
-    ask(async (signal) => {
-      const found = await server.get<LineagePorts>(api, signal);
-      if (!signal.aborted) setPorts(found);
-    });
-  useEffect(() => {
-    void load();
-    return () => asking.current?.abort();
-  }, [server, api]);
+  useEffect(() => () => asking.current?.abort(), [server, api]);
 
   /** A search by values comes in steps of a moment each; what a failed one has found so far stays. */
   const look = (asked: Result["asked"], before: FoundByValues | null) => {
@@ -190,6 +187,7 @@ export function Finder({ server, api, data, open }: Props) {
           )}
         </form>
       )}
+      {ports === null && <Problem problem={sending.problem} at={0} />}
       {failure !== null && (
         <p role="alert" className="problem">
           {failure.message}{" "}
@@ -202,12 +200,11 @@ export function Finder({ server, api, data, open }: Props) {
       )}
       <p className="small">
         <span role="status">
+          {ports === null && sending.problem === null && "Looking at the log ..."}
           {busy
-            ? ports === null
-              ? "Looking at the log ..."
-              : missing?.at
-                ? `Searching ${missing.at.port}:`
-                : "Searching ..."
+            ? missing?.at
+              ? `Searching ${missing.at.port}:`
+              : "Searching ..."
             : result !== null
               ? said(result.found)
               : missing !== null && (missing.whole ? `Answered in ${seconds(missing.answer!.seconds)}:` : notWhole(missing.at, missing.failed))}

@@ -17,13 +17,13 @@ import {
 import { useEffect, useMemo, useRef, useState } from "react";
 import type { Connection, Group, Operator, Run, Whole } from "./data";
 import { kindOf, State } from "./State";
-import { count, percent, rate, seconds } from "./words";
+import { count, counted, percent, rate, seconds } from "./words";
 
 const WIDTH = 224;
 const FIT = { maxZoom: 1, padding: 0.05 };
 /** A chain of some hundred groups is still brought into view as a whole. */
 const LEAST_ZOOM = 0.01;
-const HEAD = 62;
+const HEAD = 80;
 const ROW = 24;
 /** Share of the time in which something holds a sender up, and how full a connection is then that may be what does. */
 const HELD_UP = 0.2;
@@ -173,26 +173,31 @@ function GroupBox({ data }: NodeProps<GroupNode>) {
       group.records_per_second > 0 ? `${rate(group.records_per_second)} records/s` : "",
       group.busy === null ? "" : `busy ${percent(group.busy)}`,
       group.recoveries > 0 ? `${group.recoveries} recovered` : "",
-      "replicas_in_use" in group ? `${group.replicas_in_use} replicas` : "",
+      "replicas_in_use" in group ? counted(group.replicas_in_use, "replica") : "",
     ]
       .filter(Boolean)
-      .join(", ") || (group.done === null ? "" : `done ${percent(group.done)}`);
+      .join(", ");
+  const done = group.done === null ? "" : `done ${percent(group.done)}`;
+  const [said, place] = group.cause === null ? [figures, done] : [group.cause.said, group.cause.place];
   return (
-    <div className={`box ${kindOf(group.state)}${selected ? " selected" : ""}`}>
+    <div className={`box ${kindOf(group.state, group.condition)}${selected ? " selected" : ""}`}>
       <button type="button" className="box-head nodrag nopan" onClick={() => select(group.name)} aria-pressed={selected}>
         <span className="box-name">
           {group.name}
           {group.incarnation > 1 ? <span className="small"> #{group.incarnation}</span> : null}
         </span>
-        <State state={group.state} />
-        <span className="small box-figures" title={figures}>
-          {figures}
+        <State state={group.state} condition={group.condition} />
+        <span className="small box-figures" title={said}>
+          {said}
+        </span>
+        <span className="small box-figures" title={place}>
+          {place}
         </span>
       </button>
       {replicas.length > 0 && (
         <span className="squares" aria-hidden="true">
           {replicas.slice(0, MOST_SQUARES).map((one) => (
-            <span key={one.name} className={`square ${kindOf(one.state)}`} title={`${one.name}: ${one.condition}`} />
+            <span key={one.name} className={`square ${kindOf(one.state, one.condition)}`} title={`${one.name}: ${one.condition}`} />
           ))}
           {replicas.length > MOST_SQUARES && `+${replicas.length - MOST_SQUARES}`}
         </span>

@@ -6,6 +6,12 @@ const WIDTH = 1000;
 const LANE = 16;
 const MOST_LANES = 12;
 const SHOWN = 30;
+/** Width of a mark, and where the line of a lane begins and ends. */
+const MARK = 11;
+const LANE_BEGIN = 130;
+const LANE_END = WIDTH - 20;
+/** What a person must see, whatever else happened in the same second. */
+const BAD = new Set(["death", "parked", "stopped"]);
 const MARKS: Record<string, string> = {
   launch: "▲",
   death: "✕",
@@ -14,6 +20,7 @@ const MARKS: Record<string, string> = {
   parked: "■",
   stopped: "■",
   halted: "◼",
+  ended: "◻",
   code: "◆",
   run: "│",
 };
@@ -64,7 +71,7 @@ function Lanes({ run }: { run: Run }) {
   if (lanes.length === 0) return null;
   const begin = latest.length < run.history.total ? Math.min(...latest.map((one) => one.at)) : run.created_at;
   const end = Math.max(run.ended_at ?? run.at, begin + 1, ...latest.map((one) => one.at));
-  const at = (time: number) => 130 + ((Math.max(time, begin) - begin) / (end - begin)) * (WIDTH - 150);
+  const at = (time: number) => LANE_BEGIN + ((Math.max(time, begin) - begin) / (end - begin)) * (LANE_END - LANE_BEGIN);
   return (
     <svg className="lanes" viewBox={`0 0 ${WIDTH} ${lanes.length * LANE + 18}`} role="img" aria-label="Line of time; the list below says the same">
       {lanes.map(([group, happenings], index) => (
@@ -72,24 +79,38 @@ function Lanes({ run }: { run: Run }) {
           <text x="0" y="12" className="lane-name">
             {group.length > 20 ? `${group.slice(0, 19)}…` : group}
           </text>
-          <line x1="130" x2={WIDTH - 20} y1="8" y2="8" className="lane" />
-          {happenings.map((one, number) => (
-            <text key={number} x={at(one.at)} y="12" textAnchor="middle" className={`mark ${one.kind}`}>
+          <line x1={LANE_BEGIN} x2={LANE_END} y1="8" y2="8" className="lane" />
+          {placed(happenings, at).map(([one, x], number) => (
+            <text key={number} x={x} y="12" textAnchor="middle" className={`mark ${one.kind}`}>
               {MARKS[one.kind] ?? "·"}
               <title>{`${clock(one.at)} ${one.kind}: ${one.text}`}</title>
             </text>
           ))}
         </g>
       ))}
-      <text x="130" y={lanes.length * LANE + 13} className="lane-name">
+      <text x={LANE_BEGIN} y={lanes.length * LANE + 13} className="lane-name">
         {clock(begin)}
       </text>
-      <text x={WIDTH - 20} y={lanes.length * LANE + 13} textAnchor="end" className="lane-name">
+      <text x={LANE_END} y={lanes.length * LANE + 13} textAnchor="end" className="lane-name">
         {rest > 0 && `${counted(rest, "more group")} in the list below · `}
         {clock(end)} UTC
       </text>
     </svg>
   );
+}
+
+/** Marks that would lie on each other stand side by side, in the order of time. Where a lane has no room for all of them,
+ * what went wrong is drawn last, and so is on top. */
+function placed(happenings: Happening[], at: (time: number) => number): [Happening, number][] {
+  const order = [...happenings].reverse().sort((one, other) => one.at - other.at);
+  const last = order.length - 1;
+  const step = Math.min(MARK, (LANE_END - LANE_BEGIN) / Math.max(last, 1));
+  let before = -Infinity;
+  const found = order.map((one, index): [Happening, number] => {
+    before = Math.min(Math.max(at(one.at), before + step), LANE_END - (last - index) * step);
+    return [one, before];
+  });
+  return found.sort(([one], [other]) => Number(BAD.has(one.kind)) - Number(BAD.has(other.kind)));
 }
 
 /** Groups in which most has happened, and what: a line for each of hundreds would say nothing. */

@@ -23,7 +23,7 @@ export function Quarantine({ run }: { run: Run }) {
           <p className="small">
             group {one.group}, since {moment(one.since)} UTC
           </p>
-          <pre tabIndex={0}>{one.error}</pre>
+          <pre>{one.error}</pre>
         </details>
       ))}
     </section>

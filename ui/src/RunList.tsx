@@ -3,7 +3,8 @@ import type { ListedRun, RunList as Listed, Server } from "./data";
 import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { State } from "./State";
-import { count, moment } from "./words";
+import { causesOf, Why } from "./Stopped";
+import { count, moment, percent, time } from "./words";
 
 interface Props {
   server: Server;
@@ -18,7 +19,7 @@ interface Props {
 const TYPING_MILLISECONDS = 300;
 
 /** All runs by pipeline, with what has stopped and why. Those that a person looks for may be older than the list. */
-export function RunList({ server, path, seconds, listed: { runs, older }, open }: Props) {
+export function RunList({ server, path, seconds, listed: { at, runs, older }, open }: Props) {
   const [wanted, setWanted] = useState("");
   const [named, setNamed] = useState("");
   useEffect(() => {
@@ -50,54 +51,55 @@ export function RunList({ server, path, seconds, listed: { runs, older }, open }
       {pipelines.map((pipeline) => (
         <section key={pipeline} aria-label={`Runs of pipeline ${pipeline}`}>
           <h2>{pipeline}</h2>
-          <div className="scroll" tabIndex={0} role="region" aria-label={`Table of the runs of ${pipeline}`}>
-            <table>
-              <thead>
-                <tr>
-                  <th scope="col">run</th>
-                  <th scope="col">state</th>
-                  <th scope="col">started (UTC)</th>
-                  <th scope="col">groups</th>
-                  <th scope="col" className="number">recoveries</th>
-                  <th scope="col">what it waits for</th>
-                </tr>
-              </thead>
-              <tbody>
-                {found
-                  .filter((run) => run.pipeline === pipeline)
-                  .map((run) => (
-                    <tr key={run.uid}>
-                      <td>
-                        <button type="button" className="link" onClick={() => open(run.uid)}>
-                          {run.run_id}
-                          {run.generation > 1 ? ` (generation ${run.generation})` : ""}
-                        </button>
-                        <div className="small">{run.dag_id}</div>
-                      </td>
-                      <td>
-                        <State state={run.condition} />
-                      </td>
-                      <td>{moment(run.created_at)}</td>
-                      <td>
-                        {Object.entries(run.states)
-                          .map(([state, many]) => `${count(many)} ${state}`)
-                          .join(", ")}
-                      </td>
-                      <td className="number">{count(run.recoveries)}</td>
-                      <td className="why">
-                        {run.stopped.map((one) => (
-                          <div key={one.group}>
-                            <strong>{one.group}</strong> {one.state}
-                            {one.reason ? `: ${one.reason}` : ""}
-                          </div>
-                        ))}
-                        {run.next_step && <div className="small">next: {run.next_step}</div>}
-                      </td>
-                    </tr>
-                  ))}
-              </tbody>
-            </table>
-          </div>
+          <table className="runs">
+            <thead>
+              <tr>
+                <th scope="col">run</th>
+                <th scope="col">state</th>
+                <th scope="col">started (UTC)</th>
+                <th scope="col" className="number">duration</th>
+                <th scope="col" className="number">done</th>
+                <th scope="col">groups</th>
+                <th scope="col" className="number">recovered</th>
+                <th scope="col">what it waits for</th>
+              </tr>
+            </thead>
+            <tbody>
+              {found
+                .filter((run) => run.pipeline === pipeline)
+                .map((run) => (
+                  <tr key={run.uid}>
+                    <td>
+                      <button type="button" className="link" onClick={() => open(run.uid)}>
+                        {run.run_id}
+                        {run.generation > 1 ? ` (generation ${run.generation})` : ""}
+                      </button>
+                      <div className="small">{run.dag_id}</div>
+                    </td>
+                    <td>
+                      <State state={run.condition} />
+                    </td>
+                    <td>{moment(run.created_at)}</td>
+                    <td className="number">{time((run.ended_at ?? at) - run.created_at)}</td>
+                    <td className="number">{percent(run.progress)}</td>
+                    <td>
+                      {Object.entries(run.states)
+                        .map(([state, many]) => `${count(many)} ${state}`)
+                        .join(", ")}
+                    </td>
+                    <td className="number">{count(run.recoveries)}</td>
+                    <td>
+                      {causesOf(run.stopped.map((one) => ({ ...one, cause: { said: one.reason, place: one.place } }))).map((one) => (
+                        <div key={one.groups[0]}>
+                          <strong>{one.groups.join(", ")}</strong> {one.state}: <Why cause={one.cause} />
+                        </div>
+                      ))}
+                      {run.next_step && <div className="small">next: {run.next_step}</div>}
+                    </td>
+                  </tr>
+                ))}
+            </tbody>
+          </table>
         </section>
       ))}
       {older && (

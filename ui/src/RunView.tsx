@@ -7,12 +7,13 @@ import { History } from "./History";
 import { Lineage } from "./Lineage";
 import { groupOfTask, type Named, type Trail } from "./place";
 import { usePolled } from "./poll";
-import { Problem, Warnings } from "./Problem";
+import { Age, Problem, Warnings } from "./Problem";
 import { Quarantine } from "./Quarantine";
 import { SidePanel } from "./SidePanel";
 import { State } from "./State";
+import { Stopped } from "./Stopped";
 import { useTrails } from "./trails";
-import { moment, seconds } from "./words";
+import { moment, progressed, seconds, time } from "./words";
 
 const LOOK_SECONDS = 2;
 const ENDED_SECONDS = 15;
@@ -77,11 +78,14 @@ export function RunView({ server, uid, group, taskId, select, event, follow, tra
         </h1>
         <State state={run.condition} />
         <span className="small">
-          DAG {run.dag_id}, run {run.uid.slice(0, 8)}, started {moment(run.created_at)} UTC
+          DAG {run.dag_id}, run {run.uid.slice(0, 8)}, started {moment(run.created_at)} UTC,{" "}
+          {run.ended_at === null ? `for ${time(run.at - run.created_at)}` : `took ${time(run.ended_at - run.created_at)}`}
+          {run.progress !== null && `, ${progressed(run.progress)}`}
           {run.supervision.last_look_by !== null && !run.ended
             ? `, supervised by ${run.supervision.last_look_by} (${seconds(run.supervision.last_look_seconds_ago)} ago)`
             : ""}
         </span>
+        <Age at={look.at} problem={look.problem} />
         <RunActions server={server} run={run} rights={rights} />
         {others.length > 1 && (
           <label className="small">
@@ -102,11 +106,12 @@ export function RunView({ server, uid, group, taskId, select, event, follow, tra
           What you may do with this run is not known, so there are no buttons: {asked.problem.message}. It is asked again each minute.
         </p>
       )}
+      <Stopped run={run} select={choose} />
       <Warnings warnings={run.warnings} />
       {run.next_step && <p className="next">Next: {run.next_step}</p>}
       <div className={shown === null ? "columns" : "columns with-panel"}>
-        <div>
-          <Graph run={run} selected={shown} select={choose} />
+        <Graph run={run} selected={shown} select={choose} />
+        <div className="below">
           <GroupTable run={run} trails={trails} selected={shown} select={choose} />
           <Quarantine run={run} />
           <Lineage server={server} uid={uid} rights={rights} named={event} open={follow} trail={trail} keep={keep} />

@@ -1,10 +1,10 @@
-import { useEffect, useRef } from "react";
+import { useEffect, useRef, useState } from "react";
 import { GroupActions } from "./Actions";
 import type { Panel, Rights, Run, Server } from "./data";
 import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { State } from "./State";
-import { clock, count, moment, percent, seconds, webAddress } from "./words";
+import { clock, count, counted, megabytes, moment, percent, rate, seconds, webAddress } from "./words";
 
 interface Props {
   server: Server;
@@ -49,6 +49,8 @@ export function SidePanel({ server, run, rights, group, close, select, every }: 
           <Fact name="last heartbeat" value={one.heartbeat_seconds_ago === null ? "" : `${seconds(one.heartbeat_seconds_ago)} ago`} />
           <Fact name="busy / held up" value={one.busy === null ? "" : `${percent(one.busy)} / ${percent(one.blocked)}`} />
           <Fact name="in the author's code" value={one.call} />
+          <Fact name="events per second" value={rate(one.events_per_second)} />
+          <Fact name="memory" value={one.rss_bytes > 0 ? `${megabytes(one.rss_bytes)} MB` : ""} />
           <Fact name="commits" value={count(one.commits)} />
           <Fact name="records received / sent" value={`${count(one.received.records)} / ${count(one.sent.records)}`} />
           <Fact name="writes applied / pending" value={`${count(one.writes)} / ${count(one.pending_writes)}`} />
@@ -68,7 +70,7 @@ export function SidePanel({ server, run, rights, group, close, select, every }: 
           <h3>
             {found.last_error.is_present ? "Why it has stopped" : `Last error (incarnation ${found.last_error.incarnation})`}
           </h3>
-          <pre tabIndex={0} className="error">
+          <pre className="error">
             {found.last_error.text}
           </pre>
         </>
@@ -76,7 +78,7 @@ export function SidePanel({ server, run, rights, group, close, select, every }: 
       {whole !== undefined && (
         <>
           <h3>
-            {whole.replicas_in_use} of {whole.most} replicas in use, {whole.slots_done} of {whole.slots} slots done
+            {whole.replicas_in_use} of {counted(whole.most, "replica")} in use, {whole.slots_done} of {counted(whole.slots, "slot")} done
           </h3>
           <ul className="plain">
             {replicas.map((replica) => (
@@ -92,7 +94,7 @@ export function SidePanel({ server, run, rights, group, close, select, every }: 
           <ul className="plain">
             {whole.requests.map((request) => (
               <li key={request.request}>
-                {clock(request.requested_at)} {request.replicas} replicas, {request.state}, by {request.by}
+                {clock(request.requested_at)} {counted(request.replicas, "replica")}, {request.state}, by {request.by}
                 {request.reason && ` (${request.reason})`}
                 {request.note && `: ${request.note}`}
               </li>
@@ -130,14 +132,25 @@ export function SidePanel({ server, run, rights, group, close, select, every }: 
   );
 }
 
+/** Lines that are shown at first: the panel grows with what is in it, and does not scroll by itself. */
+const MOST_LINES = 30;
+
 function Lines({ lines, whole }: { lines: string[] | null; whole: boolean }) {
+  const [all, setAll] = useState(false);
   if (whole) return <p className="small">Each replica has lines of its own: choose one.</p>;
   if (lines === null) return <p className="small">You may not read the logs of this DAG's tasks.</p>;
   if (lines.length === 0) return <p className="small">It has sent nothing to the log yet.</p>;
   return (
-    <pre tabIndex={0} className="lines" aria-label="The last lines">
-      {lines.join("\n")}
-    </pre>
+    <>
+      {lines.length > MOST_LINES && (
+        <button type="button" className="fold" aria-expanded={all} onClick={() => setAll(!all)}>
+          {all ? `the last ${MOST_LINES}` : `the last ${counted(lines.length, "line")}`}
+        </button>
+      )}
+      <pre className="lines" aria-label="The last lines">
+        {(all ? lines : lines.slice(-MOST_LINES)).join("\n")}
+      </pre>
+    </>
   );
 }
 

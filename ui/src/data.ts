@@ -19,8 +19,16 @@ export interface LastError {
   is_present: boolean;
 }
 
+/** Why a group has stopped, and the line of the author's own code, where the error is from there. */
+export interface Cause {
+  said: string;
+  place: string;
+}
+
 interface Figures {
   state: string;
+  /** Null while it has not stopped. */
+  cause: Cause | null;
   condition: string;
   desired: string;
   since: number;
@@ -121,6 +129,8 @@ interface RunNames {
   ended_at: number | null;
   condition: string;
   next_step: string;
+  /** The share of its input that all of it has done; null where that is not known. */
+  progress: number | null;
 }
 
 export interface ListedRun extends RunNames {
@@ -128,10 +138,11 @@ export interface ListedRun extends RunNames {
   groups?: string[];
   states: Record<string, number>;
   recoveries: number;
-  stopped: { group: string; state: string; reason: string }[];
+  stopped: { group: string; state: string; reason: string; place: string }[];
 }
 
 export interface RunList {
+  at: number;
   runs: ListedRun[];
   /** Whether the log has more of them, which are older. */
   older: boolean;
@@ -343,6 +354,12 @@ export class Server {
 
   async get<T>(path: string, signal?: AbortSignal): Promise<T> {
     return (await (await this.ask(path, { signal })).json()) as T;
+  }
+
+  /** As `get`, with the age of what the server says, in milliseconds: many viewers share a look at the log. */
+  async look<T>(path: string, signal?: AbortSignal): Promise<{ value: T; age: number }> {
+    const answer = await this.ask(path, { signal });
+    return { value: (await answer.json()) as T, age: 1000 * Number(answer.headers.get("Age") ?? 0) };
   }
 
   /** Has something done, or asks with data, which no address may have. */

@@ -47,7 +47,7 @@ export function heldIn(item: Item): { text: string; isWrong: boolean } {
 
 function itemOf(id: string, port: string, events: LineageEvent[], many: number, records: number | null, cut: boolean): Item {
   const [first, last] = [events[0]!.event, events.at(-1)!.event];
-  const extent = `${count(many)}${cut ? " or more" : ""} events from ${first}${many === events.length ? ` to ${last}` : ""}`;
+  const extent = `${count(many)}${cut ? " or more" : ""} ${many === 1 ? "event" : "events"} from ${first}${many === events.length ? ` to ${last}` : ""}`;
   return {
     id,
     title: many === 1 ? `${port} ${first}` : port,

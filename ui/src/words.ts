@@ -21,6 +21,23 @@ export function seconds(value: number | null): string {
   return value < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
+/** How long something took, in the two largest units: `1 h 20 min`. */
+export function time(value: number): string {
+  const whole = Math.max(0, Math.round(value));
+  const parts: [number, string][] = [
+    [Math.floor(whole / 86_400), "d"],
+    [Math.floor(whole / 3600) % 24, "h"],
+    [Math.floor(whole / 60) % 60, "min"],
+    [whole % 60, "s"],
+  ];
+  const first = parts.findIndex(([many]) => many > 0);
+  const shown = first < 0 ? parts.slice(-1) : parts.slice(first, first + 2).filter(([many]) => many > 0);
+  return shown.map(([many, unit]) => `${many} ${unit}`).join(" ");
+}
+
+/** As much as is done, and never all of it before it is. */
+export const progressed = (share: number): string => `${Math.floor(share * 100)} % done`;
+
 const two = (value: number): string => String(value).padStart(2, "0");
 
 /** A time of the log, in UTC. */

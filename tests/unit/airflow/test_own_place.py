@@ -255,7 +255,7 @@ def test_new_replicas_are_launched_by_the_task_of_their_group(
         ready(log, launcher, name)
     woken = fired(scaling[0].trigger)
     result = scale.resume(context(), woken, **scaling[0].kwargs) if scaling[0].kwargs else None
-    assert result is not None and "3 replica(s) of hourly: " in result["result"]
+    assert result is not None and "3 replicas of hourly: " in result["result"]
     assert {slot.owner for slot in log.slots(run.run_id, "hourly")} == set(REPLICAS)
     assert elsewhere.claims == []
 
@@ -318,7 +318,7 @@ def test_each_replica_is_launched_in_the_place_of_its_task(
     ready(log, places[3], THREE)
     woken = fired(scaling[0].trigger)
     result = scale.resume(context(), woken, **scaling[0].kwargs)
-    assert "3 replica(s) of hourly: " in result["result"] and elsewhere.claims == []
+    assert "3 replicas of hourly: " in result["result"] and elsewhere.claims == []
     assert {slot.owner for slot in log.slots(run.run_id, "hourly")} == set(REPLICAS)
 
     event = fired(watching[3].trigger, lambda: kill(places[3], THREE))

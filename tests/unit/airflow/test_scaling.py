@@ -216,7 +216,7 @@ def test_scaled_to_zero_it_waits(drivers: Drivers, log: LogStore, run: Run) -> N
     watch = deferred(lambda: task().execute(context()))
     drivers.ready(ONE)
     result = scaling(0, "to_zero").execute(context())
-    assert "0 replica(s) of hourly: 16 slot(s) moved, hourly.1 retired" in result["result"]
+    assert "0 replicas of hourly: 16 slots moved, hourly.1 retired" in result["result"]
     assert drivers.states() == ["retired"] * 3
     assert looks(watch.trigger) is None
     deferred(lambda: task().execute(context(attempt=2)))
@@ -314,7 +314,7 @@ def test_up_and_down(drivers: Drivers, log: LogStore, run: Run, capsys: pytest.C
     drivers.ready(THREE)
     assert found_by(waiting.trigger) == {}
     result = scaling(3).resume(context(), {}, **(waiting.kwargs or {}))
-    assert result["result"] == "3 replica(s) of hourly: 10 slot(s) moved"
+    assert result["result"] == "3 replicas of hourly: 10 slots moved"
     assert drivers.owners() == [ONE, TWO, THREE]
     down = scaling("1", "down", deferrable=False).execute(context())
     assert (down["replicas"], drivers.owners(), drivers.states()) == (1, [ONE], ["running", "retired", "retired"])
@@ -366,10 +366,10 @@ def test_what_another_process_has_settled_wakes_it(drivers: Drivers, log: LogSto
     assert looks(waiting.trigger) is None
     [request] = log.scalings(run.run_id)
     assert log.settle_scaling(request.request_id, ScalingState.ACCEPTED)
-    assert log.settle_scaling(request.request_id, ScalingState.DONE, "2 replica(s) of hourly: 5 slot(s) moved")
+    assert log.settle_scaling(request.request_id, ScalingState.DONE, "2 replicas of hourly: 5 slots moved")
     assert found_by(waiting.trigger) == {}
     result = scaling(2).resume(context(), {}, **(waiting.kwargs or {}))
-    assert result["result"] == "2 replica(s) of hourly: 5 slot(s) moved"
+    assert result["result"] == "2 replicas of hourly: 5 slots moved"
     assert scaling(2, deferrable=False).execute(context(attempt=2))["replicas"] == 2
 
 

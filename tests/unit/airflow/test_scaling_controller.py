@@ -87,7 +87,7 @@ def test_what_a_policy_wants_is_asked_for_and_carried_out(log: LogStore, run: Ru
     ready(log, launcher)
     [told] = control(always(2)).resume(context(), {}, **(waiting.value.kwargs or {}))
     assert (told["run"], told["replicas"], told["wanted"], told["request"]) == (run.uid, 1, 2, 1)
-    assert told["result"] == "done: 2 replica(s) of hourly: 8 slot(s) moved"
+    assert told["result"] == "done: 2 replicas of hourly: 8 slots moved"
     assert owners(log, run) == {ONE, TWO}
     assert len(log.scalings(run.run_id)) == 1
 
@@ -126,7 +126,7 @@ def test_by_hand(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
             control(replicas="2", group="hourly").execute(context(attempt=attempt))
     ready(log, launcher)
     [told] = control(replicas="2").resume(context(), {}, **(waiting.value.kwargs or {}))
-    assert told["result"] == "done: 2 replica(s) of hourly: 8 slot(s) moved"
+    assert told["result"] == "done: 2 replicas of hourly: 8 slots moved"
     [request] = log.scalings(run.run_id)
     assert (request.replicas, request.reason) == (2, "asked for by hand")
     assert request.by.startswith("task control of ")

@@ -62,7 +62,7 @@ def report(store: LogStore) -> Report:
     store.heartbeat(drivers[A].ref, 1, ready=True, rss_bytes=1 << 20, load=LOAD)
     for state in (ScalingState.ACCEPTED, ScalingState.DONE):
         asked = store.request_scaling(run.run_id, GROUP, 2, by="a person", reason="because", key="one")
-        store.settle_scaling(asked.request_id, state, "2 replica(s) of work: 2 slot(s) moved")
+        store.settle_scaling(asked.request_id, state, "2 replicas of work: 2 slots moved")
     store.request_scaling(run.run_id, GROUP, 3, by="controller", reason="DS2: 900 records/s arrive [and] wait")
     count(drivers["feed"], ("feed.out", "out", SENT * SLOTS), ("dispatch(work).in", "in", SENT * SLOTS))
     for n in range(SLOTS):
@@ -106,7 +106,7 @@ def test_requests_with_their_reasons_the_newest_first(report: Report) -> None:
     lines = [line for line in printed(run_tables.page(report)) if line[:1] and line[0].startswith("work #")]
     assert [(line[0], *line[2:]) for line in lines] == [
         ("work #2", "3", "requested", "controller", "DS2: 900 records/s arrive [and] wait"),
-        ("work #1", "2", "done", "a person", "because", "2 replica(s) of work: 2 slot(s) moved"),
+        ("work #1", "2", "done", "a person", "because", "2 replicas of work: 2 slots moved"),
     ]
 
 

@@ -179,7 +179,7 @@ def test_a_group_is_scaled_by_a_request_with_the_persons_name(client: TestClient
     asked = {"group": GROUP, "replicas": 3, "reason": "Friday"}
     answer = client.post(path(run.uid, "scale"), json=asked, headers=BOSS)
     (request,) = store.scalings(run.run_id, GROUP)
-    assert answer.json()["said"] == f"request {request.request_id}: work is to have 3 replica(s)"
+    assert answer.json()["said"] == f"request {request.request_id}: work is to have 3 replicas"
     assert "no supervisor looks for failed groups" in answer.json()["warning"], "nobody would carry it out now"
     assert (request.replicas, request.by, request.reason) == (3, "Grace, on the page", "Friday")
     refused = client.post(path(run.uid, "scale"), json={"group": GROUP, "replicas": 9}, headers=BOSS)

@@ -65,12 +65,12 @@ def test_a_halt_stays_in_the_history_and_a_recovery_is_no_stop(store: LogStore) 
     ref = launched(store, run, 0, "first launch")
     store.request(run.run_id, "g", GroupState.HALTED)
     assert store.halted(ref)
-    assert ends(store, run) == [(1, "halted", "it is halted")]
+    assert ends(store, run) == [(1, "halted", "it was asked to halt")]
     store.declare_dead(launched(store, run, 1, "resumed", by_user=True), "killed")
     launched(store, run, 2, "killed")
     halted = "halted, or had finished, or was not needed as a replica; launched again on request after 0 s"
     for shown in (True, False):  # it has no error that may be hidden
-        assert ends(store, run, shown=shown) == [(1, "stopped", halted), (2, "death", "killed" if shown else HIDDEN)]
+        assert ends(store, run, shown=shown) == [(1, "ended", halted), (2, "death", "killed" if shown else HIDDEN)]
 
 
 def test_a_long_error_leaves_room_for_what_came_of_it(store: LogStore) -> None:

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_logio.ui.looks import MEANWHILE_SECONDS, SHARE, SharedValue
+from airflow_logio.ui.looks import MEANWHILE_SECONDS, OLDEST_SECONDS, SHARE, SharedValue
 
 
 def test_what_costs_more_holds_for_longer() -> None:
-    clock, costs = [0.0], iter([0.01, 5.0])
+    clock, costs = [0.0], iter([0.01, 0.2, 60.0])
 
     def find() -> float:
         clock[0] += (cost := next(costs))
@@ -23,11 +23,14 @@ def test_what_costs_more_holds_for_longer() -> None:
     assert shared.get() == 0.01
     clock[0] += 1.0
     assert shared.fresh() is None
-    assert shared.get() == 5.0
-    clock[0] += 5.0 / SHARE - 0.1
-    assert shared.fresh() == shared.get() == 5.0
-    clock[0] += 0.1
+    assert shared.get() == 0.2
+    clock[0] += 0.2 / SHARE - 0.1
+    assert shared.fresh() == shared.get() == 0.2
+    clock[0] += 0.2
     assert shared.fresh() is None
+    assert shared.get() == 60.0
+    clock[0] += OLDEST_SECONDS - MEANWHILE_SECONDS
+    assert shared.fresh() is None, "however much it costs: a page does not stand still on it"
 
 
 def test_while_one_finds_the_next_value_the_others_have_the_last_one() -> None:

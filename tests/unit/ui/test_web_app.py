@@ -34,7 +34,6 @@ from tests.unit.ui.conftest import OWNER, QUIET, SILENT, STRANGER, TALKER
 
 TOKEN = {"authorization": "Bearer secret"}
 UNKNOWN = "0" * 32
-NONE = {"runs": [], "older": False}
 
 
 @pytest.fixture
@@ -42,6 +41,11 @@ def alone(store: LogStore) -> TestClient:
     return TestClient(
         alone_app(LogSource(lambda: store, None), "secret", Retries().retrying()), base_url="http://127.0.0.1"
     )
+
+
+def is_empty(answer: Any) -> bool:
+    found = answer.json()
+    return not found["runs"] and not found["older"]
 
 
 def paths(app: Any, **values: str) -> list[str]:
@@ -86,7 +90,7 @@ def test_the_reader_of_another_dag_gets_nothing(client: TestClient, flow: TwoGro
         unknown = client.get(path.replace(flow.run.uid, UNKNOWN) + asked, headers=STRANGER)
         assert unknown.status_code == 404 and "totals" not in unknown.text, path
     for path in ("/api/runs", f"/api/runs?dag_run_id={flow.run.spec.key.dag_run_id}"):
-        assert client.get(path, headers=STRANGER).json() == NONE
+        assert is_empty(client.get(path, headers=STRANGER))
 
 
 def test_runs_are_found_by_a_part_of_their_names_among_those_that_one_may_read(
@@ -117,7 +121,7 @@ def test_a_reader_sees_the_runs_of_the_dag(client: TestClient, flow: TwoGroups) 
     for query in ("", "?dag_id=dag", "?dag_id=dag&dag_run_id=run-1"):
         (listed,) = client.get(f"/api/runs{query}", headers=OWNER).json()["runs"]
         assert (listed["uid"], listed["states"]) == (flow.run.uid, {"running": 2})
-    assert client.get("/api/runs?dag_id=dag&dag_run_id=run-2", headers=OWNER).json() == NONE
+    assert is_empty(client.get("/api/runs?dag_id=dag&dag_run_id=run-2", headers=OWNER))
 
 
 @pytest.mark.parametrize(
@@ -316,13 +320,48 @@ def test_a_death_is_followed_from_its_cause_to_the_first_commit(client: TestClie
 
 
 def test_what_is_parked_says_why(client: TestClient, flow: TwoGroups) -> None:
-    assert flow.store.park(flow.drivers["totals"].ref, "KeyError: <department>\nand more")
+    where = "pipeline 'sales', operator 'total', port 'in', event 3 of read.out: "
+    frame = '\n  File "/w/totals/1/code/sales_operators.py", line 12, in totals\n    sales["department"]'
+    error = f"OperatorFailed: {where}KeyError: <department>{frame}"
+    assert flow.store.park(flow.drivers["totals"].ref, error)
+    cause = {"said": "KeyError: <department>", "place": "sales_operators.py:12, in totals"}
     (listed,) = client.get("/api/runs", headers=OWNER).json()["runs"]
-    assert listed["stopped"] == [{"group": "totals", "state": "parked", "reason": "KeyError: <department>"}]
+    (stopped,) = listed["stopped"]
+    assert (stopped["group"], stopped["state"]) == ("totals", "parked")
+    assert {"said": stopped["reason"], "place": stopped["place"]} == cause
     found = look(client, flow)
-    totals = found["groups"][1]
-    assert (totals["state"], totals["last_error"]["text"]) == ("parked", "KeyError: <department>\nand more")
-    assert found["history"]["latest"][0]["kind"] == "parked"
+    ingest, totals = found["groups"]
+    assert (totals["state"], totals["cause"], totals["last_error"]["text"]) == ("parked", cause, error)
+    assert ingest["cause"] is None
+    latest = found["history"]["latest"][0]
+    assert (latest["kind"], latest["text"]) == ("parked", f"{cause['said']}, {cause['place']}")
+    (hidden,) = client.get("/api/runs", headers=QUIET).json()["runs"][0]["stopped"]
+    assert (hidden["reason"], hidden["place"]) == (HIDDEN, "")
+    unseen = client.get(f"/api/runs/{flow.run.uid}", headers=QUIET)
+    assert unseen.json()["groups"][1]["cause"] == {"said": HIDDEN, "place": ""}
+    assert "department" not in unseen.text and "sales_operators" not in unseen.text
+
+
+def test_a_group_that_was_asked_to_halt_says_so_to_everyone(client: TestClient, flow: TwoGroups) -> None:
+    assert flow.store.request(flow.run.run_id, "totals", GroupState.HALTED)
+    assert flow.store.halted(flow.drivers["totals"].ref)
+    for reader in (OWNER, QUIET):
+        assert (
+            client.get("/api/runs", headers=reader).json()["runs"][0]["stopped"][0]["reason"] == "it was asked to halt"
+        )
+
+
+def test_a_run_says_how_far_it_is_how_long_it_takes_and_how_old_that_is(client: TestClient, flow: TwoGroups) -> None:
+    """Ten events of 500 records were sent, of 1,000 that the input has; seven of them were used."""
+    answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
+    assert answer.json()["progress"] == pytest.approx(500 / 1_000 * 350 / 500)
+    assert 0 <= int(answer.headers["age"]) <= 60
+    answer = client.get("/api/runs", headers=OWNER)
+    (listed,) = answer.json()["runs"]
+    assert listed["progress"] == pytest.approx(0.35)
+    assert answer.json()["at"] >= listed["created_at"] - 60 and listed["ended_at"] is None
+    assert 0 <= int(answer.headers["age"]) <= 60
+    assert "age" in client.get(f"/api/runs/{flow.run.uid}/groups/totals", headers=OWNER).headers
 
 
 def test_quarantine_and_errors_are_bounded(client: TestClient, flow: TwoGroups) -> None:
@@ -357,7 +396,7 @@ def test_a_name_that_looks_like_a_page_is_a_name(client: TestClient, store: LogS
 
 
 def test_an_empty_log_has_no_runs(client: TestClient) -> None:
-    assert client.get("/api/runs", headers=OWNER).json() == NONE
+    assert is_empty(client.get("/api/runs", headers=OWNER))
 
 
 @pytest.fixture
@@ -403,7 +442,7 @@ def test_a_log_that_is_away_is_said_and_asked_again_later(sqlite_url: str, monke
     assert len(asked) == 1, "a refusal holds for a moment, for everyone"
     monkeypatch.setattr(looks_module, "REFUSED_SECONDS", 0.0)
     opening[0] = lambda: open_store(sqlite_url)
-    assert client.get("/api/runs", headers=TOKEN).json() == NONE
+    assert is_empty(client.get("/api/runs", headers=TOKEN))
     with source.asking() as log:
         log.store.dispose()
 
