@@ -79,6 +79,8 @@ def test_an_error_that_comes_back_at_the_same_event_parks_the_group(
             r"ValueError: cannot use basket \d+",
             status.error,
         )
+        printed = (launcher.work_dir / "checked" / "2" / "driver.log").read_text()
+        assert printed.index("faulty_sales.py") < printed.index("Traceback"), "the author's frames come before ours"
         mend(faulty_warehouse)
         run.relaunch("checked")
         run.finish()

@@ -66,32 +66,34 @@ export function GroupTable({ run, trails, selected, select }: Props) {
   return (
     <section aria-label="Groups">
       <h2>Groups</h2>
-      <table className="figures">
-        <thead>
-          <tr>
-            <th scope="col">group</th>
-            <th scope="col">state</th>
-            <th scope="col" className="number">incarnation</th>
-            <th scope="col" className="number">recoveries</th>
-            <th scope="col" className="number spare" title="taken in by its driver, over its last 10 seconds">events/s</th>
-            <th scope="col" className="number" title="acknowledged in the log, over the last 4 seconds or more">records/s</th>
-            <th scope="col" className="number">busy</th>
-            <th scope="col" className="number">held up</th>
-            <th scope="col" className="number spare">MB</th>
-            <th scope="col" className="number">lag (events)</th>
-            <th scope="col" className="number">writes</th>
-            <th scope="col" className="number">done</th>
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((one) => (
-            <Fragment key={one.name}>
-              {row(one, false)}
-              {unfolded.has(one.name) && (replicas.get(one.name) ?? []).map((replica) => row(replica, true))}
-            </Fragment>
-          ))}
-        </tbody>
-      </table>
+      <div className="scroll" tabIndex={0} role="region" aria-label="Table of groups">
+        <table className="figures">
+          <thead>
+            <tr>
+              <th scope="col">group</th>
+              <th scope="col">state</th>
+              <th scope="col" className="number">incarnation</th>
+              <th scope="col" className="number">recoveries</th>
+              <th scope="col" className="number spare" title="taken in by its driver, over its last 10 seconds">events/s</th>
+              <th scope="col" className="number" title="acknowledged in the log, over the last 4 seconds or more">records/s</th>
+              <th scope="col" className="number">busy</th>
+              <th scope="col" className="number">held up</th>
+              <th scope="col" className="number spare">MB</th>
+              <th scope="col" className="number">lag (events)</th>
+              <th scope="col" className="number">writes</th>
+              <th scope="col" className="number">done</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map((one) => (
+              <Fragment key={one.name}>
+                {row(one, false)}
+                {unfolded.has(one.name) && (replicas.get(one.name) ?? []).map((replica) => row(replica, true))}
+              </Fragment>
+            ))}
+          </tbody>
+        </table>
+      </div>
     </section>
   );
 }

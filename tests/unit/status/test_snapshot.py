@@ -36,7 +36,9 @@ def test_groups_are_measured_by_what_they_have_read_or_acknowledged(log_store: L
     flow = TwoGroups(log_store)
     flow.send(10, 500)
     flow.use(7, 350, output_sets=2)
-    ingest, totals = Observer(log_store, flow.run).take().groups
+    snapshot = Observer(log_store, flow.run).take()
+    ingest, totals = snapshot.groups
+    assert snapshot.done == totals.done, "the slowest group says how far the run is"
     assert (ingest.is_source, ingest.measured, ingest.total_records, ingest.done) == (True, Amount(10, 500), 1_000, 0.5)
     assert (ingest.sent, ingest.received, ingest.lag, ingest.writes) == (Amount(10, 500), Amount(), Amount(), 0)
     assert (totals.is_source, totals.measured, totals.total_records) == (False, Amount(7, 350), None)
@@ -94,4 +96,5 @@ def test_a_source_that_could_not_tell_its_size_has_no_share(log_store: LogStore)
     flow = TwoGroups(log_store)
     run = replace(flow.run, spec=replace(flow.run.spec, actions={"read": {}}))
     flow.send(1, 1)
-    assert [view.done for view in Observer(log_store, run).take().groups] == [None, None]
+    snapshot = Observer(log_store, run).take()
+    assert ([view.done for view in snapshot.groups], snapshot.done) == ([None, None], None)
