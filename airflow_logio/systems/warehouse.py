@@ -40,6 +40,7 @@ from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioE
 from airflow_logio.protocol.external_rules import Contender, Owner
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases import table_inserts, table_reads
+from airflow_logio.systems.databases.encodings import read_unknown_texts
 from airflow_logio.systems.databases.postgres_reads import read_times_as_text
 from airflow_logio.systems.databases.sql_types import know_exact_decimals
 from airflow_logio.systems.databases.sqlite import know_keys
@@ -312,4 +313,5 @@ def _engine(name: str, url: str) -> Engine:
         json_deserializer=str,  # JSON is read as the text that it is
     )
     read_times_as_text(engine)
+    read_unknown_texts(engine)
     return engine

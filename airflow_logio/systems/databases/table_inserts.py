@@ -14,7 +14,7 @@ from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import RowsDropped, WriteRefused
-from airflow_logio.systems.databases import postgres, sql_types, sqlite
+from airflow_logio.systems.databases import encodings, postgres, sql_types, sqlite
 from airflow_logio.systems.databases.conversions import Target, as_declared
 from airflow_logio.systems.databases.table_names import TableName, always_quoted, folded, reflected
 
@@ -101,7 +101,11 @@ def prepared(connection: Connection, writer: TableWriter, name: TableName, actio
     )
     if declared or dialect == "sqlite":
         check_columns(writer.table, kinds, found, dialect)
-    return Insertion(writer.table, targets(kinds, found, dialect), _way(connection, writer, name, kinds, found))
+    checked = {
+        column: target._replace(check=encodings.checked(connection, target.check))
+        for column, target in targets(kinds, found, dialect).items()
+    }
+    return Insertion(writer.table, checked, _way(connection, writer, name, kinds, found))
 
 
 def _way(

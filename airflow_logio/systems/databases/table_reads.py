@@ -63,7 +63,7 @@ def _found(
         return
     if pa.types.is_dictionary(keys.type):
         keys = keys.cast(keys.type.value_type)
-    distinct = pc.unique(keys).drop_null()
+    distinct = encodings.findable(connection, chosen.place, read.key, pc.unique(keys).drop_null())
     if len(distinct):
         lookup = chosen.lookup(read.key, distinct.type, connection.dialect.name)
         yield from found_by_keys(connection, lookup, chosen.kinds, distinct, KEYS_PER_QUERY, streams=streams)
@@ -207,5 +207,5 @@ def _readers(
     """
     if connection.dialect.name == "postgresql":
         told = postgres_reads.told_types(connection, result.cursor.description)
-        return postgres_reads.readers(place, told, kinds)
+        return encodings.told(connection, postgres_reads.readers(place, told, kinds))
     return [(sqlite.reader_of if connection.dialect.name == "sqlite" else reader_of)(kind) for kind in kinds.values()]
