@@ -12,7 +12,7 @@ _Task = TypeVar("_Task", bound=type)
 
 
 def with_told_arguments(task: _Task) -> _Task:
-    """An operator or sensor that says what is wrong with an argument; Airflow says only that there is one.
+    """An operator, sensor or group of tasks that says what is wrong with an argument; Airflow says only that something is.
 
     The class stays the same object. Its constructor raises TypeError, as that of Airflow does.
     """
@@ -41,8 +41,9 @@ def _flaw(task: type, given: dict[str, Any]) -> str | None:
     ]
     for name in given:
         if name not in known:
+            which = f" (task_id: {given['task_id']})" if "task_id" in given else ""
             return (
-                f"{task.__name__} (task_id: {given.get('task_id')}) has no argument {name!r}.{did_you_mean(name, own)} It "
-                f"has {quoted(own)}, and those of every task of Airflow"
+                f"{task.__name__}{which} has no argument {name!r}.{did_you_mean(name, own)} It has {quoted(own)}, and those "
+                f"of Airflow's {task.__bases__[0].__name__}"
             )
     return None

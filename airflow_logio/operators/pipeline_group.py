@@ -20,6 +20,7 @@ from airflow_logio.operators.start_run import REFUSE, SUPERVISE, LogioStartRunOp
 from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator, is_beside_groups
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.store.records.run_records import Supervision
+from airflow_logio.task_arguments import with_told_arguments
 
 START, FINISH, ASSETS, NOTIFY = "start_run", "finish_run", "assets", "notify"
 PER_REPLICA = "task_per_replica"
@@ -28,6 +29,7 @@ AT_ONCE: Mapping[str, Any] = {"retries": MANY, "retry_delay": SOON, "retry_expon
 """Settings of task `supervise`; they override the DAG's ``default_args``, since no group is recovered until it is back."""
 
 
+@with_told_arguments
 class LogioPipelineGroup(TaskGroup):
     """``start_run >> [one task per operator group] >> finish_run``, and task ``supervise``, which begins with the groups.
 

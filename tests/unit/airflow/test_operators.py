@@ -16,6 +16,7 @@ from airflow_logio.errors import ConfigurationError, IncompatibleRun, InputMissi
 from airflow_logio.launch.launcher import launch_group
 from airflow_logio.operators._task import group_task, segment
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
+from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.stop import LogioStopOperator
@@ -524,4 +525,6 @@ def test_an_argument_that_no_task_has_is_told_with_the_one_that_was_meant() -> N
             TypeError, match=rf"{task.__name__} \(task_id: x\) has no argument .*Did you mean '{meant}'\?"
         ):
             task(task_id="x", **given)
+    with pytest.raises(TypeError, match=r"LogioPipelineGroup has no argument 'parms'\. Did you mean 'params'\?"):
+        LogioPipelineGroup(sales, connections={"warehouse": "wh"}, parms={})
     assert LogioStopOperator(task_id="x", run_uid="1", retries=2).retries == 2
