@@ -96,12 +96,12 @@ class OldTimes:
         )
 
     def _check_microseconds(self, name: str, micros: pa.ChunkedArray, nanos: pa.ChunkedArray, row: int) -> None:
-        """Of both, all but 64 bits may be lost: what is left of their difference is exact."""
+        """Of nanoseconds, all but 64 bits may be lost: what is left of the difference is exact."""
         if not pa.types.is_timestamp(micros.type):
-            if not nanos.cast(micros.type).equals(micros):
+            if not micros.cast(nanos.type, safe=False).equals(nanos):
                 raise OperatorFailed(
-                    f"{self._path}, column {name!r}: a time within a list or struct is INT96 and far from today, or has "
-                    "nanoseconds, which is not read exactly; write the file again with timestamp[us]"
+                    f"{self._path}, column {name!r}: a time within a list or struct does not fit into microseconds; nothing "
+                    "is rounded in silence: rewrite the file with timestamp[us], or leave the column out (columns=...)"
                 )
             return
         lost = _numbers(nanos, pa.int64()) - _numbers(micros, pa.int64()) * 1000

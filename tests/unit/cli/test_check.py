@@ -207,3 +207,39 @@ def test_what_cannot_be_imported_is_said_with_its_place(
     said = capsys.readouterr().err
     assert "cannot be imported: AttributeError" in said
     assert 'broken_module.py", line ' in said and "mine.nothing" in said
+
+
+LAKE = """
+from airflow_logio import DatasetWriter, FolderSource, Pipeline
+
+lake = Pipeline("lake", params={"path": str}, connections=["wh"])
+lake.writer("save", DatasetWriter("wh", "x"), lake.source("read", FolderSource("FOLDER/days")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.json", b'{"value": 1}', "a.json is no Parquet file"),
+        ("b.parquet", b"PAR1 cut", "b.parquet is no Parquet file"),
+        ("dt=1", None, "folder of partitions is for a SparkSource"),
+    ],
+)
+def test_a_folder_that_spark_would_misread_is_a_problem(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: bytes | None,
+    says: str,
+) -> None:
+    monkeypatch.setenv("LOGIO_CONN_WH", str(folder))
+    (folder / "days").mkdir()
+    (folder / "days" / "a.parquet").write_bytes((folder / "in.parquet").read_bytes())
+    module = f"lake_{name.replace('.', '_').replace('=', '_')}"
+    assert check(monkeypatch, module, LAKE.replace("FOLDER", str(folder)), "lake") == 0
+    place = folder / "days" / name
+    place.mkdir() if content is None else place.write_bytes(content)
+    assert check(monkeypatch, module, LAKE.replace("FOLDER", str(folder)), "lake") == 1
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "source 'read': " in said and says in said

@@ -196,3 +196,13 @@ def test_int96_is_exact_far_beyond_nanoseconds_of_64_bits_or_refused(tmp_path: P
     pq.write_table(nanos, tmp_path / "ns.parquet", use_deprecated_int96_timestamps=True)
     with pytest.raises(OperatorFailed, match=r"ns\.parquet, column 't', row 2 .* it has 500 ns more.*columns=\.\.\."):
         read(ParquetSource(str(tmp_path / "ns.parquet")))
+
+    lists = pa.table({"t": pa.array([[moment] for moment in far], pa.list_(pa.timestamp("us")))})
+    pq.write_table(lists, tmp_path / "far.parquet", use_deprecated_int96_timestamps=True)
+    assert (
+        pa.concat_tables(read(ParquetSource(str(tmp_path / "far.parquet"))))["t"].to_pylist() == lists["t"].to_pylist()
+    )
+    fine = pa.table({"t": pa.array([[1_500]], pa.list_(pa.timestamp("ns")))})
+    pq.write_table(fine, tmp_path / "ns.parquet", use_deprecated_int96_timestamps=True)
+    with pytest.raises(OperatorFailed, match=r"column 't': a time within a list or struct does not fit"):
+        read(ParquetSource(str(tmp_path / "ns.parquet")))
