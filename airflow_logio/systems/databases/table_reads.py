@@ -15,7 +15,7 @@ from airflow_logio.dataflow.column_types import ColumnType
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.systems.databases import postgres_reads, sql_types, sqlite
+from airflow_logio.systems.databases import encodings, postgres_reads, sql_types, sqlite
 from airflow_logio.systems.databases.key_lookups import PLACE, KeyColumn, Lookup, told_of_kind
 from airflow_logio.systems.databases.postgres_reads import ToldType
 from airflow_logio.systems.databases.read_values import Place, Reader, arrow_table, reader_of, schema_of_kinds
@@ -63,7 +63,7 @@ def _found(
         return
     if pa.types.is_dictionary(keys.type):
         keys = keys.cast(keys.type.value_type)
-    distinct = encodings.findable(connection, chosen.place, read.key, pc.unique(keys).drop_null())
+    distinct = pc.unique(keys).drop_null()
     if len(distinct):
         lookup = chosen.lookup(read.key, distinct.type, connection.dialect.name)
         yield from found_by_keys(connection, lookup, chosen.kinds, distinct, KEYS_PER_QUERY, streams=streams)
@@ -80,6 +80,7 @@ def found_by_keys(
 ) -> Iterator[pa.Table]:
     """The rows of distinct keys, by statements of at most `most` keys each; the column of the key has what was asked for."""
     before, with_place = 0, {**kinds, PLACE: ColumnType("bigint")}
+    keys = encodings.findable(connection, lookup.place, lookup.key.column.name, keys)
     for asked, statement, values in lookup.statements(keys, most):
         for table in pieces(connection, lookup.place, statement, with_place, values, first_row=before, streams=streams):
             yield lookup.answered(table, asked)
