@@ -40,11 +40,11 @@ class Shop:
     def of_read(self, *keys: str) -> list[Any]:
         read = TableRead("shop", "t", key="x" if keys else "id")
         found = self.connections.read(read, pa.array(keys or [1, 2, 3]))
-        return found.sort_by("id")["x"].to_pylist()
+        return list(found.sort_by("id")["x"].to_pylist())
 
     def _rows(self, source: QuerySource) -> list[Any]:
         batches = source.read_from(self.connections.source("shop"), {}, source.action({}), 0)
-        return pa.concat_tables([batch.table for batch in batches])["x"].to_pylist()
+        return list(pa.concat_tables([batch.table for batch in batches])["x"].to_pylist())
 
     def write(self, *texts: str) -> list[Any]:
         change(self.url, "CREATE TABLE w (n BIGINT, x TEXT)")
