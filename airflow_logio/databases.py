@@ -359,6 +359,7 @@ def postgres_engine(
         **settings,
         "synchronous_commit": "on",
         "extra_float_digits": "3",  # all that a double has
+        "datestyle": "ISO",  # psycopg2 says so once for a session, and a pooler may have others
         _IDLE: f"{IDLE_IN_TRANSACTION_SECONDS}s",
         "lock_timeout": f"{int(lock_timeout * 1000)}ms",
     }

@@ -31,8 +31,9 @@ class TableSource(RangeSource):
         driver first asks.
 
     No row is lost: an event has rows up to a number only when every transaction that may still insert a smaller one has
-    ended, which the source waits for. Those who write the table do not wait for the source. Raises
-    PipelineDefinitionError; in a run SourceChanged.
+    ended, which the source waits for. Those who write the table do not wait for the source. Every value comes as it is,
+    as in `TableRead`. Raises PipelineDefinitionError; in a run SourceChanged, and ConfigurationError for a type or a
+    value that cannot be read.
     """
 
     def __init__(

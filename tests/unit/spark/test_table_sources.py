@@ -360,7 +360,7 @@ def test_what_tasks_find_in_the_job_of_a_range_is_told_as_it_is(
 
     monkeypatch.setattr(row_readers, "kept_open", ending)
     change(shop_url, "UPDATE sales SET price = 'NaN' WHERE id = 17")
-    says = r"table 'sales' of connection 'warehouse', rows with id <= 400, column 'price', row .*: the value is no decimal128"
+    says = r"source 'raw', table 'sales' of .* rows with id <= 400, column 'price', row .*, where id = 17: NaN is no decimal"
     with pytest.raises(ConfigurationError, match=says):
         one.run(*one.names)
     assert ended == [(True,)]

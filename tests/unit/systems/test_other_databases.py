@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import date
 from decimal import Decimal
 
 import pyarrow as pa
@@ -50,6 +51,35 @@ def test_its_queries_are_sources(url: str) -> None:
     (batch,) = source.read_from(connections.source("wh"), {}, source.action({}), 0)
     assert batch.table.to_pydict() == {"id": [1, 2], "price": [Decimal("0.10"), None]}
     connections.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "expected"),
+    [
+        ("AVG(id)", "bigint", 2),
+        ("AVG(id) + 0.5", "bigint", None),
+        ("MAX(price)", "double", 7.0),
+        ("MIN(price)", "double", None),
+        ("TIMESTAMP('2024-02-29 00:00:00')", "date", date(2024, 2, 29)),
+        ("TIMESTAMP('2024-02-29 12:00:00')", "date", None),
+        ("TIME('12:00:00')", "text", None),
+        ("MAX(id)", "text", None),
+        ("MAX(name)", "bigint", None),
+    ],
+)
+def test_its_values_are_read_as_they_are_or_refused(url: str, value: str, declared: str, expected: object) -> None:
+    source = QuerySource("wh", f"SELECT 7 AS id, {value} AS v FROM product", columns={"id": "bigint", "v": declared})
+    with closing(Connections("p", {"wh": url}, WriterIdentity("run", 1, 0.0), 1.0)) as connections:
+        read = source.read_from(connections.source("wh", "raw"), {}, source.action({}), 0)
+        if expected is None:
+            says = (
+                rf"source 'raw', column 'v', row 0 of those read \(counted from 0\), where id = 7: .* is no {declared}"
+            )
+            with pytest.raises(ConfigurationError, match=says):
+                list(read)
+        else:
+            (batch,) = read
+            assert set(batch.table.column("v").to_pylist()) == {expected}
 
 
 def test_a_driver_writes_nothing_into_it(url: str) -> None:

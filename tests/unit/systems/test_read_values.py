@@ -292,13 +292,14 @@ def test_whatever_the_session_shows_the_values_are_the_same(postgres_server: Pos
         "CREATE TABLE t AS SELECT TIMESTAMPTZ '2024-03-31 02:30:00.5+02' AS at, DATE '2024-02-01' AS day, "
         "'\\x00ff'::bytea AS raw, 0.1::double precision + 0.2 AS sum, 0.1::real AS single",
     )
-    with closing(Warehouse("wh", url)) as warehouse:
-        (row,) = warehouse.read(TableRead("wh", "t")).to_pylist()
-    assert row == {
-        "at": at("2024-03-31 00:30:00.500000"),
-        "day": date(2024, 2, 1),
-        "raw": b"\0\xff",
-        "sum": 0.1 + 0.2,
-        "single": 0.10000000149011612,
-    }
+    for asked in ("", "?options=-cdatestyle%3DGerman -cextra_float_digits%3D-5 -ctimezone%3DAmerica/New_York"):
+        with closing(Warehouse("wh", url + asked)) as warehouse:
+            (row,) = warehouse.read(TableRead("wh", "t")).to_pylist()
+        assert row == {
+            "at": at("2024-03-31 00:30:00.500000"),
+            "day": date(2024, 2, 1),
+            "raw": b"\0\xff",
+            "sum": 0.1 + 0.2,
+            "single": 0.10000000149011612,
+        }
     postgres_server.drop_database(url)

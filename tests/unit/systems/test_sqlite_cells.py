@@ -108,3 +108,36 @@ def test_a_cell_is_read_as_it_is(shop: Any, found: str, cell: Any, value: Any) -
     filled(plain, found, cell, None)
     assert warehouse.read(TableRead("wh", "t")).column("v").to_pylist() == [value, None]
     assert queried(warehouse, "v") == [value, None]
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "expected"),
+    [
+        ("avg(v)", "bigint", None),
+        ("sum(v)", "bigint", 3),
+        ("avg(v)", "double", 1.5),
+        ("9007199254740993", "double", None),
+        ("'2024-02-29 12:00:00'", "date", None),
+        ("datetime('2024-02-29T12:00:00')", "timestamp", NOON),
+        ("'2024-W09-4'", "date", None),
+        ("20240229", "timestamp", None),
+        ("'{\"a\": 1}'", "json", '{"a": 1}'),
+        ("'{'", "json", None),
+        ("'7F3C1A50-0d5e-4b0a-9c57-1f2d3e4b5a6c'", "uuid", "7F3C1A50-0d5e-4b0a-9c57-1f2d3e4b5a6c"),
+        ("'no uuid'", "uuid", None),
+        ("1", "text", None),
+    ],
+)
+def test_a_query_gives_each_value_as_it_is_declared_or_names_it(
+    shop: Any, value: str, declared: str, expected: Any
+) -> None:
+    warehouse, plain = shop
+    filled(plain, "INTEGER", 1, 2)
+    source = DeclaredConnection("", lambda: warehouse, "source 'raw'")
+    query = source.query(f"SELECT 7 AS id, {value} AS v FROM t", {}, {"id": "bigint", "v": declared}, key=("id",))
+    if expected is None:
+        says = rf"source 'raw', column 'v', row 0 of those read \(counted from 0\), where id = 7: .* is no {declared}"
+        with pytest.raises(ConfigurationError, match=says):
+            list(query)
+    else:
+        assert next(query).column("v").to_pylist()[0] == expected
