@@ -16,7 +16,7 @@ import psutil
 from airflow.plugins_manager import AirflowPlugin
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
 from airflow.sdk.bases.operator import DEFAULT_POOL_NAME, DEFAULT_QUEUE
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_logio.store.records.driver_records import KilledTask
 
@@ -24,17 +24,21 @@ __all__ = [
     "AirflowPlugin",
     "BaseOperatorLink",
     "BaseTrigger",
+    "TaskSuccessEvent",
     "TriggerEvent",
     "aget_task_state",
     "audit",
     "clear_group_tasks",
     "default_deferrable",
+    "failed_starts",
     "get_task_state",
     "has_own_place",
     "is_from_mapped",
     "is_in_mapped_group",
+    "is_paused",
     "kerberos_principal",
     "may_change_runs",
+    "may_end_in_triggerer",
     "may_read_data",
     "may_read_runs",
     "may_read_task_logs",
@@ -69,6 +73,24 @@ def work_dir() -> Path:
 def spark_history_url() -> str:
     """Option ``[logio] spark_history_url``; empty if there is no history server."""
     return str(conf.get("logio", "spark_history_url", fallback="") or "")
+
+
+def may_end_in_triggerer(task: Any) -> bool:
+    """Whether a task that succeeds needs no worker for it: no asset, callback or hook of the task, no listener (OpenLineage),
+    and no XCom that another place than Airflow's own database keeps."""
+    from airflow.providers.common.compat.sdk import BaseOperator
+    from airflow.sdk.listener import get_listener_manager
+
+    needs_worker = (
+        task.outlets,
+        task.on_success_callback,
+        task._post_execute_hook,
+        type(task).post_execute is not BaseOperator.post_execute,
+        not task.do_xcom_push,
+        task.multiple_outputs,
+        not conf.get("core", "xcom_backend", fallback="").endswith(".BaseXCom"),
+    )
+    return not any(needs_worker) and not get_listener_manager().has_listeners
 
 
 def default_deferrable() -> bool:
@@ -243,7 +265,7 @@ PAGE_NEEDS: Mapping[str, Collection[str]] = {
     "airflow.models": ("DagRun", "Log"),
     "airflow.models.dag": ("DagModel",),
     "airflow.models.dagbag": ("DBDagBag",),
-    "airflow.models.taskinstance": ("clear_task_instances", "find_relevant_relatives"),
+    "airflow.models.taskinstance": ("TaskInstance", "clear_task_instances", "find_relevant_relatives"),
     "airflow.models.xcom": ("XComModel",),
     "airflow.utils.session": ("create_session",),
     "airflow.utils.state": ("State", "TaskInstanceState"),
@@ -264,6 +286,34 @@ def user_dependency() -> Any:
     from airflow.api_fastapi.core_api.security import get_user
 
     return get_user
+
+
+def is_paused(dag_id: str) -> bool:
+    """Whether a DAG is paused: then Airflow starts none of its tasks. False for a DAG that Airflow does not know."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        dag = session.get(DagModel, dag_id)
+        return dag is not None and bool(dag.is_paused)
+
+
+def failed_starts(dag_id: str, dag_run_id: str) -> list[str]:
+    """The tasks of a DAG run that were to start a run of a pipeline, and have failed, for now or for good."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import select
+
+    failed = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
+    with create_session() as session:
+        query = select(TaskInstance.task_id).where(
+            TaskInstance.dag_id == dag_id,
+            TaskInstance.run_id == dag_run_id,
+            TaskInstance.operator == _START,
+            TaskInstance.state.in_(failed),
+        )
+        return sorted(session.scalars(query))
 
 
 def may_read_runs(user: Any, dag_id: str) -> bool:

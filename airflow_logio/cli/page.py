@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from airflow_logio.cli.airflow_dags import AirflowDags
 from airflow_logio.cli.common import LogOption, opened, options, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
@@ -49,7 +50,9 @@ def ui(
 
     with opened(known.log_url(log)) as store:
         uid = None if run is None else store.find_run(run).uid
-        source, changed = (LogSource(lambda: store, options.log) for _ in range(2))  # a retry holds up no look
+        dags = AirflowDags()
+        # Two, because a retry holds up no look.
+        source, changed = (LogSource(lambda: store, options.log, dags.is_paused) for _ in range(2))
         say = partial(out.print, markup=False)
         serve(source, retrying(log), port, say, run=uid, payloads=payloads, changed=changed)
 

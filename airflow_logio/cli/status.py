@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from airflow_logio.cli import run_tables
+from airflow_logio.cli.airflow_dags import AirflowDags
 from airflow_logio.cli.common import LogOption, err, opened, options, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
@@ -53,10 +54,12 @@ def status(
     with opened(known.log_url(log)) as store:
         if run is None:
             _runs(store, as_json=as_json)
-        elif watching:
-            _watch(Reporter(store, run, log=options.log), interval, as_json=as_json)
+            return
+        reporter = Reporter(store, run, log=options.log, is_paused=AirflowDags().is_paused)
+        if watching:
+            _watch(reporter, interval, as_json=as_json)
         else:
-            _show(Reporter(store, run, log=options.log).look(), as_json=as_json)
+            _show(reporter.look(), as_json=as_json)
 
 
 def _runs(store: LogStore, *, as_json: bool) -> None:

@@ -15,8 +15,8 @@ from airflow_logio.errors import ConfigurationError, ProtocolViolation
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.operators._task.launches import Launching
-from airflow_logio.operators._task.pipeline_reference import reference
-from airflow_logio.operators._task.run_lookup import check_which_run, find_run, identity, opened_log
+from airflow_logio.operators._task.pipeline_reference import is_template, known_at_parse, reference
+from airflow_logio.operators._task.run_lookup import check_which_run, find_run, identity, is_last_try, opened_log
 from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
@@ -93,7 +93,7 @@ class LogioScaleOperator(BaseOperator):
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.timeout_seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self.poll_interval = poll_interval
-        self._check(pipeline if isinstance(pipeline, Pipeline) else None)
+        self._check(None if pipeline is None else known_at_parse(pipeline))
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Make the request, or find the earlier one. Raises `UnknownRun`, `ConfigurationError`, AirflowFailException."""
@@ -104,7 +104,7 @@ class LogioScaleOperator(BaseOperator):
                 "Run %s, uid %s: request %d, %d replica(s) of %s, is %s %s",
                 run.spec.key, run.uid, request.request_id, request.replicas, self.group, request.state.value, request.note,
             )  # fmt: skip
-            return self._carry_out(store, run, request)
+            return self._carry_out(store, run, request, context)
 
     def resume(
         self, context: Mapping[str, Any], event: Mapping[str, Any], run_uid: str, request_id: int
@@ -118,7 +118,7 @@ class LogioScaleOperator(BaseOperator):
             request = next((one for one in found if one.request_id == request_id), None)
             if request is None:
                 raise AirflowException(f"request {request_id} is no longer in the log; the next attempt asks again")
-            return self._carry_out(store, run, request)
+            return self._carry_out(store, run, request, context)
 
     def make_launcher(self) -> Launcher:
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
@@ -134,7 +134,7 @@ class LogioScaleOperator(BaseOperator):
                 raise ConfigurationError(f"{name} is {seconds}; give seconds above 0, or none for the default")
         if not isinstance(self.replicas, str):
             self._number()
-        if pipeline is None or "{{" in self.group:
+        if pipeline is None or is_template(self.group):
             return
         if self.group not in pipeline.replicated:
             raise ConfigurationError(
@@ -172,7 +172,9 @@ class LogioScaleOperator(BaseOperator):
         except ProtocolViolation as error:
             raise AirflowFailException(str(error)) from error
 
-    def _carry_out(self, store: LogStore, run: Run, request: ScalingRequest) -> dict[str, Any]:
+    def _carry_out(
+        self, store: LogStore, run: Run, request: ScalingRequest, context: Mapping[str, Any]
+    ) -> dict[str, Any]:
         interval = self.poll_interval or _compat.poll_interval()
         step = self._steps(store, run, request, interval)
         if step.stage is Stage.REFUSED:
@@ -190,6 +192,7 @@ class LogioScaleOperator(BaseOperator):
             run_uid=run.uid,
             group=self.group,
             request_id=request.request_id,
+            last_try=is_last_try(context["ti"]),
             poll_interval=interval,
         )
         timeout = None if self.timeout_seconds is None else timedelta(seconds=self.timeout_seconds)

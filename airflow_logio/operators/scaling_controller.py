@@ -19,7 +19,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
-from airflow_logio.operators._task.run_lookup import identity, opened_log
+from airflow_logio.operators._task.run_lookup import identity, is_last_try, opened_log
 from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.protocol.replicas import replica_name
 from airflow_logio.protocol.states import OPEN_SCALING
@@ -96,7 +96,7 @@ class LogioScalingController(BaseOperator):
         with opened_log(self.logio_conn_id) as store:
             targets = self._targets(store)
             if self.replicas not in (None, ""):
-                return self._carry_out(store, [self._by_hand(store, targets, context)])
+                return self._carry_out(store, context, [self._by_hand(store, targets, context)])
             call = store.patience.call
             earlier = [
                 {
@@ -119,7 +119,7 @@ class LogioScalingController(BaseOperator):
     ) -> list[dict[str, Any]]:
         """The second look, which shows what has happened since the `earlier` one."""
         with opened_log(self.logio_conn_id) as store:
-            return self._carry_out(store, self._by_policy(store, earlier))
+            return self._carry_out(store, context, self._by_policy(store, earlier))
 
     def resume(
         self, context: Mapping[str, Any], event: Mapping[str, Any], told: list[dict[str, Any]]
@@ -128,7 +128,7 @@ class LogioScalingController(BaseOperator):
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot watch a request: {event['error']}")
         with opened_log(self.logio_conn_id) as store:
-            return self._carry_out(store, told)
+            return self._carry_out(store, context, told)
 
     def make_launcher(self) -> Launcher:
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
@@ -232,12 +232,14 @@ class LogioScalingController(BaseOperator):
         )
         return {**_told(run, group, None, replicas, "asked for by hand", request), "by_hand": True}
 
-    def _carry_out(self, store: LogStore, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _carry_out(
+        self, store: LogStore, context: Mapping[str, Any], told: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
         """Take steps of each open request. Then wait in the triggerer for the first of them."""
         deadline = time.monotonic() + self.timeout_seconds
         while waiting := self._steps(store, told):
             if self.deferrable:
-                self._wait(waiting[0], told)
+                self._wait(waiting[0], told, last_try=is_last_try(context["ti"]))
             if time.monotonic() >= deadline:
                 raise AirflowFailException(
                     f"request {waiting[0]['request']} is not done after {self.timeout_seconds:g} s. It stands: the "
@@ -268,12 +270,13 @@ class LogioScalingController(BaseOperator):
                 waiting.append(one)
         return waiting
 
-    def _wait(self, one: Mapping[str, Any], told: list[dict[str, Any]]) -> None:
+    def _wait(self, one: Mapping[str, Any], told: list[dict[str, Any]], *, last_try: bool) -> None:
         trigger = LogioScaleTrigger(
             logio_conn_id=self.logio_conn_id,
             run_uid=one["run"],
             group=one["group"],
             request_id=one["request"],
+            last_try=last_try,
             poll_interval=_compat.poll_interval(),
         )
         timeout = timedelta(seconds=self.timeout_seconds)

@@ -200,8 +200,13 @@ class LogioSparkOperator(BaseOperator):
         asked = asked_by_person(context["ti"], self.retries)
         return self._begin(WorkerSegment(self, context, asked=asked, recovers=True, is_attempt=True)).work()
 
-    def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
-        """The trigger saw something to do. The segment reads from the log what it is: it may have been done meanwhile."""
+    def resume(self, context: Mapping[str, Any], event: Mapping[str, Any] | str) -> dict[str, Any]:
+        """The trigger saw something to do. The segment reads from the log what it is: it may have been done meanwhile.
+
+        A trigger that ends the task itself resumes nothing, except in ``dag.test()``, which tells this method ``"success"``.
+        """
+        if isinstance(event, str):
+            return self._begin(WorkerSegment(self, context)).work()
         cause = event.get("cause")
         if event["state"] == "error":
             with self._begin(WorkerSegment(self, context)).place_given_up_on_failure():

@@ -14,8 +14,8 @@ from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.pipeline_reference import reference
-from airflow_logio.operators._task.run_lookup import check_which_run, find_run, opened_log
+from airflow_logio.operators._task.pipeline_reference import is_template, known_at_parse, reference
+from airflow_logio.operators._task.run_lookup import check_which_run, find_run, is_last_try, opened_log
 from airflow_logio.protocol.states import CONCLUDED, GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
@@ -76,7 +76,7 @@ class LogioStopOperator(BaseOperator):
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
         self.timeout_seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self.poll_interval = poll_interval
-        self._check(pipeline if isinstance(pipeline, Pipeline) else None)
+        self._check(None if pipeline is None else known_at_parse(pipeline))
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Request the stop, and wait. Raises `UnknownRun`, `ProtocolViolation`, AirflowFailException."""
@@ -95,6 +95,7 @@ class LogioStopOperator(BaseOperator):
             run_uid=run.uid,
             mode=self.mode,
             group=self.group,
+            last_try=is_last_try(context["ti"]),
             poll_interval=interval,
         )
         timeout = None if self.timeout_seconds is None else timedelta(seconds=self.timeout_seconds)
@@ -120,7 +121,9 @@ class LogioStopOperator(BaseOperator):
             )
         if self.poll_interval is not None and self.poll_interval <= 0:
             raise ConfigurationError(f"poll_interval is {self.poll_interval}; it must be above 0 seconds")
-        if pipeline is None or self.group is None or "{{" in self.group:
+        if pipeline is None or self.group is None or is_template(self.group):
+            return
+        if any(self.group in shape.replicas for shape in pipeline.replicated.values()):
             return
         if self.group not in pipeline.groups:
             raise ConfigurationError(pipeline.no_group(self.group))

@@ -20,7 +20,7 @@ from airflow_logio.operators._task.callbacks import Callbacks, Teller, as_callba
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
 from airflow_logio.operators._task.recovery_round import GroupRecovery, explain_kill
-from airflow_logio.operators._task.run_lookup import identity, opened_log, run_of
+from airflow_logio.operators._task.run_lookup import identity, is_last_try, opened_log, run_of
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.store.port import LogStore
@@ -237,6 +237,7 @@ class LogioSuperviseOperator(BaseOperator):
             poll_interval=self.poll_interval or _compat.poll_interval(),
             kinds=teller.kinds,
             seen=teller.seen,
+            last_try=is_last_try(context["ti"]),
         )
         self.defer(trigger=trigger, method_name="resume")
         raise AssertionError("defer does not return")

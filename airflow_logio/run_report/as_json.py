@@ -48,6 +48,7 @@ def supervision_document(report: Report) -> dict[str, Any]:
         "last_look_by": None if looked is None else looked.name,
         "last_look_seconds_ago": None if looked is None else looked.age_seconds,
         "missing": report.unsupervised,
+        "dag_paused": report.is_paused,
     }
 
 

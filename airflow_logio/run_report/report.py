@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_logio.commands import with_log
@@ -18,7 +18,7 @@ from airflow_logio.store.records.driver_records import CodeChange, DriverRecord
 from airflow_logio.store.records.run_records import ReplicatedShape, Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest, SupervisorRecord
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet
-from airflow_logio.supervision.presence import last_look, missing
+from airflow_logio.supervision.presence import last_look, missing, paused
 
 LONG_CALL_SECONDS = 10.0
 """A call of an author's code that has run for so long is shown."""
@@ -56,13 +56,21 @@ class Report:
     """Connection id of the log, for commands in sentences; None for the default."""
     set_aside: Mapping[str, QuarantineCount] = field(default_factory=dict)
     """By group, how many Input Sets are in quarantine: `quarantined` may have fewer."""
+    is_paused: bool = False
+    """Whether Airflow is known to have paused the DAG of an unfinished run."""
 
     @property
     def unsupervised(self) -> str | None:
         """What is wrong if no supervisor looks for failed groups of an unfinished run."""
-        if self.has_ended or (self._has_just_begun and not self._is_of_a_terminal):
+        if self.has_ended or (self._has_just_begun and not self._is_of_a_terminal) or self._awaits_supervise:
             return None
         return missing(self.run, self.supervisor)
+
+    @property
+    def _awaits_supervise(self) -> bool:
+        """Task `supervise` has not had its first turn, or cannot have one: that is no failure of it."""
+        of_task = self.run.spec.supervision is Supervision.TASK
+        return of_task and (self.supervisor is None or self.is_paused)
 
     @property
     def _has_just_begun(self) -> bool:
@@ -80,9 +88,10 @@ class Report:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Sentences about a missing supervisor, and about drivers that are silent for longer than their lease."""
-        unsupervised = self.unsupervised
-        return [*([self._written(unsupervised)] if unsupervised else []), *map(self._of_silence, self._silent)]
+        """Sentences about a DAG that is paused, a missing supervisor, and drivers that are silent for longer than their
+        lease."""
+        of_airflow = [paused(self.run) if self.is_paused else None, self.unsupervised]
+        return [*(self._written(one) for one in of_airflow if one), *map(self._of_silence, self._silent)]
 
     @property
     def _silent(self) -> Sequence[GroupStatus]:
@@ -162,18 +171,34 @@ def condition_seen(
     return RunCondition(found.word, with_log(found.next_step, log))
 
 
+IsPaused = Callable[[str], bool]
+"""Whether Airflow is known to have paused the DAG of this id."""
+
+
+def not_known(_dag_id: str) -> bool:
+    """For a reader without an Airflow to ask."""
+    return False
+
+
 class Reporter:
     """Looks at one run, and keeps what rates need between two looks.
 
     `run` is the run, or a name for `LogStore.find_run`, `log` the connection id that commands in sentences name. Of
     quarantined Input Sets, a report has the `most_quarantined` oldest ones. A look has the same few statements however large
-    the run is.
+    the run is. `is_paused` asks Airflow about the DAG of an unfinished run.
     """
 
     def __init__(
-        self, store: LogStore, run: str | Run, *, log: str | None = None, most_quarantined: int | None = None
+        self,
+        store: LogStore,
+        run: str | Run,
+        *,
+        log: str | None = None,
+        most_quarantined: int | None = None,
+        is_paused: IsPaused = not_known,
     ) -> None:
         self._store = store
+        self._is_paused = is_paused
         self._wanted = run
         self._log = log
         self._most_quarantined = most_quarantined
@@ -203,7 +228,12 @@ class Reporter:
             store.code_changes(run.run_id),
             self._log,
             figures.quarantined,
+            is_paused=self._asks_airflow(run) and self._is_paused(run.spec.key.dag_id),
         )
+
+    @staticmethod
+    def _asks_airflow(run: Run) -> bool:
+        return run.state is RunState.RUNNING and run.spec.supervision is not Supervision.PROCESS
 
 
 def _found(store: LogStore, uid: str) -> Run:

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, BaseSensorOper
 from airflow_logio import _compat
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.run_lookup import identity, opened_log
+from airflow_logio.operators._task.run_lookup import identity, is_last_try, opened_log
 from airflow_logio.store.port import LogStore
 from airflow_logio.supervision.findings import FailedGroup, FailureFinder, Findings, finding_of
 from airflow_logio.task_arguments import with_told_arguments
@@ -93,6 +93,7 @@ class LogioFailedGroupSensor(BaseSensorOperator):
                 run_uid=self.run_uid,
                 poll_interval=self.poke_interval,
                 give_up_after=None if self.give_up_after is None else self.give_up_after.total_seconds(),
+                last_try=is_last_try(context["ti"]),
             )
             self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))
         self._began = time.monotonic()

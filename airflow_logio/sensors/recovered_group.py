@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.run_lookup import opened_log
+from airflow_logio.operators._task.run_lookup import is_last_try, opened_log
 from airflow_logio.status.recoveries import end_of_recovery
 from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.recovered_group import LogioRecoveredGroupTrigger
@@ -71,6 +71,7 @@ class LogioRecoveredGroupSensor(BaseSensorOperator):
                 run_uid=found["run_uid"],
                 group=found["group"],
                 incarnation=found["launched_incarnation"],
+                last_try=is_last_try(context["ti"]),
                 poll_interval=self.poke_interval,
             )
             self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))

@@ -76,8 +76,7 @@ def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: Supe
     lost = [group for group in still if group.state not in (*ENDED, GroupState.NEW)]
     steps = []
     if lost or len(still) < len(groups):
-        by = "unpause the recovery DAG" if run.spec.supervision is Supervision.DAG else "clear task `supervise`"
-        steps.append(f"no process supervises it: {by} (DAG run {dag_run}), or `logio tend {uid}`")
+        steps.append(_of_supervision(run, looked))
     if stopped:
         steps.append(f"{stopped}: fix the cause, then clear the task, or `logio retry {uid}`")
     if new:
@@ -85,6 +84,18 @@ def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: Supe
     waits = len(still) == len(groups) and (lost or stopped)
     word = WAITING if waits else run.state.value
     return RunCondition(word, "; ".join(steps) or f"task `finish_run` of DAG run {dag_run} finishes it")
+
+
+def _of_supervision(run: Run, looked: SupervisorRecord | None) -> str:
+    uid, dag_run = run.uid[:8], run.spec.key.dag_run_id
+    if run.spec.supervision is Supervision.DAG:
+        return f"no process supervises it: unpause the recovery DAG (DAG run {dag_run}), or `logio tend {uid}`"
+    if looked is None:
+        return (
+            f"task `supervise` of DAG run {dag_run} does not look after it yet: it waits for a worker, or has ended (then "
+            f"clear it); `logio tend {uid}` does so meanwhile"
+        )
+    return f"no process supervises it: clear task `supervise` (DAG run {dag_run}), or `logio tend {uid}`"
 
 
 def _named(groups: Sequence[GroupStatus], states: Sequence[GroupState]) -> str:

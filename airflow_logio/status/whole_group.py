@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
-from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState
 from airflow_logio.status.recoveries import budget_left, latest_time
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import GroupStatus, RunFigures
+from airflow_logio.store.records.status_records import GroupStatus, PortProgress, RunFigures
+from airflow_logio.store.rules.run_rules import GroupStates
 
 _DECIDING = (GroupState.PARKED, GroupState.HALTED, GroupState.NEW, GroupState.DEAD)
 """States of a single replica that a person has to know, the most pressing first; then the working ones."""
@@ -46,6 +49,38 @@ def deciding(statuses: Iterable[GroupStatus]) -> GroupStatus:
             if status.state is state:
                 return status
     return next((status for status in rest if status.state not in CONCLUDED), rest[0])
+
+
+def states_of(store: LogStore, run: Run) -> GroupStates:
+    """What the groups of a run do, and what is left of the replicated ones. Raises `LogUnavailable`."""
+    states = {one.group: one.state for one in store.groups(run.run_id)}
+    slots = store.slots_of_run(run.run_id)
+    open_ = {group: sum(not slot.done for slot in of_group) for group, of_group in slots.items()}
+    return GroupStates(states, {group: count for group, count in open_.items() if count})
+
+
+def result(run: Run, group: str, statuses: Sequence[GroupStatus], progress: Sequence[PortProgress]) -> dict[str, Any]:
+    """The result of the task of `group`, or of one replica: small and without secrets, sums over its slots and replicas.
+
+    `statuses` are those of what the task watches. The records of a whole group are told once, by its first replica's task.
+    """
+    whole = replicated_group(group)
+    tells = group == whole or group == run.spec.replicated[whole].replicas[0]
+    records: dict[str, int] = {}
+    for row in progress if tells else ():
+        shape = run.spec.operators.get(row.port.operator)
+        if shape is not None and shape.group == whole:
+            name = f"{base_operator(row.port.operator)}.{row.port.name} {row.direction}"
+            records[name] = records.get(name, 0) + row.records
+    replicas = {status.group: status.incarnation for status in statuses if status.incarnation}
+    return {
+        "run": run.uid,
+        "group": group,
+        "incarnations": sum(status.incarnation for status in statuses),
+        "recoveries": sum(status.recoveries for status in statuses),
+        "records": records,
+        **({"replicas": replicas} if whole in run.spec.replicated else {}),
+    }
 
 
 def in_use(statuses: Iterable[GroupStatus]) -> int:

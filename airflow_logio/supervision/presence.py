@@ -34,8 +34,21 @@ def missing(run: Run, seen: SupervisorRecord | None) -> str | None:
             "no triggerer; unpause it, or groups that die stay dead"
         )
     return (
-        f"no supervisor looks for failed groups of this run ({last}): the supervising task of its DAG run has ended, "
-        "or there is no triggerer. A group that dies is recovered by its own task after a while"
+        f"no supervisor looks for failed groups of this run ({last}): the supervising task of its DAG run has ended or waits "
+        "for a worker, the DAG is paused, or there is no triggerer. A group that dies is recovered by its own task after a "
+        "while"
+    )
+
+
+def paused(run: Run) -> str:
+    """What follows if the DAG of a run is paused, in words for its owner."""
+    said = f"DAG {run.spec.key.dag_id} is paused: its drivers keep running, but Airflow starts no task of it"
+    waits = "what is cleared or retried is not launched, and the run is not marked as finished, until it is unpaused"
+    if run.spec.supervision is Supervision.DAG:
+        return f"{said}. The recovery DAG recovers groups that die, but {waits}"
+    return (
+        f"{said}. Groups that die stay dead, requests to scale wait, {waits}. `logio tend {run.uid[:8]}` recovers and scales "
+        "meanwhile"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
@@ -12,21 +13,28 @@ from airflow_logio.store.records.status_records import SupervisorNote
 from airflow_logio.triggers.log_poller import LogLook, Share, Watch, join
 
 _T = TypeVar("_T")
+SETTLING_SECONDS = 10.0
+"""Time for an executor to report that the worker has ended which deferred the task: seconds, on a busy machine."""
 
 
 class LogTrigger(BaseTrigger):
-    """Looks at a log once per `poll_interval` seconds. A connection id names the database."""
+    """Looks at a log once per `poll_interval` seconds. A connection id names the database.
+
+    With `last_try`, Airflow would not try the task again by itself.
+    """
 
     arguments: ClassVar[tuple[str, ...]]
     """Names of the constructor's arguments. All are plain data, and each is kept in the attribute of the same name."""
 
-    def __init__(self, logio_conn_id: str, poll_interval: float) -> None:
+    def __init__(self, logio_conn_id: str, poll_interval: float, *, last_try: bool = False) -> None:
         super().__init__()
         if poll_interval <= 0:
             raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
         self.logio_conn_id = logio_conn_id
         self.poll_interval = float(poll_interval)
+        self.last_try = last_try
         self._share: Share | None = None
+        self._made_at = time.monotonic()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path, and the arguments that create an equal trigger in another process."""
@@ -38,6 +46,16 @@ class LogTrigger(BaseTrigger):
         share, self._share = self._share, None
         if share is not None:
             share.leave()
+
+    async def _settled(self) -> None:
+        """Wait until the task may be woken without the loss of a try.
+
+        A task that is back with its executor, before the scheduler has read what the executor reports of its last segment,
+        counts as killed from outside.
+        """
+        left = self._made_at + SETTLING_SECONDS - time.monotonic()
+        if left > 0:
+            await asyncio.sleep(left)
 
     async def _seen(
         self,

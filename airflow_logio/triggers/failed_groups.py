@@ -44,9 +44,11 @@ class LogioFailedGroupTrigger(LogTrigger):
     :param give_up_after: seconds without a failure after which it ends; by default it never does.
     :param kinds: which notices it looks for; by default none.
     :param seen: what was told before, as the last event's ``seen`` has it.
+    :param last_try: whether Airflow would not try the task again by itself: then its event waits until the task can be woken
+        without the loss of a try.
     """
 
-    arguments = ("supervisor", "pipeline", "run_uid", "give_up_after", "kinds", "seen")
+    arguments = ("supervisor", "pipeline", "run_uid", "give_up_after", "kinds", "seen", "last_try")
 
     def __init__(
         self,
@@ -59,8 +61,9 @@ class LogioFailedGroupTrigger(LogTrigger):
         give_up_after: float | None = None,
         kinds: Sequence[str] = (),
         seen: Seen | None = None,
+        last_try: bool = False,
     ) -> None:
-        super().__init__(logio_conn_id, poll_interval)
+        super().__init__(logio_conn_id, poll_interval, last_try=last_try)
         self.supervisor = supervisor
         self.pipeline = pipeline
         self.run_uid = run_uid
@@ -81,6 +84,8 @@ class LogioFailedGroupTrigger(LogTrigger):
             event = await self._seen(self._see, uid=self.run_uid, all_runs=all_runs, figures=figures, note=note)
         except (LogioError, AirflowException) as error:
             event = {"findings": [], "error": f"{type(error).__name__}: {error}"}
+        if self.last_try:
+            await self._settled()
         yield TriggerEvent(event)
 
     # --- in a thread -------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_logio import metrics
-from airflow_logio._compat import TriggerEvent, aget_task_state, spark_history_url
+from airflow_logio._compat import TaskSuccessEvent, TriggerEvent, aget_task_state, spark_history_url
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.launch.driver_log import OutputRelay, beginning
@@ -27,6 +27,7 @@ from airflow_logio.status.recoveries import Recovery, RecoveryNews
 from airflow_logio.status.snapshot import ProgressLines, SnapshotSeries
 from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.status.whole_group import alert_figures, members_of, reports
+from airflow_logio.status.whole_group import result as result_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import OutputPart
 from airflow_logio.store.records.driver_records import DriverRecord, KilledTask
@@ -49,6 +50,8 @@ WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
 """States of a group that wake its task. A group that is scaled to zero wakes up by itself."""
 HALT_GRACE_SECONDS = 10.0
 """How long a driver may take to halt by itself."""
+LAST_WORDS_SECONDS = 2.0
+"""A driver sends what it prints every second, and the rest after its last commit."""
 LOG_AWAY_SECONDS = 900.0
 """How long a halt waits for a log that cannot be reached; drivers wait as long."""
 _SILENT_LOOKS = 60
@@ -60,7 +63,9 @@ _following: set[asyncio.Task[None]] = set()
 class LogioGroupTrigger(LogTrigger):
     """Fires one event with `state` (of the group, or ``error``), `group`, `incarnation`, `cause` and `relayed`.
 
-    If the group is replicated, `group` of the event names the replica that it is about.
+    If the group is replicated, `group` of the event names the replica that it is about. With `ends_task`, a group that has
+    finished ends the task from the triggerer, with the result that the task would return. Any other event waits until the
+    executor has reported the deferral: woken earlier, Airflow counts the task as failed.
 
     :param logio_conn_id: the connection of the log.
     :param run_uid: uid of the run.
@@ -70,11 +75,12 @@ class LogioGroupTrigger(LogTrigger):
     :param last_try: whether Airflow would not try the task again by itself: then it may fail by itself for good.
     :param incarnations: group or replica → the incarnation that the task saw last.
     :param relayed: group or replica → what the task log has of its driver's output (`OutputRelay`).
+    :param ends_task: whether the task needs no worker to succeed (`_compat.may_end_in_triggerer`).
     :param lineage: for whom RUNNING events are sent to OpenLineage, from `TaskIdentity.given`; None for no events.
     :param poll_interval: seconds between two looks at the log.
     """
 
-    arguments = ("run_uid", "group", "own_place", "last_try", "incarnations", "relayed", "lineage")
+    arguments = ("run_uid", "group", "own_place", "last_try", "ends_task", "incarnations", "relayed", "lineage")
 
     def __init__(
         self,
@@ -84,21 +90,25 @@ class LogioGroupTrigger(LogTrigger):
         group: str,
         own_place: bool = False,
         last_try: bool = False,
+        ends_task: bool = False,
         incarnations: Mapping[str, int] | None = None,
         relayed: Mapping[str, Sequence[int]] | None = None,
         lineage: Mapping[str, Any] | None = None,
         poll_interval: float = 1.0,
     ) -> None:
-        super().__init__(logio_conn_id, poll_interval)
+        super().__init__(logio_conn_id, poll_interval, last_try=last_try)
         self.lineage = lineage
         self.run_uid = run_uid
         self.group = group
         self.own_place = own_place
-        self.last_try = last_try
+        self.ends_task = ends_task
         self.incarnations = dict(incarnations or {})
         self.relayed = {name: list(last) for name, last in (relayed or {}).items()}
         self._observers: _Observers | None = None
         self._failed_looks = 0
+        self._finished_at: float | None = None
+        self._result: dict[str, Any] | None = None
+        """What the task returns, once its group has finished."""
         self._follows: asyncio.Task[None] | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -108,6 +118,10 @@ class LogioGroupTrigger(LogTrigger):
         except (LogioError, AirflowException) as error:
             event = {"state": "error", **self._who(), "cause": f"{type(error).__name__}: {error}"}
         self._tell_no_more()
+        if self._result is not None:
+            yield TaskSuccessEvent(xcoms={"return_value": self._result})
+            return
+        await self._settled()
         yield TriggerEvent(event)
 
     async def on_kill(self) -> None:
@@ -227,21 +241,42 @@ class LogioGroupTrigger(LogTrigger):
         needs_replica = self.own_place and bool(seen.statuses) and self._needs_replica(sight)
         given_up = sight.run.state is RunState.SUPERSEDED  # of a group that sleeps nothing else says so
         wakes = state in WAKING or is_left_dead or needs_replica or given_up or (self.own_place and seen.is_dead)
-        figures = look.figures.get(sight.run.run_id)
-        if wakes:
-            figures = store.figures([sight.run.run_id])[sight.run.run_id]
-        if figures is not None:
-            if reports(sight.run, self.group, sight.groups):
-                observers.reporter.report(sight.groups, figures, sight.requests, at_once=wakes)
-            if not wakes:
-                observers.running.look(sight.groups, figures)
+        ends = self.ends_task and state is GroupState.FINISHED
+        if ends and not self._has_waited():
+            return None
+        self._report(observers, store, sight, look.figures.get(sight.run.run_id), wakes=wakes)
         if not wakes or one is None or one.status is None:
             return None
-        if self.own_place and (task := self._task()) is not None:
-            # Until a worker has it, which may take long, no process is told if a person ends it.
-            note_killed(store, sight.run, self.group, on_its_way(task))
+        if ends:
+            self._result = result_of(sight.run, self.group, seen.statuses, store.progress(sight.run.run_id))
+        elif self.own_place:
+            self._note_on_its_way(store, sight.run)
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
+
+    def _report(
+        self, observers: _Observers, store: LogStore, sight: RunSight, figures: RunFigures | None, *, wakes: bool
+    ) -> None:
+        if wakes:
+            figures = store.figures([sight.run.run_id])[sight.run.run_id]
+        if figures is None:
+            return
+        if reports(sight.run, self.group, sight.groups):
+            observers.reporter.report(sight.groups, figures, sight.requests, at_once=wakes)
+        if not wakes:
+            observers.running.look(sight.groups, figures)
+
+    def _has_waited(self) -> bool:
+        """Whether the driver of a group that has finished has had time to send what it has printed last."""
+        if self._finished_at is None:
+            self._finished_at = time.monotonic()
+        return time.monotonic() - self._finished_at >= LAST_WORDS_SECONDS
+
+    def _note_on_its_way(self, store: LogStore, run: Run) -> None:
+        """Until a worker has the task, which may take long, no process is told if a person ends it."""
+        task = self._task()
+        if task is not None:
+            note_killed(store, run, self.group, on_its_way(task))
 
     def _watched(self, watcher: Watcher, sight: RunSight, asked_at: float) -> Look:
         seen = watcher.judge(sight, asked_at)

@@ -26,15 +26,24 @@ class LogioRecoveredGroupTrigger(LogTrigger):
     :param run_uid: uid of the run.
     :param group: name of the group, or of the replica.
     :param incarnation: the number of the driver that the recovery has launched.
+    :param last_try: whether Airflow would not try the task again by itself: then its event waits until the task can be woken
+        without the loss of a try.
     :param poll_interval: seconds between two looks at the log.
     """
 
-    arguments = ("run_uid", "group", "incarnation")
+    arguments = ("run_uid", "group", "incarnation", "last_try")
 
     def __init__(
-        self, *, logio_conn_id: str, run_uid: str, group: str, incarnation: int, poll_interval: float = 1.0
+        self,
+        *,
+        logio_conn_id: str,
+        run_uid: str,
+        group: str,
+        incarnation: int,
+        last_try: bool = False,
+        poll_interval: float = 1.0,
     ) -> None:
-        super().__init__(logio_conn_id, poll_interval)
+        super().__init__(logio_conn_id, poll_interval, last_try=last_try)
         self.run_uid = run_uid
         self.group = group
         self.incarnation = int(incarnation)
@@ -45,6 +54,8 @@ class LogioRecoveredGroupTrigger(LogTrigger):
             event = await self._seen(self._see, uid=self.run_uid)
         except (LogioError, AirflowException) as error:
             event = {"state": "error", "why": f"{type(error).__name__}: {error}", "seconds": None}
+        if self.last_try:
+            await self._settled()
         yield TriggerEvent(event)
 
     # --- in a thread -------------------------------------------------------------------------------------------------

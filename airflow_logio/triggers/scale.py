@@ -27,15 +27,24 @@ class LogioScaleTrigger(LogTrigger):
     :param run_uid: uid of the run.
     :param group: name of the replicated group in the pipeline.
     :param request_id: the number of the request, as `LogioScaleOperator` returns it.
+    :param last_try: whether Airflow would not try the task again by itself: then its event waits until the task can be woken
+        without the loss of a try.
     :param poll_interval: seconds between two looks at the log.
     """
 
-    arguments = ("run_uid", "group", "request_id")
+    arguments = ("run_uid", "group", "request_id", "last_try")
 
     def __init__(
-        self, *, logio_conn_id: str, run_uid: str, group: str, request_id: int, poll_interval: float = 1.0
+        self,
+        *,
+        logio_conn_id: str,
+        run_uid: str,
+        group: str,
+        request_id: int,
+        last_try: bool = False,
+        poll_interval: float = 1.0,
     ) -> None:
-        super().__init__(logio_conn_id, poll_interval)
+        super().__init__(logio_conn_id, poll_interval, last_try=last_try)
         self.run_uid = run_uid
         self.group = group
         self.request_id = int(request_id)
@@ -46,6 +55,8 @@ class LogioScaleTrigger(LogTrigger):
             event = await self._seen(self._see, uid=self.run_uid)
         except (LogioError, AirflowException) as error:
             event = {"error": f"{type(error).__name__}: {error}"}
+        if self.last_try:
+            await self._settled()
         yield TriggerEvent(event)
 
     def _see(self, look: LogLook) -> dict[str, Any] | None:

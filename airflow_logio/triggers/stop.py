@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
@@ -23,15 +24,24 @@ class LogioStopTrigger(LogTrigger):
     :param run_uid: uid of the run.
     :param mode: ``drain`` or ``halt``: what was asked for.
     :param group: only this group; by default all groups of the run.
+    :param last_try: whether Airflow would not try the task again by itself: then its event waits until the task can be woken
+        without the loss of a try.
     :param poll_interval: seconds between two looks at the log.
     """
 
-    arguments = ("run_uid", "mode", "group")
+    arguments = ("run_uid", "mode", "group", "last_try")
 
     def __init__(
-        self, *, logio_conn_id: str, run_uid: str, mode: str, group: str | None = None, poll_interval: float = 1.0
+        self,
+        *,
+        logio_conn_id: str,
+        run_uid: str,
+        mode: str,
+        group: str | None = None,
+        last_try: bool = False,
+        poll_interval: float = 1.0,
     ) -> None:
-        super().__init__(logio_conn_id, poll_interval)
+        super().__init__(logio_conn_id, poll_interval, last_try=last_try)
         self.run_uid = run_uid
         self.mode = StopMode(mode).value
         self.group = group
@@ -43,9 +53,12 @@ class LogioStopTrigger(LogTrigger):
         try:
             states = await self._seen(self._see)
         except (LogioError, AirflowException) as error:
-            yield TriggerEvent({"error": f"{type(error).__name__}: {error}"})
+            event: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
         else:
-            yield TriggerEvent({"states": {name: state.value for name, state in states.items()}})
+            event = {"states": {name: state.value for name, state in states.items()}}
+        if self.last_try:
+            await self._settled()
+        yield TriggerEvent(event)
 
     def _see(self, look: LogLook) -> States | None:
         """The states when the stop is over; None while it is not, or cannot be seen. Runs in a thread."""

@@ -45,7 +45,7 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from airflow_logio import _compat
     from airflow_logio.hooks.logio import LogioHook
     from airflow_logio.systems.payloads import Payloads
-    from airflow_logio.ui.in_airflow import CLEARING, AirflowAccess
+    from airflow_logio.ui.in_airflow import CLEARING, AirflowAccess, why_no_run
     from airflow_logio.ui.looks import MOST_ASKING, LogSource
     from airflow_logio.ui.page_places import PLUGIN, address
     from airflow_logio.ui.searches import MOST_STREAMS
@@ -54,7 +54,9 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     _compat.check_page()
     conn_id = _compat.page_conn_id()
     # Commands name no log: this connection may be one that only reads, and a retry would fail with it.
-    source = LogSource(lambda: LogioHook(conn_id).get_store(connections=MOST_ASKING + MOST_STREAMS), None)
+    source = LogSource(
+        lambda: LogioHook(conn_id).get_store(connections=MOST_ASKING + MOST_STREAMS), None, _compat.is_paused
+    )
     # What changes a run waits for the log in places of its own, and may need another role.
     action_id = _compat.page_action_conn_id()
     changed = LogSource(lambda: LogioHook(action_id).get_store(connections=MOST_ASKING), None)
@@ -64,7 +66,15 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         return Payloads(root) if root else None
 
     url = _compat.spark_history_url()
-    app = create_app(source, AirflowAccess(), CLEARING, changed=changed, payloads=payloads, history_url=url)
+    app = create_app(
+        source,
+        AirflowAccess(),
+        CLEARING,
+        changed=changed,
+        payloads=payloads,
+        history_url=url,
+        why_no_run=why_no_run,
+    )
     # Relative to where Airflow's own page is, which may be below a path.
     bundle = f"{PREFIX.removeprefix('/')}/assets/{address(PLUGIN)}"
     views = [

@@ -10,10 +10,11 @@ from fastapi import Depends, Request
 from airflow_logio import _compat
 from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.protocol.states import CONCLUDED
-from airflow_logio.status.whole_group import members_of
+from airflow_logio.protocol.states import CONCLUDED, RunState
+from airflow_logio.status.whole_group import members_of, states_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunKey
+from airflow_logio.store.rules.run_rules import in_the_way
 from airflow_logio.supervision.retry import STARTABLE, nothing_to_retry
 from airflow_logio.ui.access import Access
 from airflow_logio.ui.actions import Retrying
@@ -52,6 +53,24 @@ class AirflowAccess(Access):
         return _compat.readable_dags(user)
 
 
+# --- a DAG run without a run in the log -------------------------------------------------------------------------------
+
+
+def why_no_run(store: LogStore, dag_id: str, dag_run_id: str) -> str | None:
+    """Why the log has no run of a DAG run, and what to do; None if it may just not have begun. Raises `LogUnavailable`."""
+    failed = _compat.failed_starts(dag_id, dag_run_id)
+    if not failed:
+        paused = _compat.is_paused(dag_id)
+        return f"DAG {dag_id} is paused: Airflow starts no task of it until it is unpaused." if paused else None
+    said = f"The log has no run of this DAG run, because its task {', '.join(failed)} has failed."
+    running = store.list_runs(dag_ids=[dag_id], state=RunState.RUNNING)
+    reasons = (in_the_way(run, states_of(store, run), run.spec.supervision) for run in running)
+    reason = next((one for one in reasons if one is not None), None)
+    if reason is None:
+        return f"{said} The task's log says why."
+    return f"{said} In its way is {reason}. If that is not why, the task's log says it."
+
+
 # --- retrying ---------------------------------------------------------------------------------------------------------
 
 
@@ -74,7 +93,8 @@ def retry_by_tasks(store: LogStore, run: Run, group: str | None) -> str:
     if cleared.groups:
         beside = f", and {', '.join(cleared.beside)}, which had ended" if cleared.beside else ""
         named = ", ".join(cleared.groups) + beside
-        return f"cleared, with what is behind: {named}. Airflow runs that again, and the groups resume"
+        when = f" once DAG {key.dag_id} is unpaused" if _compat.is_paused(key.dag_id) else ""
+        return f"cleared, with what is behind: {named}. Airflow runs that again{when}, and the groups resume"
     stopped = [name for name in names if statuses[name].state in STARTABLE]
     if stopped:
         raise ProtocolViolation(

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
-from airflow_logio.run_report.report import Report, Reporter
+from airflow_logio.run_report.report import IsPaused, Report, Reporter, not_known
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
@@ -53,11 +53,13 @@ class OpenLog:
 
 
 class LogSource:
-    """`opening` opens the log; `log` is its connection id, for commands in sentences. Thread-safe."""
+    """`opening` opens the log; `log` is its connection id, for commands in sentences; `is_paused` asks Airflow about a DAG.
+    Thread-safe."""
 
-    def __init__(self, opening: Callable[[], LogStore], log: str | None) -> None:
+    def __init__(self, opening: Callable[[], LogStore], log: str | None, is_paused: IsPaused = not_known) -> None:
         self._opening = opening
         self._log = log
+        self._is_paused = is_paused
         self._lock = threading.Lock()
         self._refused: tuple[float, str] | None = None
         self._places = threading.BoundedSemaphore(MOST_ASKING)
@@ -100,7 +102,8 @@ class LogSource:
                 if self._refused is not None and time.monotonic() - self._refused[0] < REFUSED_SECONDS:
                     raise LogUnavailable(self._refused[1])
                 store = self._asked()
-                self._opened = OpenLog(store, Looks(store, self._log), SharedLists(store, self._log))
+                looks = Looks(store, self._log, is_paused=self._is_paused)
+                self._opened = OpenLog(store, looks, SharedLists(store, self._log))
             return self._opened
 
     def _asked(self) -> LogStore:
@@ -153,10 +156,17 @@ class RunLook:
 class Looks:
     """Looks at the runs of a log. `log` is its connection id, for commands in sentences. Thread-safe."""
 
-    def __init__(self, store: LogStore, log: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        log: str | None,
+        clock: Callable[[], float] = time.monotonic,
+        is_paused: IsPaused = not_known,
+    ) -> None:
         self._store = store
         self._log = log
         self._clock = clock
+        self._is_paused = is_paused
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, SharedValue[RunLook]] = OrderedDict()
 
@@ -190,8 +200,10 @@ class Looks:
             known = self._runs.get(run.uid)
             if known is None:
                 # The run itself, not its name: a DAG run may be named as the uid of another one is.
-                watch = _Watch(Reporter(self._store, run, log=self._log, most_quarantined=MOST_QUARANTINED), run)
-                known = self._runs[run.uid] = SharedValue(watch.look, FRESH_SECONDS, self._clock)
+                reporter = Reporter(
+                    self._store, run, log=self._log, most_quarantined=MOST_QUARANTINED, is_paused=self._is_paused
+                )
+                known = self._runs[run.uid] = SharedValue(_Watch(reporter, run).look, FRESH_SECONDS, self._clock)
             while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
         return known

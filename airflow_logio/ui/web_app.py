@@ -20,6 +20,7 @@ from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
 from airflow_logio.launch.driver_log import sent_lines
 from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.run_report.report import Report
+from airflow_logio.store.port import LogStore
 from airflow_logio.ui.access import NO_NUL, Access
 from airflow_logio.ui.actions import ActionRoutes, Retrying, RunActions
 from airflow_logio.ui.lineage_routes import LineageRoutes
@@ -46,6 +47,8 @@ KEPT_FOR_EVER = "private, max-age=31536000, immutable"
 AGAIN_SECONDS = 60.0
 """After so long the same reason is logged again: each viewer asks every two seconds."""
 log = logging.getLogger(__name__)
+WhyNoRun = Callable[[LogStore, str, str], str | None]
+"""Of a DAG and a DAG run, for which the log has no run: why, and what to do; None where that is not known."""
 
 
 def create_app(
@@ -56,10 +59,11 @@ def create_app(
     changed: LogSource | None = None,
     payloads: Callable[[], Elsewhere | None] = lambda: None,
     history_url: str = "",
+    why_no_run: WhyNoRun = lambda _store, _dag_id, _dag_run_id: None,
     is_of_one_person: bool = False,
 ) -> FastAPI:
     """`changed`: the log as actions open it, if with another role. `payloads`: where bodies are that are not in the log.
-    `history_url`: address of a Spark history server, empty for none.
+    `history_url`: address of a Spark history server, empty for none. `why_no_run` explains a DAG run without a run.
 
     `is_of_one_person`: the server belongs to the person that started it and may read the log. Then answers say what is
     wrong with the log; else only the log of the server does. The built files have no data in them, and need no user then.
@@ -92,7 +96,9 @@ def create_app(
             raise HTTPException(403, "you may not read this DAG")
         asked = ListAsked(None if allowed is None else frozenset(allowed), dag_run_id, named)
         listed = source.listed(asked)
-        return _json(list_document(listed, partial(access.may_read_output, who)), seen_at=listed.at)
+        note = None if listed.runs else _why_no_run(source, why_no_run, dag_id, dag_run_id)
+        said = {} if note is None else {"note": note}
+        return _json({**list_document(listed, partial(access.may_read_output, who)), **said}, seen_at=listed.at)
 
     @app.get("/api/runs/{uid}")
     def run(uid: str, who: Any = user) -> Response:
@@ -126,6 +132,13 @@ def create_app(
         return asset_response(name)
 
     return app
+
+
+def _why_no_run(source: LogSource, find: WhyNoRun, dag_id: str | None, dag_run_id: str | None) -> str | None:
+    if dag_id is None or dag_run_id is None:
+        return None
+    with source.asking() as log:
+        return find(log.store, dag_id, dag_run_id)
 
 
 def lines_of(source: LogSource, report: Report, group: str) -> list[str] | None:

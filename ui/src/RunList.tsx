@@ -19,7 +19,7 @@ interface Props {
 const TYPING_MILLISECONDS = 300;
 
 /** All runs by pipeline, with what has stopped and why. Those that a person looks for may be older than the list. */
-export function RunList({ server, path, seconds, listed: { at, runs, older }, open }: Props) {
+export function RunList({ server, path, seconds, listed: { at, runs, older, note }, open }: Props) {
   const [wanted, setWanted] = useState("");
   const [named, setNamed] = useState("");
   useEffect(() => {
@@ -33,6 +33,13 @@ export function RunList({ server, path, seconds, listed: { at, runs, older }, op
   );
   const further = wanted === named ? (byName.value?.runs ?? []) : [];
   const found = [...new Map<string, ListedRun>([...here, ...further].map((run) => [run.uid, run])).values()];
+  if (runs.length === 0 && note !== undefined) {
+    return (
+      <p role="alert" className="problem">
+        {note}
+      </p>
+    );
+  }
   if (runs.length === 0) {
     return (
       <p className="empty">

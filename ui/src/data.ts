@@ -146,6 +146,8 @@ export interface RunList {
   runs: ListedRun[];
   /** Whether the log has more of them, which are older. */
   older: boolean;
+  /** Why a DAG run has no run, and what to do, where that is known. */
+  note?: string;
 }
 
 export interface Run extends RunNames {

@@ -21,9 +21,9 @@ from airflow_logio.errors import (
 from airflow_logio.launch.driver_config import has_frames, needs_spark
 from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.operators._task.run_lookup import driver_log
-from airflow_logio.protocol.replicas import base_operator, replicated_group
+from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
-from airflow_logio.status.whole_group import alert_figures, deciding
+from airflow_logio.status.whole_group import alert_figures, deciding, result
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.look import Look, Observation, Watcher
@@ -184,25 +184,9 @@ class GroupTask:
         log.info("Group %s: Spark properties %s", self.group, redact(conf))
 
     def summary(self, look: Look) -> dict[str, Any]:
-        """The result of the task: small and without secrets. For a replicated group, sums over its slots and replicas."""
-        run, whole = self.context.run, replicated_group(self.group)
-        members = self.context.pipeline.groups[whole].operators
-        records: dict[str, int] = {}
-        tells = self.group == whole or self.group == run.spec.replicated[whole].replicas[0]  # once for the group
-        for row in self.context.store.progress(run.run_id):
-            if tells and row.port.operator in members:
-                name = f"{base_operator(row.port.operator)}.{row.port.name} {row.direction}"
-                records[name] = records.get(name, 0) + row.records
-        statuses = look.statuses
-        replicas = {status.group: status.incarnation for status in statuses if status.incarnation}
-        return {
-            "run": run.uid,
-            "group": self.group,
-            "incarnations": sum(status.incarnation for status in statuses),
-            "recoveries": sum(status.recoveries for status in statuses),
-            "records": records,
-            **({"replicas": replicas} if whole in run.spec.replicated else {}),
-        }
+        """The result of the task."""
+        run = self.context.run
+        return result(run, self.group, look.statuses, self.context.store.progress(run.run_id))
 
     def report_alerts(self) -> None:
         """Send the gauges that alerts are made of, once."""

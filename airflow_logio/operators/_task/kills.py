@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_logio import _compat
-from airflow_logio.operators._task.run_lookup import identity
+from airflow_logio.operators._task.run_lookup import identity, is_last_try
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import KilledTask
@@ -86,11 +86,6 @@ class KillGuard:
             return False
         resolve_kill(store, self.run, self.group, self.task, lambda _: state, grace_seconds=GRACE_SECONDS)
         return True
-
-
-def is_last_try(task_instance: Any) -> bool:
-    """Whether Airflow does not try the task again by itself if this attempt fails."""
-    return bool(task_instance.try_number > task_instance.max_tries)
 
 
 def killed_task(context: Mapping[str, Any], task_id: str, *, of_replica: bool = False) -> KilledTask:

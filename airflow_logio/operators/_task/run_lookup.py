@@ -18,10 +18,11 @@ from airflow_logio.launch.processes import this_host
 from airflow_logio.launch.redaction import Redaction
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
+from airflow_logio.status.whole_group import states_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.store.rules.run_rules import GroupStates, superseded
+from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.session_rules import Patience
 
 TAIL_LINES = 40
@@ -51,6 +52,11 @@ def identity(context: Mapping[str, Any]) -> tuple[str, str]:
     return str(dag_run.dag_id), str(dag_run.run_id)
 
 
+def is_last_try(task_instance: Any) -> bool:
+    """Whether Airflow does not try the task again by itself if this attempt fails."""
+    return bool(task_instance.try_number > task_instance.max_tries)
+
+
 def run_of(store: LogStore, pipeline: str, context: Mapping[str, Any], uid: str | None) -> Run:
     """The run of that uid, or else the newest run of this pipeline in this DAG run.
 
@@ -70,11 +76,7 @@ def check_current(run: Run) -> None:
 
 def work_left(store: LogStore, run: Run) -> list[str]:
     """What the run still has to do, in words; empty if it can finish. Raises `LogUnavailable`."""
-    states = {one.group: one.state for one in store.groups(run.run_id)}
-    open_slots = {
-        group: sum(not slot.done for slot in slots) for group, slots in store.slots_of_run(run.run_id).items()
-    }
-    return GroupStates(states, {group: count for group, count in open_slots.items() if count}).left()
+    return states_of(store, run).left()
 
 
 def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | None) -> Run:

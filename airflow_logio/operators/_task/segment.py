@@ -22,11 +22,11 @@ from airflow_logio.launch.driver_log import LATE_SECONDS, LEAST_PARTS, OutputRel
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.operators._task.arguments import recipe_of
 from airflow_logio.operators._task.group_task import GroupTask
-from airflow_logio.operators._task.kills import KillGuard, is_last_try, killed_task
+from airflow_logio.operators._task.kills import KillGuard, killed_task
 from airflow_logio.operators._task.launches import Launching
 from airflow_logio.operators._task.openlineage_answers import running_task
 from airflow_logio.operators._task.pipeline_reference import resolve
-from airflow_logio.operators._task.run_lookup import check_current, identity, opened_log, run_of
+from airflow_logio.operators._task.run_lookup import check_current, identity, is_last_try, opened_log, run_of
 from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState
 from airflow_logio.status.spark_ui import SparkUi
@@ -234,6 +234,7 @@ class WorkerSegment:
             group=group.group,
             own_place=self.task.own_place,
             last_try=is_last_try(self.context["ti"]),
+            ends_task=_compat.may_end_in_triggerer(self.task),
             incarnations=look.incarnations,
             relayed=relay.relayed,
             lineage=lineage,

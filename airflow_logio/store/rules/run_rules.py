@@ -138,16 +138,27 @@ def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> Non
     missing.
     """
     for run, groups in others:
-        if left := ", ".join(groups.left()):
-            uid = run.uid[:8]
-            raise OtherRunUnfinished(
-                f"run {spec.key} is not started: run {run.spec.key}, uid {uid}, has not finished ({left}), and could not "
-                f"write its tables any more once this one does. {_way_out(spec, uid)}"
-            )
+        if (reason := in_the_way(run, groups, spec.supervision)) is not None:
+            raise OtherRunUnfinished(f"run {spec.key} is not started: {reason}")
 
 
-def _way_out(spec: RunSpec, uid: str) -> str:
-    if spec.supervision is Supervision.PROCESS:
+def in_the_way(run: Run, groups: GroupStates, supervision: Supervision) -> str | None:
+    """Why a later run of the pipeline, supervised like that, does not begin before this one has finished, and what to do.
+
+    None if nothing of this one is left.
+    """
+    left = ", ".join(groups.left())
+    if not left:
+        return None
+    uid = run.uid[:8]
+    return (
+        f"run {run.spec.key}, uid {uid}, has not finished ({left}), and could not write its tables any more once this one "
+        f"does. {_way_out(supervision, uid)}"
+    )
+
+
+def _way_out(supervision: Supervision, uid: str) -> str:
+    if supervision is Supervision.PROCESS:
         return (
             f"Let it finish (`logio retry {uid}` if no driver of it runs), or give it up (`logio fresh {uid}`), and start "
             "again. If the runs share no tables, start this one without --alone"

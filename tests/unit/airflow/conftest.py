@@ -21,7 +21,7 @@ import pytest  # noqa: E402
 
 from airflow_logio.store import open_store  # noqa: E402
 from airflow_logio.store.port import LogStore  # noqa: E402
-from airflow_logio.triggers import log_poller  # noqa: E402
+from airflow_logio.triggers import base, group, log_poller  # noqa: E402
 from tests.support.airflow_connections import connection  # noqa: E402
 from tests.unit.airflow.support import FakeLauncher  # noqa: E402
 
@@ -33,6 +33,13 @@ def no_connections_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections come from the environment of one test only."""
     for name in [name for name in os.environ if name.startswith("AIRFLOW_CONN_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_executor_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triggers of these tests wake their tasks as soon as they find something."""
+    monkeypatch.setattr(base, "SETTLING_SECONDS", 0.0)
+    monkeypatch.setattr(group, "LAST_WORDS_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -183,7 +183,8 @@ with DAG("reference_tasks", schedule=None, params={"transactions": "/data/transa
         while_running=False,
     )
     # [END LogioAssetsOperator]
-    start >> [hourly, publish, totals, supervise] >> finish >> tell
+    start >> [hourly, publish, totals] >> finish >> tell
+    [start, hourly, publish, totals] >> supervise
 
 with DAG("reference_control", schedule=None, params={"run": UID}) as control_dag:
     # [START LogioStopOperator]
@@ -281,6 +282,7 @@ group_trigger = LogioGroupTrigger(
     group="hourly",
     own_place=False,
     last_try=False,
+    ends_task=True,
     incarnations={"hourly": 2},
     relayed={"hourly": [2, 4096]},
     lineage=None,
@@ -297,6 +299,7 @@ failed_trigger = LogioFailedGroupTrigger(
     give_up_after=3600.0,
     kinds=["parked", "budget"],
     seen={"parked": {"hourly": 2}},
+    last_try=False,
 )
 # [END LogioFailedGroupTrigger]
 # [START LogioRecoveredGroupTrigger]
@@ -305,6 +308,7 @@ recovered_trigger = LogioRecoveredGroupTrigger(
     run_uid="6f1c0f3e5a7b4d0e9c2d8a1b3e5f7a90",
     group="hourly",
     incarnation=2,
+    last_try=False,
     poll_interval=1.0,
 )
 # [END LogioRecoveredGroupTrigger]
@@ -314,6 +318,7 @@ scale_trigger = LogioScaleTrigger(
     run_uid="6f1c0f3e5a7b4d0e9c2d8a1b3e5f7a90",
     group="hourly",
     request_id=3,
+    last_try=False,
     poll_interval=1.0,
 )
 # [END LogioScaleTrigger]
@@ -323,6 +328,7 @@ stop_trigger = LogioStopTrigger(
     run_uid="6f1c0f3e5a7b4d0e9c2d8a1b3e5f7a90",
     mode="drain",
     group="ingest",
+    last_try=False,
     poll_interval=1.0,
 )
 # [END LogioStopTrigger]

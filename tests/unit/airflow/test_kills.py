@@ -364,7 +364,7 @@ def test_before_it_knows_its_run_there_is_nothing_to_do(log: LogStore) -> None:
     "operator",
     [
         LogioStopOperator(task_id="t", pipeline=REF),
-        LogioScaleOperator(task_id="t", pipeline=REF, group="hourly", replicas=2),
+        LogioScaleOperator(task_id="t", pipeline="pipelines.sales_scaled:sales_scaled", group="hourly", replicas=2),
         LogioScalingController(task_id="t", policy=DS2()),
         LogioSuperviseOperator(task_id="t", pipeline=REF),
         LogioFreshRunOperator(task_id="t", run_uid="0" * 8),

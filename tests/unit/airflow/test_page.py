@@ -35,15 +35,20 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from airflow_logio import _compat
+from airflow_logio.cli.airflow_dags import AirflowDags
 from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
+from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.run_report import report
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.airflow_plugin import LogioPlugin
 from airflow_logio.ui.page_places import NAME, PLUGIN, PREFIX, ROUTES, address, page_of_run
 from tests.support.app_routes import routes
+from tests.support.logs import start_driver
 from tests.support.two_groups import TwoGroups, two_groups
 
 
@@ -59,7 +64,7 @@ def metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         session.add(DagBundleModel(name="dags"))
         session.flush()
         for dag_id in ("dag", "other"):
-            session.add(DagModel(dag_id=dag_id, bundle_name="dags", fileloc="x"))
+            session.add(DagModel(dag_id=dag_id, bundle_name="dags", fileloc="x", is_paused=False))
         session.commit()
     yield
     settings.Session.remove()
@@ -302,6 +307,75 @@ def states_now() -> dict[str, str | None]:
         return {one.task_id: one.state for one in session.query(TaskInstance)}
 
 
+# --- what Airflow knows of a run, and the log does not ------------------------------------------------------------------
+
+
+def pause(dag_id: str = "dag") -> None:
+    with settings.Session() as session:
+        session.query(DagModel).filter(DagModel.dag_id == dag_id).update({"is_paused": True})
+        session.commit()
+
+
+def of_airflow(log: LogStore, dag_run: str = "run-1", supervision: Supervision = Supervision.TASK) -> Run:
+    return log.start_run(replace(two_groups(dag_run), supervision=supervision))
+
+
+@pytest.mark.parametrize("supervision", [Supervision.TASK, Supervision.DAG])
+def test_a_paused_dag_is_said_with_what_follows_and_is_no_missing_supervisor(
+    api: TestClient, log: LogStore, supervision: Supervision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "MISSING_SECONDS", -1.0)
+    run, other = of_airflow(log, supervision=supervision), of_airflow(log, "run-2", supervision)
+
+    def warnings(one: Run) -> list[str]:
+        found: list[str] = api.get(f"{PREFIX}/api/runs/{one.uid}", headers=as_user("dag")).json()["warnings"]
+        return found
+
+    missing = [] if supervision is Supervision.TASK else ["no supervisor looks for failed groups of this run"]
+    before = warnings(run)
+    assert [one.partition(" (")[0] for one in before] == missing, "`supervise` has not had its first turn"
+    asked = AirflowDags({"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path / 'airflow.db'}"})
+    assert not asked.is_paused("other") and not asked.is_paused("unknown")
+    pause()
+    first, *rest = warnings(other)
+    assert first.startswith("DAG dag is paused: its drivers keep running, but Airflow starts no task of it.")
+    assert "until it is unpaused" in first
+    assert ("`logio tend" in first) == (supervision is Supervision.TASK), "the recovery DAG is another one"
+    assert len(rest) == len(missing)
+    assert asked.is_paused("dag"), "`logio status` asks the same table"
+
+
+def test_a_run_that_was_refused_says_so_in_its_tab(api: TestClient, log: LogStore) -> None:
+    flow = TwoGroups(log)
+    run = of_airflow(log, "first")
+    flow.finish()
+    assert log.finish_run(flow.run.run_id)
+    assert log.park(start_driver(log, group="totals", run=run).ref, "KeyError: Jane Doe")
+
+    def note(of: str = "dag", dag_run: str = "second") -> str | None:
+        path = f"{PREFIX}/api/runs?dag_id=dag&dag_run_id={dag_run}"
+        found: str | None = api.get(path, headers=as_user(of)).json().get("note")
+        return found
+
+    assert note() is None, "it may just not have begun"
+    run_of_tasks({"start": "up_for_retry", "ingest": "upstream_failed"}, dag_run="second", starts=True)
+    said = note()
+    assert said is not None and said.startswith(
+        f"The log has no run of this DAG run, because its task start has failed. In its way is run first of sales, uid "
+        f"{run.uid[:8]}, has not finished (ingest is new, totals is parked)"
+    )
+    assert f"`logio retry {run.uid[:8]}`), or give it up (`logio fresh {run.uid[:8]}`)" in said
+    assert "Jane" not in said
+    assert note("other") is None, "who may not read the DAG is told nothing"
+    assert note(dag_run="first") is None, "that run is shown"
+    assert log.supersede(run.run_id)
+    assert note() == "The log has no run of this DAG run, because its task start has failed. The task's log says why."
+    in_state("start", "queued")
+    assert note() is None
+    pause()
+    assert note() == "DAG dag is paused: Airflow starts no task of it until it is unpaused."
+
+
 def in_state(task_id: str, state: str) -> None:
     with settings.Session() as session:
         session.query(TaskInstance).filter(TaskInstance.task_id == task_id).update({"state": state})
@@ -309,13 +383,18 @@ def in_state(task_id: str, state: str) -> None:
 
 
 def run_of_tasks(
-    states: dict[str, str], *, uid: str | None = None, behind: bool = True, dag_run: str = "run-1"
+    states: dict[str, str], *, uid: str | None = None, behind: bool = True, dag_run: str = "run-1", starts: bool = False
 ) -> None:
     """A DAG run of ``dag``, with tasks in these states, else green: those of a pipeline, one that scales, and another
-    pipeline with a group of the same name. `uid`: what task ``start`` has returned."""
+    pipeline with a group of the same name. `uid`: what task ``start`` has returned; `starts`: it is the real operator."""
     ref = "tests.support.bundle.plain_sales:sales"
     with DAG("dag", schedule=None) as dag:
-        start, other = EmptyOperator(task_id="start"), EmptyOperator(task_id="other_start")
+        other = EmptyOperator(task_id="other_start")
+        start = (
+            LogioStartRunOperator(task_id="start", pipeline=ref, pipeline_params={"transactions": "x"})
+            if starts
+            else EmptyOperator(task_id="start")
+        )
         groups = [
             LogioSparkOperator(task_id=name, pipeline=ref, group=name, run_uid="x") for name in ("ingest", "totals")
         ]

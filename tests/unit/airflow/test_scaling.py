@@ -206,10 +206,12 @@ def test_it_is_green_when_every_slot_is_done(drivers: Drivers) -> None:
     ref = drivers.ready(ONE)
     assert looks(trigger) is None
     drivers.finish(ref)
-    event = found_by(trigger)
-    assert (event["state"], event["group"], event["incarnation"]) == ("finished", ONE, 1)
-    summary = task().resume(context(), event)
+    found_by(trigger)
+    summary = trigger._result
     assert (summary["group"], summary["incarnations"], summary["replicas"]) == ("hourly", 1, {ONE: 1})
+    event = found_by(LogioGroupTrigger(**{**trigger.serialize()[1], "ends_task": False}))
+    assert (event["state"], event["group"], event["incarnation"]) == ("finished", ONE, 1)
+    assert task().resume(context(), event) == summary, "where a worker is needed"
 
 
 def test_scaled_to_zero_it_waits(drivers: Drivers, log: LogStore, run: Run) -> None:

@@ -79,6 +79,7 @@ def fired(trigger: LogioStopTrigger, meanwhile: Callable[[], object]) -> Any:
         ({"timeout": timedelta(seconds=-1)}, "timeout is -1"),
         ({"poll_interval": 0.0}, "poll_interval is 0"),
         ({"pipeline": sales, "group": "nobody"}, "has no group 'nobody'"),
+        ({"pipeline": REF, "group": "nobody"}, "has no group 'nobody'"),
         ({"pipeline": sales, "group": "totals"}, "has no source"),
     ],
 )
@@ -91,6 +92,8 @@ def test_what_can_be_known_only_later_is_accepted() -> None:
     operator(pipeline=sales, group="totals", mode="halt")
     operator(pipeline=sales, group="ingest")
     operator(pipeline=sales, group="{{ params.group }}")
+    operator(pipeline="not.here:sales", group="nobody")
+    operator(pipeline="pipelines.sales_scaled:sales_scaled", group="hourly.2", mode="halt")
 
 
 def test_a_drain_asks_the_sources_and_waits_in_the_triggerer(log: LogStore, run: Run) -> None:

@@ -7,7 +7,9 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -205,6 +207,10 @@ def test_a_run_of_airflow_that_nobody_supervises_says_what_it_waits_for(
     new = ", ".join(f"{name} new" for name in GROUPS)
     assert listed(logio) == ("running", f"{new}: launched by no task of DAG run mine yet")
     drive(store, run)
+    _, first = listed(logio)
+    assert first.startswith("task `supervise` of DAG run mine does not look after it yet: it waits for a worker"), first
+    assert "warning" not in logio("status", run.uid)[1], "it has not had its first turn"
+    store.note_supervisor("task supervise", run_uid=run.uid)
     supervise = f"no process supervises it: clear task `supervise` (DAG run mine), or `logio tend {uid}`"
     assert listed(logio) == ("running", supervise)
     refs = {group.group: GroupRef(run.run_id, group.group, group.incarnation) for group in store.groups(run.run_id)}
@@ -218,6 +224,38 @@ def test_a_run_of_airflow_that_nobody_supervises_says_what_it_waits_for(
     store.note_supervisor("logio tend on here")
     monkeypatch.setattr(condition, "MISSING_SECONDS", 60.0)
     assert listed(logio) == ("running", ""), "it is recovered"
+
+
+@pytest.mark.parametrize("known", ["environment", "airflow.cfg", "its default file"])
+def test_a_dag_that_is_paused_is_said_with_what_follows_from_it(
+    known: str, of_airflow: Run, store: LogStore, logio: Logio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow starts no task of it: not `supervise`, which a dead group wakes, nor what is cleared."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    database = tmp_path / ("airflow.db" if known == "its default file" else "other.db")
+    url = f"sqlite:///{database}"
+    if known == "environment":
+        monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", url)
+    elif known == "airflow.cfg":
+        (tmp_path / "airflow.cfg").write_text(f"[database]\nsql_alchemy_conn = {url}\n")
+    drive(store, of_airflow)
+    assert "paused" not in logio("status", of_airflow.uid)[1], "there is no such database"
+    assert not database.exists(), "asking makes none"
+    with closing(sqlite3.connect(database)) as airflow:
+        assert "paused" not in logio("status", of_airflow.uid)[1], "nor such a table"
+        airflow.execute("CREATE TABLE dag (dag_id TEXT, is_paused BOOLEAN)")
+        airflow.execute("INSERT INTO dag VALUES ('dag', 0), ('other', 1)")
+        airflow.commit()
+        assert "paused" not in logio("status", of_airflow.uid)[1]
+        airflow.execute("UPDATE dag SET is_paused = 1")
+        airflow.commit()
+    said = " ".join(logio("status", of_airflow.uid)[1].split())
+    assert "warning: DAG dag is paused: its drivers keep running, but Airflow starts no task of it." in said
+    assert "Groups that die stay dead, requests to scale wait, what is cleared or retried is not launched" in said
+    assert f"`logio tend {of_airflow.uid[:8]}` recovers and scales meanwhile" in said
+    assert json.loads(logio("status", of_airflow.uid, "--json")[1])["supervision"]["dag_paused"] is True
+    monkeypatch.setattr(condition, "MISSING_SECONDS", -1.0)
+    assert "no supervisor looks" not in logio("status", of_airflow.uid)[1], "that follows from it"
 
 
 def test_a_group_that_only_its_own_task_launches_is_said_to_wait_for_it(
