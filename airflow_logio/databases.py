@@ -278,7 +278,7 @@ def is_busy(error: BaseException | None) -> bool:
 def _set_wal(cursor: sqlite3.Cursor) -> None:
     """Retries: SQLite itself does not wait if another process makes the same new file a WAL database at the same moment."""
     again = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_message(match=".*locked"),
+        retry=tenacity.retry_if_exception(is_busy),
         wait=tenacity.wait_random(0.01, 0.05),
         stop=tenacity.stop_after_delay(BUSY_TIMEOUT_SECONDS),
         reraise=True,
@@ -576,8 +576,6 @@ def kept_open(connection: Connection, every: float | None = None) -> Iterator[No
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
-RETRYABLE = ("08", "53", "57", "25P03", "25006")
-"""Prefixes of SQLSTATE codes after which a retry may help: connection, resources, shutdown, read-only for now."""
 _MISCONFIGURED = (
     "authentication failed",  # of a password, a peer, or whatever a pooler trusts
     "no password supplied",

@@ -70,6 +70,11 @@ class ExternalUnavailable(LogioError):
     """An external system (warehouse, file system) cannot be reached; the action is replayed with back-off."""
 
 
+class StatementCutOff(ExternalUnavailable):
+    """A database has ended a statement before its end: after a timeout that it has for it, or because a person said so. The
+    action is tried a few times; then the group is parked."""
+
+
 class ReplicaBusy(LogioError):
     """Slots cannot be moved now: a replica is stopped inside a transaction, or another process moves slots of the group.
     Nothing was changed: try again once that has ended or was recovered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -11,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.run_report.report import WORKING
 from airflow_logio.status.condition import condition_of, silent_seconds
 from airflow_logio.status.snapshot import GroupView, Snapshot
+from airflow_logio.store.records.driver_records import WAIT
 from airflow_logio.store.records.status_records import GroupStatus
 
 BAR_CELLS = 20
@@ -35,6 +38,7 @@ class Progress:
         self._live = Live(console=console, refresh_per_second=4, transient=False) if console.is_terminal else None
         self._said_at = float("-inf")
         self._states: dict[str, tuple[GroupState, int]] = {}
+        self._waits: dict[str, str] = {}
 
     def __enter__(self) -> Progress:
         if self._live:
@@ -54,6 +58,11 @@ class Progress:
         if self._live:
             self._live.update(table(snapshot))
             return
+        waits = dict(waiting(snapshot))
+        for name, wait in waits.items():
+            if wait != self._waits.get(name):
+                self.say(f"{name}: in {wait}")
+        self._waits = waits
         states = {view.name: (view.status.state, view.status.incarnation) for view in snapshot.groups}
         news = states != self._states
         if news or time.monotonic() - self._said_at >= PLAIN_LINE_SECONDS:
@@ -79,7 +88,16 @@ def table(snapshot: Snapshot) -> RenderableType:
             f"inc {view.status.incarnation}",
             Text(condition(view), style=shown or "dim"),
         )
-    return Group(grid, Text(f" {snapshot.seconds:.0f} s", style="dim"))
+    waits = [Text(f" {name}: in {wait}", style="yellow") for name, wait in waiting(snapshot)]
+    return Group(grid, *waits, Text(f" {snapshot.seconds:.0f} s", style="dim"))
+
+
+def waiting(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """(group, what waits for an external system, since when and why), of drivers that run."""
+    for view in snapshot.groups:
+        load = view.status.load
+        if view.status.state in WORKING and load is not None and load.call.startswith(WAIT):
+            yield view.name, load.call
 
 
 def line(snapshot: Snapshot) -> str:

@@ -209,7 +209,8 @@ class DriverHost:
         return self._bodies.loaded(write)
 
     def replay(self, what: str, action: Callable[[], T]) -> T:
-        return replay(what, action, self._settings.connections.replay_seconds, self._settings.stop_requested)
+        connections = self._settings.connections
+        return replay(what, action, connections.replay_seconds, self._settings.stop_requested, calls=connections.calls)
 
     def is_stopping(self) -> bool:
         return self._settings.stop_requested.is_set()

@@ -34,6 +34,7 @@ from airflow_logio.errors import (
     LogUnavailable,
     OperatorFailed,
     SourceChanged,
+    StatementCutOff,
     authored_frames,
 )
 from airflow_logio.protocol.commit import DiscardOrder, ForgetOrder, ReadOrder, SourceOrder
@@ -275,6 +276,7 @@ class SourceReader:
             records = event.next_offset - event.first
             self._mailbox.put_input(ReadFrame(self._name, payload, records, event.next_offset, event.about), 0)
             self._offset = event.next_offset
+            self._connections.calls.waits_no_more()
 
     def _bring(self, batches: Iterator[SourceBatch]) -> None:
         """Hand over the batches, starting after the last one that was handed over: a replay resumes there."""
@@ -283,6 +285,7 @@ class SourceReader:
                 ReadBatch(self._name, batch.table, batch.next_offset, batch.about), bytes_shown(batch.table)
             )
             self._offset = batch.next_offset
+            self._connections.calls.waits_no_more()
 
     def _read(self, action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
         """Step 2.a or 3: the batches of the external system, until this thread is to end."""
@@ -326,16 +329,25 @@ class SourceReader:
 
         def attempt() -> T:
             nonlocal attempts
-            attempts += 1
+            attempts, begun = attempts + 1, self._offset
             try:
                 return action()
             except LogUnavailable as error:
                 raise ExternalUnavailable(str(error)) from error
+            except StatementCutOff as error:
+                if self._offset == begun:
+                    raise
+                raise ExternalUnavailable(str(error)) from error  # it comes further each time
 
         while True:
             try:
                 return replay(
-                    what, attempt, self._connections.replay_seconds, self._interrupted, self._operator.unavailable
+                    what,
+                    attempt,
+                    self._connections.replay_seconds,
+                    self._interrupted,
+                    self._operator.unavailable,
+                    self._connections.calls,
                 )
             except ExternalUnavailable:
                 self._check_wanted()
@@ -440,6 +452,7 @@ class SourceClearing:
                 seconds,
                 self._stopping,
                 access.operator.unavailable,
+                access.connections.calls,
             )
         except Exception as error:
             if self._stopping.is_set():

@@ -14,7 +14,7 @@ from airflow_logio.status.condition import MISSING_SECONDS, RunCondition, condit
 from airflow_logio.status.recoveries import Recovery, recoveries
 from airflow_logio.status.snapshot import Snapshot, SnapshotSeries
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.driver_records import CodeChange, DriverRecord
+from airflow_logio.store.records.driver_records import WAIT, CodeChange, DriverRecord
 from airflow_logio.store.records.run_records import ReplicatedShape, Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest, SupervisorRecord
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet
@@ -133,12 +133,13 @@ class Report:
 
     @property
     def long_calls(self) -> Sequence[tuple[str, str]]:
-        """(group, what its driver is in and for how long), where a call of the author's code takes long."""
+        """(group, what its driver is in and for how long), where a call of the author's code takes long, or something waits
+        for an external system."""
         loads = [(view.name, view.status.load) for view in self.snapshot.groups if view.status.state in WORKING]
         return [
             (name, f"in {load.call} for {load.call_seconds:.0f} s")
             for name, load in loads
-            if load is not None and load.call_seconds >= LONG_CALL_SECONDS
+            if load is not None and (load.call.startswith(WAIT) or load.call_seconds >= LONG_CALL_SECONDS)
         ]
 
     @property

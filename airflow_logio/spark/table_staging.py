@@ -162,7 +162,8 @@ def _attempts(where: str, lines: Sequence[Mapping[str, Any]], counts: Sequence[i
 
 def _urgency(line: Mapping[str, Any]) -> tuple[bool, int]:
     """What waiting does not mend comes first, then the first file."""
-    return line["error"] in (ExternalUnavailable.__name__, errors.LogUnavailable.__name__), line["file"]
+    kind = getattr(errors, line["error"])
+    return issubclass(kind, ExternalUnavailable | errors.LogUnavailable), line["file"]
 
 
 # --- what tasks do, on executors: they need this package, and reach the database --------------------------------------

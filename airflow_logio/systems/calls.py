@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,14 +19,19 @@ import tenacity
 
 from airflow_logio.dataflow.pipeline.definition import CallLimit
 from airflow_logio.dataflow.unavailability import is_outage
-from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogioError
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, FailurePoint, LogioError, StatementCutOff
 from airflow_logio.protocol.replicas import base_operator
+from airflow_logio.store.records.driver_records import UNAVAILABLE_SINCE, WAIT
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _UNLIMITED: Mapping[str, CallLimit] = {}
+MOST_OF_A_CAUSE = 300
+"""Characters that displays get: the driver's log has all of it."""
+MOST_CUT_OFF = 3
+"""A statement that the database ends so often in a row would be ended again."""
 
 
 @dataclass(slots=True)
@@ -56,6 +62,21 @@ class Call:
         self.watch.ended()
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Something that waits for an external system."""
+
+    what: str
+    since: float
+    at: datetime
+    cause: str
+
+    def __str__(self) -> str:
+        cause = " ".join(self.cause.split())
+        shown = cause if len(cause) <= MOST_OF_A_CAUSE else f"{cause[:MOST_OF_A_CAUSE]} ..."
+        return f"{WAIT}{self.what}{UNAVAILABLE_SINCE}{self.at:%Y-%m-%d %H:%M:%S} UTC: {shown}"
+
+
 class CallWatch:
     """The calls of all threads of a driver. `limits`: operator as its author named it → limit of its calls. Thread-safe."""
 
@@ -63,6 +84,7 @@ class CallWatch:
         self._clock = clock
         self._lock = threading.Lock()
         self._stacks: dict[int, list[Call]] = {}
+        self._waits: dict[int, Wait] = {}
         self.limits = _UNLIMITED
 
     def call(self, phase: str, point: FailurePoint, *, limited: bool = True) -> Call:
@@ -102,10 +124,29 @@ class CallWatch:
                 del self._stacks[thread]
 
     def longest(self) -> tuple[str, float]:
-        """The innermost call that has run longest, in words, and its seconds; an empty text if no thread is in one."""
+        """The innermost call that has run longest, in words, and its seconds; an empty text if no thread is in one. Where a
+        thread waits for an external system: what does, since when, and why."""
         calls, now = self._innermost()
+        with self._lock:
+            wait = min(self._waits.values(), key=lambda one: one.since, default=None)
+        if wait is not None:
+            return str(wait), now - wait.since
         call = max(calls, key=lambda one: one.seconds(now), default=None)
         return ("", 0.0) if call is None else (str(call), call.seconds(now))
+
+    def waits(self, what: str, cause: str) -> Wait:
+        """This thread will ask an external system again for `what`, because of `cause`: since it first said so."""
+        with self._lock:
+            thread, now = threading.get_ident(), self._clock()
+            before = self._waits.get(thread)
+            since, at = (before.since, before.at) if before is not None else (now, datetime.now(UTC))
+            wait = self._waits[thread] = Wait(what, since, at, cause)
+            return wait
+
+    def waits_no_more(self) -> None:
+        """This thread has got what it waited for, or has given up."""
+        with self._lock:
+            self._waits.pop(threading.get_ident(), None)
 
     def of(self, thread: threading.Thread) -> Call | None:
         """The innermost call that a thread is in."""
@@ -139,19 +180,36 @@ def replay(
     seconds: float,
     stopping: threading.Event,
     unavailable: tuple[type[Exception], ...] = (),
+    calls: CallWatch | None = None,
 ) -> T:
     """Run an action on an external system until it raises no error that says "unavailable" (Algorithm 5 Step 2).
 
     `dataflow.unavailability.is_outage` says which errors do; an author adds some with `unavailable`. With back-off, for so
-    many seconds, or until `stopping`; then raises `ExternalUnavailable` for good. Any other error is raised as it is.
+    many seconds, or until `stopping`; then raises `ExternalUnavailable` for good. `calls` is told that this thread waits,
+    and why. Any other error is raised as it is. A statement that the database ends `MOST_CUT_OFF` times in a row is a
+    `ConfigurationError`.
     """
+    watch, cut_off = calls or CallWatch(), 0
+
+    def attempt() -> T:
+        nonlocal cut_off
+        try:
+            return action()
+        except Exception as error:
+            cut_off = cut_off + 1 if isinstance(error, StatementCutOff) else 0
+            raise
 
     def report(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        log.warning("%s: replaying (attempt %d): %s", what, state.attempt_number, _said(error))
+        said = _said(state.outcome.exception() if state.outcome else None)
+        since = watch.waits(what, said).at
+        told = (what, state.attempt_number, f"{since:%H:%M:%S}", said)
+        log.warning("%s: replaying (attempt %d), unavailable since %s UTC: %s", *told)
+
+    def is_replayed(error: BaseException) -> bool:
+        return cut_off < MOST_CUT_OFF and is_outage(error, unavailable)
 
     retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda error: is_outage(error, unavailable)),
+        retry=tenacity.retry_if_exception(is_replayed),
         wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
         stop=tenacity.stop_any(tenacity.stop_after_delay(seconds), tenacity.stop_when_event_set(stopping)),
         sleep=tenacity.sleep_using_event(stopping),
@@ -159,15 +217,23 @@ def replay(
         reraise=True,
     )
     try:
-        return retrying(action)
+        return retrying(attempt)
     except Exception as error:
         if not is_outage(error, unavailable):
             raise
+        if cut_off >= MOST_CUT_OFF:
+            raise ConfigurationError(
+                f"{what}: the database has ended its statement {cut_off} times in a row: {_said(error)}. If that is a "
+                "timeout of the database, give the role of the connection a longer one (PostgreSQL: ALTER ROLE ... SET "
+                "statement_timeout = ...); then `logio retry` resumes it"
+            ) from error
         attempts = retrying.statistics["attempt_number"]
         raise ExternalUnavailable(
             f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still unavailable: "
             f"{_said(error)}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
         ) from error
+    finally:
+        watch.waits_no_more()
 
 
 def _said(error: BaseException | None) -> str:

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.databases import idle_for, with_driver
+from airflow_logio.database_errors import is_lasting
+from airflow_logio.databases import cause_of, idle_for, with_driver
 from airflow_logio.dataflow.arrow_tables import needed_table
 from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.operators import SparkFrame
@@ -126,7 +127,7 @@ class Connections:
                 return attempt()
 
         with self.calls.inner("read", limited=False):
-            effect = replay(what, once, self.replay_seconds, threading.Event(), more)
+            effect = replay(what, once, self.replay_seconds, threading.Event(), more, self.calls)
         crash_here(CrashPoint.AFTER_READ)
         return effect
 
@@ -166,7 +167,6 @@ def number_of(keys: pa.Array | None) -> int | None:
 
 # --- queries of sources -----------------------------------------------------------------------------------------------
 
-_REFUSED_BY_SQLITE = ("no such ", 'near "', "incomplete input", "ambiguous column", "unrecognized token")
 PAUSE_SECONDS = 3600.0
 """How long a query waits in its snapshot while its group is held up, or while what it has read is being stored. After that
 the rest is read in another snapshot."""
@@ -222,10 +222,11 @@ def _pieces(
     try:
         yield from pieces(connection, place, selected, types, values)
     except sa.exc.DBAPIError as error:
-        cause = str(error.orig).strip()
-        if isinstance(error, sa.exc.ProgrammingError | sa.exc.DataError) or cause.startswith(_REFUSED_BY_SQLITE):
-            raise ConfigurationError(f"the database refused {place.where}: {cause}. It was: {statement}") from error
-        raise
+        if not is_lasting(error):
+            raise
+        raise ConfigurationError(
+            f"the database refused {place.where}: {cause_of(error)}. It was: {statement}"
+        ) from error
 
 
 def _described(

@@ -94,7 +94,13 @@ class WriteExecutor(ABC):
             with self._lock, self._translated(actions), self._connections.calls.call("write", self._point(actions)):
                 attempt()
 
-        replay(f"{_named(actions)} of {self._operator!r}", one, self._replay_seconds, stopping)
+        replay(
+            f"{_named(actions)} of {self._operator!r}",
+            one,
+            self._replay_seconds,
+            stopping,
+            calls=self._connections.calls,
+        )
 
     def close(self) -> None:
         """Close the client; on the thread that has used it."""

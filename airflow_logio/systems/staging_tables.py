@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.database_errors import is_lasting
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import LogioError
@@ -22,7 +23,7 @@ from airflow_logio.systems.databases.conversions import row_of
 from airflow_logio.systems.databases.table_inserts import Insertion, first_refused, prepared
 from airflow_logio.systems.databases.table_names import TableName, quoted, table_name
 from airflow_logio.systems.stored_records import ATTEMPT, FILE, StoredRecords, check_there, no_part, parts
-from airflow_logio.systems.warehouse import REFUSALS, Warehouse
+from airflow_logio.systems.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
 
@@ -233,8 +234,8 @@ def _load(connection: Connection, writer: TableWriter, part: WriteAction, into: 
     try:
         with connection.begin_nested():
             into.insert(connection, records)
-    except REFUSALS:
-        row = first_refused(connection, records, into)
+    except sa.exc.DBAPIError as error:
+        row = first_refused(connection, records, into) if is_lasting(error) else None
         if row is not None:
             place[0] = f"table {writer.table!r}, {row_of(row, [part])}: "
         raise

@@ -20,12 +20,11 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_logio.database_errors import Fault, fault_of, is_lasting
 from airflow_logio.databases import (
     IN_UTC,
-    RETRYABLE,
     SETTINGS,
     cause_of,
-    is_misconfigured,
     parse_url,
     plain_engine,
     postgres_engine,
@@ -36,7 +35,14 @@ from airflow_logio.databases import (
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, RowsDropped, WriteRefused
+from airflow_logio.errors import (
+    ConfigurationError,
+    ExternalUnavailable,
+    LogioError,
+    RowsDropped,
+    StatementCutOff,
+    WriteRefused,
+)
 from airflow_logio.protocol.external_rules import Contender, Owner
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases import table_inserts, table_reads
@@ -57,12 +63,6 @@ LOCK_TIMEOUT_SECONDS = 20.0
 CONDITIONAL = ("postgresql", "sqlite")
 """Kinds of databases that keep what conditional writes rest on: locks of rows, and transactions that nothing commits
 half-way. (In MariaDB, a statement that makes a table commits what came before it.)"""
-
-
-_IN_USE = ("55006", "55P03")
-"""object_in_use, lock_not_available"""
-REFUSALS = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.InternalError)
-"""What a database answers that refuses a row."""
 
 
 class Warehouse:
@@ -181,7 +181,7 @@ class Warehouse:
 
     def _refused_row(self, attempt: TableTransaction, error: sa.exc.DBAPIError) -> str:
         """Which row it is that the database refuses, in words: found by trying, in a transaction that is rolled back."""
-        return self._row_of(attempt) if isinstance(error, REFUSALS) or is_refusal(error) else ""
+        return self._row_of(attempt) if is_lasting(error) else ""
 
     def _row_of(self, attempt: TableTransaction) -> str:
         try:
@@ -204,9 +204,14 @@ class Warehouse:
         except (sa.exc.TimeoutError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
             raise ExternalUnavailable(f"connection {self.name!r}: {cause_of(error)}") from error
         except sa.exc.DBAPIError as error:
-            if not is_refusal(error):
-                wrong = ConfigurationError if is_misconfigured(error) else ExternalUnavailable
-                raise wrong(f"connection {self.name!r}: {cause_of(error)}") from error
+            text = f"connection {self.name!r}: {cause_of(error)}"
+            match fault_of(error):
+                case Fault.UNAVAILABLE:
+                    raise ExternalUnavailable(text) from error
+                case Fault.CUT_OFF:
+                    raise StatementCutOff(text) from error
+                case Fault.MISCONFIGURED:
+                    raise ConfigurationError(text) from error
             where = place(error)
             raise refused(
                 f"connection {self.name!r} refused a statement: {where}{cause_of(error)}{_about_key(error)}"
@@ -241,20 +246,6 @@ class TableTarget:
     ) -> None:
         """As `Warehouse.apply`."""
         client.apply(marker, self.writer, actions, given_up=self.given_up, stored=stored)
-
-
-def is_refusal(error: sa.exc.DBAPIError) -> bool:
-    """Whether the database does not take the statement or a value, now or later. Otherwise it is unavailable.
-
-    psycopg2 calls two kinds of refusals operational as well: limits of the server (SQLSTATE 54, "index row size exceeds")
-    and objects that do not allow it (55, a view), but for those that someone else uses just now.
-    """
-    code = getattr(error.orig, "pgcode", None) or ""
-    if error.connection_invalidated or code.startswith(RETRYABLE):
-        return False
-    if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
-        return code.startswith(("54", "55")) and code not in _IN_USE
-    return True
 
 
 _DUPLICATE_KEYS = ("23505", sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)

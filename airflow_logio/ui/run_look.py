@@ -19,7 +19,7 @@ from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.status.condition import condition_of, standby_of
 from airflow_logio.status.run_summary import quarantined_json
 from airflow_logio.status.snapshot import ConnectionView, GroupView, Snapshot
-from airflow_logio.store.records.driver_records import Load
+from airflow_logio.store.records.driver_records import UNAVAILABLE_SINCE, WAIT, Load
 from airflow_logio.store.records.run_records import RunSpec
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.ui.access import error_text, names_input_set, without_ids
@@ -75,10 +75,13 @@ def parts_with_errors(report: Report, *, shown: bool, ids_shown: bool) -> dict[s
 
 
 def has_ids(report: Report) -> bool:
-    """Whether what `parts_with_errors` shows names Input Sets: in the quarantine, or in what a driver is doing."""
+    """Whether what `parts_with_errors` shows names Input Sets, in the quarantine or in what a driver is doing; or says why
+    something waits for an external system."""
     views = (*report.snapshot.groups, *report.snapshot.wholes)
     loads = (view.status.load for view in views)
-    return bool(report.quarantined) or any(load is not None and names_input_set(load.call) for load in loads)
+    return bool(report.quarantined) or any(
+        load is not None and (names_input_set(load.call) or load.call.startswith(WAIT)) for load in loads
+    )
 
 
 def _group(
@@ -139,7 +142,7 @@ def _load(load: Load | None, *, ids_shown: bool) -> dict[str, Any]:
     if load is None:
         return {"busy": None, "blocked": None, "events_per_second": None, "call": ""}
     events = max(load.events_in, load.events_out)
-    call = load.call if ids_shown else without_ids(load.call)
+    call = load.call if ids_shown else without_ids(load.call.partition(UNAVAILABLE_SINCE)[0])
     return {
         "busy": round(load.busy, 3),
         "blocked": round(load.blocked, 3),

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_logio.cli.display import waiting
 from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched
 from airflow_logio.protocol.liveness import Lease
+from airflow_logio.run_report.report import Reporter
 from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.store.records.run_records import BacklogBound
 from airflow_logio.store.records.status_records import GroupStatus
@@ -104,6 +106,13 @@ def test_a_warehouse_that_is_away_is_written_when_it_is_back(
         try:
             run.until(lambda: "replaying" in run.log_of("publish"), "publish replays its first write action")
             run.until(lambda: "replaying" in run.log_of("hourly"), "hourly replays its first read action")
+            reporter = Reporter(run.store, run.run.uid)
+            run.until(
+                lambda: {"publish", "hourly"} <= dict(reporter.look().long_calls).keys(), "the log knows, at once"
+            )
+            waits = dict(waiting(reporter.look().snapshot))
+            assert waits["publish"].startswith("`wait` for write action"), "and logio run shows it"
+            assert all("UTC: connection 'warehouse': " in waits[group] for group in ("publish", "hourly")), waits
         finally:
             postgres_server.start()
         run.finish()

@@ -150,6 +150,12 @@ class Standby:
     """Memory of its Python and its JVM."""
 
 
+WAIT = "`wait` for "
+"""How `Load.call` begins where something waits for an external system that is unavailable."""
+UNAVAILABLE_SINCE = ", unavailable since "
+"""What comes next in it, behind what waits; then a time and the cause."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """How a driver has spent the last seconds, and what passed through it meanwhile. Fractions are of the time, 0 to
@@ -171,7 +177,8 @@ class Load:
     lag_seconds: float = 0.0
     """How long the oldest of these events has been there."""
     call: str = ""
-    """The call of the author's code that has run longest among those under way; empty if there is none."""
+    """The call of the author's code that has run longest among those under way; empty if there is none. Where something waits
+    for an external system: what does, since when, and why; it begins with `WAIT`."""
     call_seconds: float = 0.0
     """How long it has run."""
     application: SparkApplication | None = None

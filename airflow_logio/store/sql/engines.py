@@ -15,13 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_logio.database_errors import Fault, fault_of, is_forbidden
 from airflow_logio.databases import (
     AUTOCOMMIT,
     IN_UTC,
-    RETRYABLE,
     SETTINGS,
     idle_for,
-    is_misconfigured,
     parse_url,
     postgres_engine,
     shown,
@@ -139,13 +138,20 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
         return _BY_CODE[code](f"{where}: {cause}")
     if code == "42P01" or ("no such table" in cause and not error.connection_invalidated):
         return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
-    if is_misconfigured(error):
-        return ConfigurationError(f"{where}: {cause}")
-    gone = error.connection_invalidated or code.startswith(RETRYABLE)
-    if gone or isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
-        return LogUnavailable(f"{where}: {cause}")
+    fault = fault_of(error)
+    if is_forbidden(error) or fault is Fault.MISCONFIGURED:
+        return (NotPermitted if is_forbidden(error) else ConfigurationError)(f"{where}: {cause}")
+    if fault is not Fault.LASTING:
+        return LogUnavailable(f"{where}: {cause}{LONGER if fault is Fault.CUT_OFF else ''}")
     refused = " refused a row" if isinstance(error, sa.exc.IntegrityError) else ""
     return LogInconsistent(f"{where}{refused}: {cause}")
+
+
+LONGER = (
+    ". If that is a timeout of the server, give the role of this URL a longer one (ALTER ROLE ... SET statement_timeout = "
+    "...), or the URL (?options=-cstatement_timeout%3D...)"
+)
+"""What to do about statements that are ended before their end."""
 
 
 def describe(engine: Engine) -> str:

@@ -125,8 +125,10 @@ def insert_into_view(connection: Connection, name: TableName, rows: pa.Table) ->
     was called at all, if it has a condition."""
     statement, values = _insertion(connection, name, rows)
     query = "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
-    triggers = connection.exec_driver_sql(query, (name.table,)).scalars().all()
-    is_conditional = any(_CONDITION.search(sql) for sql in triggers)
+    triggers = [_INSTEAD.search(sql) for sql in connection.exec_driver_sql(query, (name.table,)).scalars()]
+    if not any(triggers):
+        return insert(connection, name, rows)  # is refused; with RETURNING, SQLite takes the rows, and drops them
+    is_conditional = any(trigger["condition"] for trigger in triggers if trigger is not None)
     arrived = 0
     for row in values:
         before = _changes(connection)
@@ -135,7 +137,9 @@ def insert_into_view(connection: Connection, name: TableName, rows: pa.Table) ->
     return arrived
 
 
-_CONDITION = re.compile(r"\bINSERT\b.*?\bON\b.*?\bWHEN\b.*?\bBEGIN\b", re.IGNORECASE | re.DOTALL)
+_INSTEAD = re.compile(
+    r"\bINSTEAD\s+OF\s+INSERT\b(?:(?!\bBEGIN\b).)*?(?P<condition>\bWHEN\b.*?)?\bBEGIN\b", re.IGNORECASE | re.DOTALL
+)
 
 
 def _changes(connection: Connection) -> int:

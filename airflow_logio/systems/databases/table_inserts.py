@@ -10,6 +10,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.database_errors import is_lasting
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
@@ -170,7 +171,9 @@ def first_refused(connection: Connection, records: pa.Table, into: Insertion) ->
         try:
             with connection.begin_nested():
                 into.insert(connection, records.slice(first, end - first))
-        except (sa.exc.DBAPIError, RowsDropped):
+        except (sa.exc.DBAPIError, RowsDropped) as error:
+            if isinstance(error, sa.exc.DBAPIError) and not is_lasting(error):
+                raise
             if end - first == 1:
                 return first
             last = end

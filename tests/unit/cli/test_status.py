@@ -27,6 +27,7 @@ from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Load, Standby
+from airflow_logio.systems.calls import CallWatch
 from tests.support.logs import replace_driver
 from tests.support.postgres import PostgresServer
 from tests.support.two_groups import TwoGroups
@@ -297,6 +298,28 @@ def test_what_stands_by_is_shown_with_its_memory(flow: TwoGroups, logio: Logio) 
     shown = json.loads(logio("status", flow.run.uid, "--json")[1])["groups"]
     assert shown["totals"]["standby"] == {"pid": 4711, "ready": True, "rss_bytes": 512 << 20}
     assert shown["ingest"]["standby"] is None
+
+
+def test_what_waits_for_an_external_system_is_shown_at_once_with_its_cause(flow: TwoGroups, logio: Logio) -> None:
+    """By `logio status`, and by `logio run`, on a terminal and elsewhere."""
+    calls = CallWatch()
+    calls.waits("write action 3 of 'publish'", "connection 'wh': canceling statement due to statement timeout")
+    wait, seconds = calls.longest()
+    load = Load(1.0, 0.0, 1.0, 0.0, 0, 0, 0, 0, call=wait, call_seconds=seconds)
+    flow.store.heartbeat(flow.drivers["totals"].ref, 1, ready=True, rss_bytes=1 << 20, load=load)
+    _, _, said = logio("status", flow.run.uid)
+    assert f"totals: in {wait} for 0 s" in " ".join(said.split())
+    shown = json.loads(logio("status", flow.run.uid, "--json")[1])["groups"]["totals"]
+    assert shown["call"]["what"] == wait
+    snapshot = Reporter(flow.store, flow.run.uid).look().snapshot
+    for width in (None, 300):
+        console = Console(file=io.StringIO(), force_terminal=width is not None, width=300)
+        with display.Progress(console) as progress:
+            progress.show(snapshot)
+            progress.show(snapshot)
+        said = console.file.getvalue()  # type: ignore[attr-defined]
+        assert f"totals: in {wait}" in said
+        assert width is not None or said.count("`wait`") == 1, "a line that stays is said once"
 
 
 def test_a_driver_that_is_silent_is_not_shown_as_if_it_ran(

@@ -169,6 +169,15 @@ def test_rows_that_sqlite_keeps_elsewhere_or_has_already_are_written(
     check_kept(f"sqlite:///{tmp_path}/wh.db", statements)
 
 
+def test_a_view_of_sqlite_that_takes_no_rows_is_a_refusal(tmp_path: Path) -> None:
+    """With RETURNING, SQLite would take them, and drop them."""
+    url = f"sqlite:///{tmp_path}/wh.db"
+    set_up(url, (*_VIEW, "CREATE TRIGGER g INSTEAD OF DELETE ON t BEGIN DELETE FROM kept WHERE a = OLD.a; END"))
+    with pytest.raises(WriteRefused, match="cannot modify t because it is a view"):
+        write(url, ROWS)
+    assert rows_of(url, "SELECT a FROM kept") == []
+
+
 @pytest.mark.postgres
 def test_a_rule_that_drops_all_rows_is_a_refusal(postgres_url: str) -> None:
     set_up(postgres_url, (_TABLE, "CREATE RULE g AS ON INSERT TO t DO INSTEAD NOTHING"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 
@@ -157,3 +158,36 @@ def test_unknown_operators_and_ends_are_refused(pipeline: Pipeline) -> None:
         pipeline.limit("raed", max_seconds=1)
     with pytest.raises(PipelineDefinitionError, match="on_overrun 'stop' is neither 'recover' nor 'park'"):
         pipeline.limit("read", max_seconds=1, on_overrun="stop")
+
+
+def test_what_waits_for_an_external_system_says_so_with_cause_and_time(clock: Clock, watch: CallWatch) -> None:
+    """Between two attempts as well, and rather than any call: from the first failure until it has what it wants."""
+    causes = iter(["no route to\nhost", "no route to host, " + "long " * 100])
+    seen: list[tuple[str, float]] = []
+
+    def fetch(url: str, keys: pa.Array | None) -> pa.Table:
+        clock.now += 6
+        seen.append(watch.longest())
+        if (cause := next(causes, None)) is not None:
+            raise ExternalUnavailable(cause)
+        return pa.table({"a": [1]})
+
+    connections = Connections("p", {"api": "http://api"}, WriterIdentity("run", 1, 0.0), 30, watch)
+    with watch.call("generate", POINT):
+        connections.read(FunctionRead("api", fetch), None)
+        assert watch.longest()[0].startswith("`generate`"), "it waits no more"
+    assert seen[0][0].startswith("`fetch`")
+    what = r"`wait` for reading .*fetch.* of connection 'api', unavailable since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: "
+    assert re.fullmatch(what + "no route to host", seen[1][0]) and seen[1][1] == 6.0
+    assert re.fullmatch(what + r"no route to host, (long )+\S* ?\.\.\.", seen[2][0]) and seen[2][1] == 12.0
+    assert len(seen[2][0]) < 500, "a cause is shortened"
+
+
+def test_what_waits_in_vain_waits_no_more(watch: CallWatch) -> None:
+    def fetch(url: str, keys: pa.Array | None) -> pa.Table:
+        raise ExternalUnavailable("gone")
+
+    connections = Connections("p", {"api": "http://api"}, WriterIdentity("run", 1, 0.0), 0.2, watch)
+    with pytest.raises(ExternalUnavailable, match="still unavailable: gone"):
+        connections.read(FunctionRead("api", fetch), None)
+    assert watch.longest() == ("", 0.0)

@@ -243,6 +243,18 @@ def test_what_a_driver_does_names_no_input_set_to_those_who_may_not_read_data(
     assert driver["failed_at"] == "a Spark job of 12 Input Sets of operator 'read'"
 
 
+def test_why_something_waits_is_told_to_those_who_may_read_data(client: TestClient, flow: TwoGroups) -> None:
+    """The others are told that it does, and for what."""
+    calls = CallWatch()
+    calls.waits("write action 3 of 'publish'", "connection 'wh': could not connect, says Jane")
+    load = Load(1.0, 0.0, 1.0, 0.0, 0, 0, 0, 0, call=calls.longest()[0], call_seconds=3.0)
+    flow.store.heartbeat(flow.drivers["totals"].ref, 1, ready=True, rss_bytes=1, load=load)
+    path = f"/api/runs/{flow.run.uid}"
+    assert "could not connect, says Jane for 3 s" in client.get(path, headers=OWNER).text
+    said = client.get(path, headers=TALKER).text
+    assert "Jane" not in said and "`wait` for write action 3 of 'publish' for 3 s" in said
+
+
 @pytest.mark.parametrize(
     "inset_id", ["Doe", "O'Doe", 'O"Doe', "O'\"Doe", "a\\", "a\\'\"Doe", "a\nDoe", "x' of operator 'Doe", ""]
 )
