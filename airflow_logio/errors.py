@@ -7,6 +7,7 @@ park the group because continuing would lose or duplicate data (`Park` and below
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import traceback
 from dataclasses import dataclass
@@ -198,7 +199,8 @@ class BudgetSpent(Park):
 # --- the part of a traceback that an author wants to see: their own code, not ours around it --------------------------
 
 _OURS = str(Path(__file__).parent) + "/"
-_IMPORTS = ("<frozen importlib", str(Path(importlib.__file__).parent) + "/")
+_BETWEEN = ("<frozen importlib", str(Path(importlib.__file__).parent) + "/", contextlib.__file__)
+"""What lies between our frames and theirs."""
 MOST_FRAMES = 4
 
 
@@ -210,7 +212,7 @@ def authored_frames(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_OURS, *_IMPORTS))
+        if not frame.filename.startswith((_OURS, *_BETWEEN))
     ]
     if not frames:
         return ""

@@ -10,8 +10,9 @@ from airflow_logio.databases import read_url
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import TableSource
+from airflow_logio.dataflow.unavailability import is_missing_input
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import has_frames
@@ -108,6 +109,12 @@ def _first_action(name: str, source: SourceOperator, params: Mapping[str, Any]) 
         return source.action(params)
     except ConfigurationError as error:
         raise ConfigurationError(f"source {name!r}: {error}") from error
+    except LogioError:
+        raise
+    except Exception as error:  # of an author's own
+        late = ". What it reads is not there yet" if is_missing_input(error) else ""
+        cause = f"{type(error).__name__}: {error}{late}{authored_frames(error)}"
+        raise ConfigurationError(f"source {name!r} cannot say what it reads: {cause}") from error
 
 
 def check_replay_seconds(seconds: float | None) -> None:

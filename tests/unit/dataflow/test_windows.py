@@ -159,6 +159,7 @@ def test_tumbling_refuses_late_records_and_changes_nothing() -> None:
     with pytest.raises(OperatorFailed) as caught:
         Tumbling("1h", on="t").assign(at("2017-03-05T09:59", "2017-03-05T08:00", "2017-03-05T12:00"), state)
     assert "2 late record(s), the earliest for window 2017-03-05T08:00" in str(caught.value)
+    assert "in the order of their names, as texts are sorted: 'part-10' before 'part-9'" in str(caught.value)
     assert "ordered_by='t'" in str(caught.value)
     assert state == {"watermark": "2017-03-05T10:00"}
 

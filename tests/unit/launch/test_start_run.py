@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from airflow_logio.dataflow import Count, FolderSource, ParquetSource, Pipeline, SourceBatch, SourceOperator
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import bundle
 from airflow_logio.launch.start_run import run_spec
@@ -63,3 +68,49 @@ def test_a_group_of_data_frames_needs_a_folder_that_spark_reads(payloads: str | 
             connections={"lake": "lake"},
             payloads=payloads,
         )
+
+
+class Late(SourceOperator):
+    """Looks at its file when a run is started."""
+
+    def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {"bytes": Path(params["path"]).stat().st_size}
+
+    def read(self, params: Mapping[str, Any], action: Mapping[str, Any], offset: int) -> Iterator[SourceBatch]:
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (Late(), r"source 'late' cannot say what it reads: FileNotFoundError.*/today.*not there yet"),
+        (ParquetSource("{path}"), r"source 'late': cannot read Parquet file '.*/today'.*No such file"),
+        (ParquetSource("{path}/*.parquet"), r"source 'late': no file matches .*/today/\*\.parquet"),
+        (FolderSource("{path}"), r"source 'late': the folder .*/today cannot be read.*No such file"),
+    ],
+)
+def test_input_that_is_not_there_is_told_by_source_and_path_before_a_run_and_found_when_it_is(
+    source: SourceOperator, says: str, tmp_path: Path
+) -> None:
+    """By `start_run` in Airflow, whose retries ask again, and before any driver is launched."""
+    pipeline = Pipeline("waiting", params={"path": str})
+    pipeline.sink("done", Count(), pipeline.source("late", source))
+    today = tmp_path / "today"
+
+    def begin() -> object:
+        settings: dict[str, Any] = {
+            "dag_id": "tests",
+            "dag_run_id": "run",
+            "connections": {},
+            "payloads": str(tmp_path),
+        }
+        return run_spec(pipeline, EXCHANGE, params={"path": str(today)}, **settings).actions["late"]
+
+    with pytest.raises(ConfigurationError, match=f"(?s){says}"):
+        begin()
+    if isinstance(source, FolderSource) or "*" in str(getattr(source, "path", "")):
+        today.mkdir()
+        pq.write_table(pa.table({"n": [1]}), today / "a.parquet")
+    else:
+        pq.write_table(pa.table({"n": [1]}), today)
+    assert begin()

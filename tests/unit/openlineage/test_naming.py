@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_logio.dataflow.sources import ParquetSource
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.connections import external_url
@@ -99,6 +100,15 @@ def test_a_folder_of_a_connection_is_named_as_its_writer_finds_it(
     assert "%2F" in url, "Airflow quotes the fields"
     external = ExternalDatasets({}, lambda _: url)
     assert external.written_by(ParquetWriter("lake")) == [expected]
+
+
+@pytest.mark.parametrize("writer", [ParquetWriter, DatasetWriter])
+def test_a_folder_with_run_parameters_is_that_of_the_run(writer: Any) -> None:
+    one = writer("lake", "sales/dt={day}")
+    assert ExternalDatasets({"day": "2024-05-17"}, lambda _: "/lake").written_by(one) == [
+        DatasetName("file", "/lake/sales/dt=2024-05-17")
+    ]
+    assert ExternalDatasets({}, lambda _: "/lake").written_by(one) == [], "before a run has told its parameters"
 
 
 @pytest.mark.parametrize(
