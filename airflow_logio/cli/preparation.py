@@ -19,6 +19,7 @@ from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.launch import bundle, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, collect, load_kept, newest, take_new
+from airflow_logio.launch.driver_config import has_frames
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import check_table_databases, run_spec
@@ -116,7 +117,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     settings = wanted.spark.settings()  # refused now, not when the first group is launched
     environment_of(pipeline, settings)
     for group in pipeline.applications:
-        spark_submit.group_properties(settings, pipeline, group)
+        spark_submit.group_properties(settings, pipeline, group, frames=has_frames(pipeline, group))
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})

@@ -33,6 +33,7 @@ from airflow_logio.launch.spark_settings import (
     not_on_this_machine,
     split_token,
 )
+from airflow_logio.spark.determinism import check_shuffle
 
 TICKET_CACHE = "KRB5CCNAME"
 INHERITED = (
@@ -144,9 +145,25 @@ def group_properties(
     """The effective Spark properties of a group; `frames` as in `SparkSettings.effective_conf`. Raises `ConfigurationError`
     for those that its driver cannot have."""
     try:
-        return settings.effective_conf(pipeline.group_of(group).spark, frames=frames)
+        conf = settings.effective_conf(pipeline.group_of(group).spark, frames=frames)
+        if frames and not is_address(settings.master):
+            check_shuffle({**_of_files(settings), **settings.conf, **conf})
+        return conf
     except ConfigurationError as error:
         raise ConfigurationError(f"group {group!r} of pipeline {pipeline.name!r}: {error}") from None
+
+
+def _of_files(settings: SparkSettings) -> dict[str, str]:
+    """The properties of the file that spark-submit reads on this machine: of one that is named, else of the site's."""
+    variables = environment(settings)
+    home = Path(find_spark_submit(settings.spark_binary, variables)).parent.parent
+    site = Path(variables.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
+    try:
+        lines = Path(settings.properties_file or site).read_text(errors="replace").splitlines()
+    except OSError:  # there is none, which spark-submit says of one that is named
+        return {}
+    found = (re.match(r"\s*(?P<name>spark\.[^\s=:]+)\s*[\s=:]\s*(?P<value>.*?)\s*$", line) for line in lines)
+    return {one["name"]: one["value"] for one in found if one is not None}
 
 
 def _check_client(settings: SparkSettings) -> None:

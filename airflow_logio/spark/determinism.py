@@ -55,6 +55,30 @@ _SOME_ROWS = re.compile(r"specifiedwindowframe\(RowFrame, (?!unboundedpreceding\
 """A frame of rows: which ones it begins or ends with depends on the order of equal ones."""
 
 
+PUSHED, MANAGER = "spark.shuffle.push.enabled", "spark.shuffle.manager"
+"""Properties of an application, which decide whether its shuffles are those that `SHUFFLE_SAFETY` protects."""
+_MANAGERS = frozenset({"sort", "tungsten-sort", "org.apache.spark.shuffle.sort.sortshufflemanager"})
+
+
+def check_shuffle(conf: Mapping[str, str]) -> None:
+    """Refuse properties of an application that switch `SHUFFLE_SAFETY` off: Spark leaves out the full retry where shuffles
+    may be pushed and merged (SPARK-54959), and only its own shuffle manager's writers compute the checksums.
+
+    Raises `ConfigurationError`.
+    """
+    found = [PUSHED] if conf.get(PUSHED, "").strip().lower() == "true" else []
+    found += [MANAGER] if conf.get(MANAGER, "sort").strip().lower() not in _MANAGERS else []
+    if found:
+        said = ", ".join(f"{name}={conf[name]}" for name in found)
+        better = ", ".join(f"{PUSHED}=false" if name == PUSHED else f"{MANAGER}=sort" for name in found)
+        raise ConfigurationError(
+            f"{said}: with it, Spark does not notice that a task that it runs again after the loss of an executor has made "
+            "other records, so that records of two computations could be mixed. Operators of mode 'dataframe' need Spark's "
+            f"own shuffles: set {better} for this pipeline (its group's spark=, conf= of the operator or --conf), or in "
+            "spark-defaults.conf; of a Spark Connect server where it is started"
+        )
+
+
 def check_safety(session: Any) -> None:
     """Refuse a Spark that would not keep apart what a task made, and what it made when it ran again.
 
@@ -66,6 +90,7 @@ def check_safety(session: Any) -> None:
             "executor could mix records of two computations. Operators of mode 'dataframe' need Spark 4.2 or later: install "
             "pyspark>=4.2 (with pyspark-client of the same version, if that is installed), or set SPARK_HOME to a later Spark"
         )
+    check_shuffle({PUSHED: session.conf.get(PUSHED, "false"), MANAGER: session.conf.get(MANAGER, "sort")})
 
 
 def check_repeatable(outputs: Mapping[str, SparkFrame]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_logio import DatasetWriter
+from airflow_logio.dataflow import Pipeline, SparkSource, stateless
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, SparkTarget
-from airflow_logio.launch.spark_submit import check, command, find_spark_submit
+from airflow_logio.launch.spark_submit import check, command, find_spark_submit, group_properties
 
 
 def executable(path: Path) -> Path:
@@ -119,3 +122,65 @@ def test_relative_paths_lead_from_the_task_and_addresses_stay(tmp_path: Path) ->
         },
     )
     assert SparkArguments().placed(here) == SparkArguments()
+
+
+# --- shuffles that Spark does not look after ---------------------------------------------------------------------------
+
+PUSHED = {"spark.shuffle.push.enabled": " TRUE "}
+REMOTE = {"spark.shuffle.manager": "org.apache.spark.shuffle.celeborn.SparkShuffleManager"}
+
+
+@stateless(mode="dataframe")
+def same(rows: Any) -> Any:
+    return rows
+
+
+def lake(spark: dict[str, str] | None = None) -> Pipeline:
+    pipeline = Pipeline("lake", connections=["lake"])
+    read = pipeline.source("read", SparkSource(lambda spark: spark.range(3)))
+    pipeline.writer("save", DatasetWriter("lake", "out"), pipeline.operator("same", same, read))
+    pipeline.group("frames", "read", "same", "save", spark=spark or {})
+    return pipeline
+
+
+def properties(settings: SparkSettings, spark: dict[str, str] | None = None, *, frames: bool = True) -> dict[str, str]:
+    return group_properties(settings, lake(spark), "frames", frames=frames)
+
+
+@pytest.mark.parametrize("conf", [PUSHED, REMOTE])
+def test_shuffles_that_may_mix_two_attempts_are_refused_wherever_they_are_set(
+    conf: dict[str, str], tmp_path: Path
+) -> None:
+    """Before anything starts: by the pipeline, the launch or its connection, a file of properties, the site."""
+    ((name, value),) = conf.items()
+    (tmp_path / "spark-defaults.conf").write_text(f"# {name} none\n\n spark.x 1\n{name}    {value}\n")
+    (tmp_path / "own.conf").write_text(f"{name} = {value}\n")
+    site = {"SPARK_CONF_DIR": str(tmp_path)}
+    ways: list[tuple[SparkSettings, dict[str, str]]] = [
+        (SparkSettings(), conf),
+        (SparkSettings(conf=conf), {}),
+        (SparkSettings(conf=conf, connect=True), {}),
+        (SparkSettings(env_vars=site), {}),
+        (SparkSettings(env_vars=site, connect=True), {}),
+        (SparkSettings(properties_file=str(tmp_path / "own.conf")), {}),
+    ]
+    for settings, group in ways:
+        with pytest.raises(ConfigurationError) as refused:
+            properties(settings, group)
+        said = str(refused.value)
+        assert said.startswith(f"group 'frames' of pipeline 'lake': {name}=")
+        assert "records of two computations could be mixed" in said
+        assert ("spark.shuffle.push.enabled=false" if conf is PUSHED else "spark.shuffle.manager=sort") in said
+        assert properties(settings, group, frames=False) is not None, "other modes are as they were"
+    better = {"spark.shuffle.push.enabled": "false", "spark.shuffle.manager": "sort"}
+    assert properties(SparkSettings(env_vars=site), better), "the pipeline decides over the site"
+    assert properties(SparkSettings(env_vars=site, properties_file=str(tmp_path / "none.conf"))), (
+        "which is not read then"
+    )
+
+
+@pytest.mark.parametrize(
+    "manager", ["sort", "SORT", "tungsten-sort", "org.apache.spark.shuffle.sort.SortShuffleManager"]
+)
+def test_sparks_own_shuffles_are_as_ever(manager: str) -> None:
+    assert properties(SparkSettings(conf={"spark.shuffle.manager": manager, "spark.shuffle.push.enabled": "false"}))
