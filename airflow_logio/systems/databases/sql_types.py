@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.engine import Dialect, Engine
+from sqlalchemy.engine import Engine
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from airflow_logio.dataflow.column_types import DECIMAL, MOST_DIGITS, ColumnType
@@ -57,10 +57,6 @@ class ExactDecimal(UserDefinedType[Decimal]):
 
     def get_col_spec(self, **_: Any) -> str:
         return f"DECIMAL_TEXT({self.precision}, {self.scale})"
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Decimal | None]:
-        """Numbers that others have stored as doubles are read as they are written."""
-        return lambda value: None if value is None else Decimal(str(value))
 
 
 def know_exact_decimals(engine: Engine) -> None:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from airflow_logio.dataflow import joined
 from airflow_logio.dataflow.reads import TableRead
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, OperatorFailed
 from airflow_logio.systems.databases.table_reads import selection
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.mariadb import mariadb
@@ -160,6 +160,13 @@ def test_in_postgresql_each_key_has_the_rows_of_its_own_join(
     assert places_of(keys, found) == expected
     assert places_of(keys, in_pieces) == expected
     assert found.schema == warehouse_schema(url)
+    records = pa.table({"k": keys, "place": range(len(keys))})
+    try:
+        rows = joined("dimension", READ).fn(records, dimension=found)
+    except OperatorFailed as refused:
+        assert "several rows with k" in str(refused) or "not comparable" in str(refused)
+    else:
+        assert sorted(zip(rows["place"].to_pylist(), rows["v"].to_pylist(), strict=True)) == expected
 
 
 def warehouse_schema(url: str) -> pa.Schema:
@@ -220,12 +227,26 @@ def test_in_sqlite_each_key_has_the_rows_that_are_equal_in_whichever_form_a_cell
 
 def test_in_any_other_database_each_key_has_the_rows_that_the_database_finds() -> None:
     """MariaDB compares without case, and without blanks at the end."""
+    noon = at("2024-02-29 12:00")
+    examples: list[tuple[str, list[Any], pa.Array, list[tuple[int, int]]]] = [
+        (
+            "VARCHAR(9) COLLATE utf8mb4_general_ci",
+            ["Tea", "tea ", "x"],
+            pa.array(["TEA", "tea", "X", "y"]),
+            [(0, 0), (0, 1), (1, 0), (1, 1), (2, 2)],
+        ),
+        ("DECIMAL(9,2)", [Decimal("1.5"), 2], pa.array([Decimal("1.500"), Decimal("2.001")]), [(0, 0)]),
+        ("DATETIME(6)", [noon, at("2024-02-29")], pa.array([noon, at("2024-03-01")]), [(0, 0)]),
+        ("DATE", [date(2024, 2, 29)], pa.array([at("2024-02-29 12:00"), at("2024-02-29")]), [(1, 0)]),
+        ("BIGINT", [1, 2**53 + 1], pa.array([1.0, 1.5]), [(0, 0)]),
+    ]
     with mariadb() as url, closing(Warehouse("wh", url)) as warehouse:
-        with warehouse.engine.begin() as connection:
-            connection.exec_driver_sql("CREATE TABLE t (k VARCHAR(9), v BIGINT) COLLATE utf8mb4_general_ci")
-            connection.exec_driver_sql("INSERT INTO t VALUES ('Tea', 0), ('tea ', 1), ('x', 2), (NULL, 99)")
-        keys = pa.array(["TEA", "tea", "X", "y"])
-        assert places_of(keys, warehouse.read(READ, keys)) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 2)]
+        for kind, stored, keys, expected in examples:
+            with warehouse.engine.begin() as connection:
+                connection.exec_driver_sql(f"CREATE OR REPLACE TABLE t (k {kind}, v BIGINT)")
+                rows = [(value, number) for number, value in enumerate(stored)]
+                connection.exec_driver_sql("INSERT INTO t VALUES (%s, %s)", [*rows, (None, 99)])
+            assert places_of(keys, warehouse.read(READ, keys)) == expected, kind
 
 
 @pytest.mark.parametrize(
