@@ -103,7 +103,7 @@ _Writer = TypeVar("_Writer", bound=_InFolder)
 
 def in_folder_of_run(writer: _Writer, placeholders: Collection[str], params: Mapping[str, Any]) -> _Writer:
     """A writer, or a copy of it whose folder is that of a run with these parameters. Raises ConfigurationError."""
-    if not placeholders:
+    if not set("{}") & set(writer.folder):
         return writer
     own = copy(writer)
     own.folder = _folder_for_run(writer.folder, placeholders, params)

@@ -136,12 +136,13 @@ class ParquetSource(SourceOperator):
             total, schemas = 0, list[tuple[str, pa.Schema]]()
             for path in files:
                 rows, schema = footer(path)
+                self._columns_in(path, schema.names)
                 total += rows
                 schemas.append((path, schema))
-            types = self._common(schemas)
-            first = self._action(files[0], types)
+            path, types = files[0], self._common(schemas)
+            first = self._action(path, types)
             if not total:
-                first |= self._schema(files[0], first)
+                first |= self._schema(path, first)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigurationError(f"cannot read Parquet file {path!r}: {error}{_hint(path)}") from error
         plan = {FILES: files, TYPES: types} if types else files

@@ -95,6 +95,14 @@ def test_files_that_no_type_holds_exactly_are_refused_by_name_before_a_run(
     assert len(read(ParquetSource(where, transform=lambda table: pa.table({"y": list(map(str, table["x"]))})))) == 3
 
 
+def test_a_column_that_a_later_file_does_not_have_is_told_before_a_run(tmp_path: Path) -> None:
+    where = written(tmp_path, pa.array([1]))
+    pq.write_table(pa.table({"y": [1]}), tmp_path / "1.parquet")
+    with pytest.raises(ConfigurationError, match=r"/1\.parquet has no column 'x', only \['y'\]"):
+        ParquetSource(where, columns=["x"]).action({})
+    assert ParquetSource(where).action({})["total_rows"] == 2, "where none is named, each file has its own"
+
+
 def test_files_of_pandas_and_polars_side_by_side(tmp_path: Path) -> None:
     columns = {"s": ["a", None], "c": ["x", "y"], "t": [NOON, NOON], "n": [1, 2], "z": ["q", "r"]}
     frame = pd.DataFrame({**columns, "z": [None, None]}).astype({"c": "category", "n": "int32"})

@@ -61,6 +61,8 @@ def test_a_writer_s_folder_has_the_parameters_of_the_run_and_its_description_the
     assert run.groups == pipeline.groups and run.operators["done"] is pipeline.operators["done"]
     assert folder_of_run(writer("lake", "{out}/dt={day}"), out="sales/daily") == "sales/daily/dt=2024-05-17"
     assert folder_of_run(writer("lake", "plain")) == "plain"
+    assert folder_of_run(writer("lake", "{{x}}/{day}")) == "{x}/2024-05-17"
+    assert folder_of_run(writer("lake", "{{x}}")) == "{x}", "as in the path of a source"
 
 
 def test_without_parameters_in_names_a_run_has_the_pipeline_itself() -> None:
