@@ -156,7 +156,10 @@ def group_properties(
 def _of_files(settings: SparkSettings) -> dict[str, str]:
     """The properties of the file that spark-submit reads on this machine: of one that is named, else of the site's."""
     variables = environment(settings)
-    home = Path(find_spark_submit(settings.spark_binary, variables)).parent.parent
+    try:
+        home = Path(find_spark_submit(settings.spark_binary, variables)).parent.parent
+    except ConfigurationError:  # `check` says it, where something is to be started
+        return {}
     site = Path(variables.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
     try:
         lines = Path(settings.properties_file or site).read_text(errors="replace").splitlines()

@@ -120,7 +120,7 @@ def search_newest(
 
     Several ports take turns: the one that has the largest part of its events before it is next, so that all get equally
     far back. If no event has a column, that is an error only where all events were searched at once: earlier ones may
-    have it. Events whose records are missing or damaged in the payload store are passed over (`Holding.damaged`). Raises as
+    have it. Events whose records are missing in the payload store, or damaged, are passed over (`Holding.damaged`). Raises as
     `events_holding`, and `LineageUnknown` for a `before` of other ports.
     """
     ports = CapturedPorts(run)

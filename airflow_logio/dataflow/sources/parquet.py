@@ -238,10 +238,8 @@ class ParquetSource(SourceOperator):
         _check_unchanged(file, action, offset)  # for a change that the file system does not show
 
     def _batch(self, table: pa.Table, params: Mapping[str, Any], path: str, first: int) -> SourceBatch:
-        """Raises OperatorFailed, with file, column and row, for a value that its type cannot have."""
+        """Raises OperatorFailed, with file, column and row, for a value that is none. A transform may mend it."""
         offset = first + table.num_rows
-        if self._transform is not None:
-            check_values(table, f"{path} has", first)
         try:
             return SourceBatch(self._transformed(table, params), offset, {"first": first, "last": offset - 1})
         except OperatorFailed:

@@ -167,6 +167,20 @@ def test_a_parquet_file_is_named_with_row_and_column(tmp_path: Path, transform: 
         next(read)
 
 
+def test_a_transform_of_a_source_may_mend_them(tmp_path: Path) -> None:
+    """It gets what is in the file, and knows the encoding."""
+    path = tmp_path / "names.parquet"
+    pq.write_table(pa.table({"s": text()}), path)
+
+    def decoded(table: pa.Table) -> pa.Table:
+        raw = table["s"].cast(pa.binary()).to_pylist()
+        return pa.table({"s": [value.decode("latin-1") for value in raw]})
+
+    source = ParquetSource(str(path), transform=decoded)
+    (batch,) = source.read({}, source.action({}), 0)
+    assert batch.table.to_pydict() == {"s": ["a", "é"]}
+
+
 def test_a_function_that_returns_them_is_refused_with_operator_port_and_event() -> None:
     class Latin(StatelessOperator):
         def process(self, event: InputEvent, external: External) -> Iterable[PortTable]:

@@ -301,6 +301,20 @@ def test_searches_name_ports_as_their_author_does(merged: bool, place: str, told
         events_holding(store, found.run, "work.out", {"order": "1"})
 
 
+@pytest.mark.parametrize("what", ["header", "body"])
+def test_a_search_of_the_newest_passes_an_event_of_which_a_bit_is_flipped(what: str) -> None:
+    store = MemoryLogStore()
+    found = in_slots(store, merged=True)
+    key = next(key for key in store.tables.bodies if key.event_id == 1)
+    whole = getattr(store.tables.bodies[key], what)
+    flipped = whole[:9] + bytes([whole[9] ^ 1]) + whole[10:]
+    store.tables.bodies[key] = store.tables.bodies[key]._replace(**{what: flipped})
+    result = search_newest(store, found.run, "work.out", {"quantity": "1"}, None, SearchLimits())
+    (place,) = result.holding
+    assert not place.records and len(place.damaged) == 2
+    assert all(f"event {number} of work.out" in " ".join(place.damaged) for number in (1, 2))
+
+
 @pytest.mark.parametrize(
     ("port", "values", "words"),
     [
