@@ -255,6 +255,7 @@ class Evaluation:
             error.is_first = not self._has_evaluated
             raise
         self._has_evaluated, self._unavailable_since, self._in_vain = True, None, 0
+        self._settings.connections.calls.waits_no_more()
         return made
 
     def _unavailable(self, error: LogUnavailable) -> NoReturn:
@@ -266,6 +267,7 @@ class Evaluation:
         waited, limit = time.monotonic() - since, self._settings.connections.replay_seconds
         if waited < limit or self._in_vain < LEAST_ATTEMPTS:
             log.warning("%s; evaluated again", error)
+            self._settings.connections.calls.waits(f"jobs of group {self._settings.group!r}", str(error))
             raise error
         raise ExternalUnavailable(
             f"{error}. That has lasted for {waited:.0f} s, {self._in_vain} attempts. What is to be done stays in the log: "

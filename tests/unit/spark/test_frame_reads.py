@@ -26,6 +26,7 @@ from airflow_logio.spark.dataset_jobs import frame_of_table, materialized, writt
 from airflow_logio.store.lineage.queries import backward
 from airflow_logio.store.lineage.result import ReadNode
 from airflow_logio.supervision.tidying import remove
+from airflow_logio.systems.calls import CallWatch, Wait
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.databases import table_reads
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, clear_away
@@ -135,8 +136,23 @@ def test_an_operator_moves_to_mode_dataframe_by_changing_one_word(
     assert bool(manifests(group)) == (most_bytes == 0)
 
 
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a driver that waits says of it."""
+    found: list[str] = []
+    waits = CallWatch.waits
+
+    def heard(self: CallWatch, what: str, cause: str) -> Wait:
+        wait = waits(self, what, cause)
+        found.append(self.longest()[0])
+        return wait
+
+    monkeypatch.setattr(CallWatch, "waits", heard)
+    return found
+
+
 def test_what_was_answered_is_what_was_used_and_nobody_is_asked_again_once_it_is_logged(
-    tmp_path: Path, sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     """An answer that differs each time. Three drivers: the first fails after its read, the second one behind its commit."""
     answers: list[list[int]] = []
@@ -175,6 +191,7 @@ def test_what_was_answered_is_what_was_used_and_nobody_is_asked_again_once_it_is
     failures.remove("daily")
     asked_first = len(answers)
     assert not outages, "the job was repeated, with what was answered"
+    assert [wait.partition(" UTC: ")[2] for wait in said] == ["payload store: No space left on device"]
     assert not list((tmp_path / "payloads").rglob("*daily/draws*/*.parquet")), (
         "nobody will name what a failed job has read"
     )
