@@ -344,20 +344,20 @@ def tag_input_sets(held: Sequence[Sequence[pa.Table]], tags: Mapping[str, pa.Arr
     return pa.table(front | dict(zip(records.column_names, records.columns, strict=True)))
 
 
-def split_by_input_set(result: pa.Table, count: int) -> list[pa.Table | None]:
-    """The rows of each of the `count` Input Sets, without column ``inset_id``; None where there are none.
+def split_by_input_set(result: pa.Table, count: int, tag: str = INSET_ID) -> list[pa.Table | None]:
+    """The rows of each of the `count` Input Sets, without column `tag`, which says whose they are; None where there are none.
 
     Rows are ordered by all columns, in their order, so that two runs of one job give equal tables although Spark
     returns rows in any order (columns of nested types cannot be compared and do not take part); times are `uniform`,
     although Spark returns them in the zone of its session. Slices share memory.
-    Raises OperatorFailed if ``inset_id`` is missing, null, no integer or out of range.
+    Raises OperatorFailed if `tag` is missing, null, no integer or out of range.
     """
-    _check_ordinals(result, count)
-    names = [name for name in result.column_names if name != INSET_ID]
+    _check_ordinals(result, count, tag)
+    names = [name for name in result.column_names if name != tag]
     keys = [name for name in names if not pa.types.is_nested(result.schema.field(name).type)]
     ordered = uniform(result).combine_chunks()
-    ordered = ordered.take(_order(ordered, [INSET_ID, *keys])).combine_chunks()
-    ordinals = ordered.column(INSET_ID).to_numpy()
+    ordered = ordered.take(_order(ordered, [tag, *keys])).combine_chunks()
+    ordinals = ordered.column(tag).to_numpy()
     bounds = np.searchsorted(ordinals, np.arange(count + 1)).tolist()
     rows = ordered.select(names)
     return [rows.slice(begin, end - begin) if end > begin else None for begin, end in pairwise(bounds)]
@@ -377,27 +377,27 @@ def check_free(tags: Iterable[str], names: Iterable[str]) -> None:
             )
 
 
-def check_kept(names: Sequence[str]) -> None:
+def check_kept(names: Sequence[str], tag: str = INSET_ID) -> None:
     """Raises OperatorFailed if the columns of a result are without ``inset_id``."""
-    if INSET_ID not in names:
+    if tag not in names:
         raise OperatorFailed(
-            f"the result of the Spark function has columns {list(names)}, but not {INSET_ID!r}: keep it "
-            f"(group by it), it says which Input Set a row belongs to"
+            f"the result of the Spark function has columns {list(names)}, but not {tag!r}: keep it "
+            f"(group by it), it says which Input Set a row belongs to; or leave many=True out"
         )
 
 
-def _check_ordinals(result: pa.Table, count: int) -> None:
-    check_kept(result.column_names)
-    column = result.column(INSET_ID)
+def _check_ordinals(result: pa.Table, count: int, tag: str) -> None:
+    check_kept(result.column_names, tag)
+    column = result.column(tag)
     if not pa.types.is_integer(column.type) or column.null_count:
         raise OperatorFailed(
-            f"column {INSET_ID!r} of the Spark function's result is {column.type} with {column.null_count} nulls; "
+            f"column {tag!r} of the Spark function's result is {column.type} with {column.null_count} nulls; "
             "it must be passed on unchanged"
         )
     if result.num_rows:
         low, high = pc.min_max(column).as_py().values()
         if low < 0 or high >= count:
             raise OperatorFailed(
-                f"column {INSET_ID!r} of the Spark function's result goes from {low} to {high}, but the batch has "
+                f"column {tag!r} of the Spark function's result goes from {low} to {high}, but the batch has "
                 f"{count} Input Sets, counted from 0; it must be passed on unchanged"
             )

@@ -186,7 +186,7 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
 
     def describe(self) -> dict[str, Any]:
         """JSON-able description for the run fingerprint: equal in every process that built the same pipeline."""
-        return {
+        described = {
             "class": stable_name(type(self)),
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
@@ -199,6 +199,8 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
             "connections": sorted(self.connections()),
             "settings": self.settings(),
         }
+        many = getattr(self, "many", None)
+        return described if many is None else described | {"many": many}
 
     def code(self) -> str:
         """Source text of the author's code; a change of it alone causes a warning, it does not park a run."""
@@ -410,46 +412,70 @@ class StatefulOperator(Operator):
 
 
 class BatchGenerator(ABC):
-    """Mixed into a StatefulOperator of mode ``executors``: the generation of many Input Sets is one Spark job.
+    """Mixed into a StatefulOperator of mode ``executors``: a generation is a plan of Spark.
 
-    Implement `run`, or `run_with` if it needs the run's parameters. The defaults of `tagged` and `split` suit an event
-    state that is a list of tables, and one output port. `reads` are its declared reads by name.
+    Implement `run`, or `run_with` if it needs the run's parameters. Each call gets one Input Set; several share a job.
+    With ``many = True`` a call gets many, with column ``inset_id``, which the result keeps. The defaults of `records_of`,
+    `tagged` and `split` suit an event state that is a list of tables, and one output port. `reads` are its declared
+    reads by name.
     """
 
     reads: Mapping[str, DeclaredRead] = {}
     """Name → declared read."""
+    many: bool = False
+    """`run` gets many Input Sets in one plan, as `tagged` makes them, and keeps them apart: see `generate`."""
 
     if TYPE_CHECKING:  # the operator's; read-only here, so that a class with two ports may be mixed with this one
 
         @property
         def outputs(self) -> tuple[str, ...]: ...
 
+    def records_of(self, input_set: InputSet) -> pa.Table:
+        """All records of one Input Set, for `run`.
+
+        :param input_set: the Input Set.
+        """
+        return pa.concat_tables(input_set.held)
+
     def tagged(self, input_sets: Sequence[InputSet]) -> pa.Table:
-        """All records of the Input Sets, with int64 column ``inset_id``: the place, from 0, in the given sequence.
+        """With ``many = True``: all records, with int64 column ``inset_id``: the place of their Input Set, from 0.
 
         :param input_sets: the Input Sets of one Spark job.
         """
         return tag_input_sets([input_set.held for input_set in input_sets])
 
     @abstractmethod
-    def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
-        """The author's Spark function: DataFrame in, DataFrame out. The result keeps column ``inset_id``.
+    def run(self, records: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
+        """The author's Spark function: DataFrame in, DataFrame out.
 
-        :param tagged: the records of many Input Sets, as `tagged` made them.
+        :param records: those of one Input Set; with ``many = True`` of many, whose column ``inset_id`` the result
+            keeps.
         :param reads: declared read → its rows, restricted to the keys of the records if it has a key.
         """
 
-    def run_with(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
+    def run_with(self, records: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
         """As `run`, with the run's parameters: override this one if the function needs them.
 
-        :param tagged: the records of many Input Sets.
+        :param records: as for `run`.
         :param reads: declared read → its rows.
         :param params: the run's parameters.
         """
-        return self.run(tagged, reads)
+        return self.run(records, reads)
+
+    def run_one(
+        self, inset_id: str, records: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]
+    ) -> SparkFrame:
+        """As `run_with`, for one Input Set: override this one if the function needs its name.
+
+        :param inset_id: name of the Input Set.
+        :param records: its records.
+        :param reads: declared read → its rows.
+        :param params: the run's parameters.
+        """
+        return self.run_with(records, reads, params)
 
     def split(self, result: pa.Table, count: int) -> list[list[PortTable]]:
-        """The Output Set of each Input Set, without column ``inset_id``; [] where it has no rows.
+        """With ``many = True``: the Output Set of each Input Set, without column ``inset_id``; [] where it has no rows.
 
         :param result: what the Spark function returned, as a table.
         :param count: how many Input Sets the job had.

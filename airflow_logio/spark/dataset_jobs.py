@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 from typing import Any
 
@@ -98,14 +98,57 @@ def materialized_sets(
     kept = _without_places(frame)
     schema = schema_of(kept)
     check(schema)
-    brought_together = frame.hint("rebalance", INSET_ID) if len(where) > 1 else frame
-    files = in_order(_written(payloads, purpose, brought_together, task_files.written_sets, INSET_ID, len(where)))
+    return _sets_written(payloads, where, purpose, frame, INSET_ID, Manifest(schema, arrow_schema_of(kept), ()))
+
+
+def materialized_apart(
+    payloads: EpochPayloads,
+    where: Sequence[str],
+    purpose: str,
+    frames: Sequence[SparkFrame],
+    check: Callable[[str], None] = lambda _: None,
+) -> Mapping[int, Dataset]:
+    """As `materialized_sets`, of a DataFrame for each Output Set: one job writes the union of their plans.
+
+    `check` gets the schema of each. They must be deterministic: a task would number, or draw, by its place in the job.
+    """
+    schemas = []
+    for frame in frames:
+        check_columns(frame)
+        schemas.append(schema_of(frame))
+        check(schemas[-1])
+    tag = free_name(INSET_ID, frames[0])
+    manifest = Manifest(schemas[0], arrow_schema_of(frames[0]), ())
+    return _sets_written(payloads, where, purpose, union_of_sets(frames, tag), tag, manifest)
+
+
+def union_of_sets(frames: Sequence[SparkFrame], tag: str) -> SparkFrame:
+    """The records of DataFrames of the same columns, with column `tag`: the place of theirs, from 0."""
+    from pyspark.sql import functions as F
+
+    tagged = [frame.select(F.lit(place).cast("long").alias(tag), "*") for place, frame in enumerate(frames)]
+    return reduce(lambda some, more: some.union(more), tagged)
+
+
+def free_name(name: str, frame: SparkFrame) -> str:
+    """`name`, or one like it that no column has."""
+    taken = {column.lower() for column in frame.columns}
+    while name.lower() in taken:
+        name = f"_{name}"
+    return name
+
+
+def _sets_written(
+    payloads: EpochPayloads, where: Sequence[str], purpose: str, frame: SparkFrame, tag: str, empty: Manifest
+) -> Mapping[int, Dataset]:
+    """Place → its dataset, of the records with that place in column `tag`; `empty` is a manifest without files."""
+    brought_together = frame.hint("rebalance", tag) if len(where) > 1 else frame
+    files = in_order(_written(payloads, purpose, brought_together, task_files.written_sets, tag, len(where)))
     by_place: dict[int, list[DataFile]] = {}
     for file in files:
         by_place.setdefault(int(file.partition[0].partition("=")[2]), []).append(replace(file, partition=()))
-    arrow = arrow_schema_of(kept)
     datasets = {
-        place: payloads.put(where[place], purpose, Manifest(schema, arrow, tuple(own)))
+        place: payloads.put(where[place], purpose, Manifest(empty.schema, empty.arrow, tuple(own)))
         for place, own in sorted(by_place.items())
     }
     crash_here(CrashPoint.AFTER_MANIFEST)
@@ -242,8 +285,13 @@ def frame_of(session: Any, dataset: Dataset) -> SparkFrame:
     return frame_of_all(session, dataset.manifest.schema, [dataset])
 
 
-def frame_of_all(session: Any, schema_json: str, datasets: Sequence[Dataset]) -> SparkFrame:
-    """As `frame_of`, of several datasets of one schema, as Spark has it. Raises also `LogInconsistent` for another schema."""
+def frame_of_all(
+    session: Any, schema_json: str, datasets: Sequence[Dataset], wanted: Callable[[str, str], bool] | None = None
+) -> SparkFrame:
+    """As `frame_of`, of several datasets of one schema, as Spark has it. Raises also `LogInconsistent` for another schema.
+
+    `wanted` says of a path, and what its dataset is the body of, whether its records are needed.
+    """
     from pyspark.sql.types import StructType
 
     for dataset in datasets:
@@ -251,7 +299,12 @@ def frame_of_all(session: Any, schema_json: str, datasets: Sequence[Dataset]) ->
             raise LogInconsistent(f"the dataset of {dataset.where} has other columns than those before it")
     schema = StructType.fromJson(parsed(schema_json))
     # Whatever file system Spark takes names for that have none.
-    paths = [f"file://{path}" for dataset in datasets for path in dataset.paths()]
+    paths = [
+        f"file://{path}"
+        for dataset in datasets
+        for path in dataset.paths()
+        if wanted is None or wanted(path, dataset.where)
+    ]
     if not paths:
         return session.createDataFrame([], schema)
     return session.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
@@ -61,6 +61,64 @@ def frame_of_sets(
     if not any(datasets):
         return tagged
     return tagged.unionByName(_of_datasets(session, window, names, datasets, columns, schema))
+
+
+def frame_of_set(
+    session: Any,
+    window: Window,
+    name: str,
+    held: Sequence[Part],
+    columns: Sequence[str],
+    schema: str,
+    spans: FileSpans,
+) -> SparkFrame:
+    """The records of one Input Set on one port, and no other column. Arguments as for `frame_of_sets`. Raises as
+    `frame_of_all`."""
+    tables = [part for part in held if isinstance(part, pa.Table)]
+    datasets = [part.dataset for part in held if isinstance(part, DatasetPart)]
+    table = frame_of_table(session, pa.concat_tables(tables)) if tables else None
+    if table is not None and not datasets:
+        return table
+    grid = window.grid()
+    if grid is None:
+        frame = frame_of_all(session, schema, datasets)
+    else:
+        number = window.number(name)
+        near = partial(spans.may_have, grid=grid, number=number)
+        # A dataset may be that of several events; in a window, all its records of that time are there once.
+        distinct = {dataset.reference.path: dataset for dataset in datasets}
+        frame = within(frame_of_all(session, schema, list(distinct.values()), near), grid, number, number)
+    kept = frame.select(*columns) if columns else frame
+    return kept if table is None else table.unionByName(kept)
+
+
+class FileSpans:
+    """Which windows of time the records of files may be in, each footer read once: many plans of one job look at them."""
+
+    def __init__(self) -> None:
+        self._spans: dict[tuple[str, str], tuple[int, int] | None] = {}
+
+    def may_have(self, path: str, where: str, *, grid: Grid, number: int) -> bool:
+        """False only if the footer of a file says that it has no record of the window. Raises as `metadata_of`."""
+        key = (path, repr(grid))
+        if key not in self._spans:
+            self._spans[key] = _span(metadata_of(path, where), grid)
+        span = self._spans[key]
+        return span is None or span[0] <= number <= span[1]
+
+
+def _span(metadata: Any, grid: Grid) -> tuple[int, int] | None:
+    """The first and the last window of the records of a file; None if its statistics do not tell."""
+    arrow = metadata.schema.to_arrow_schema()
+    if grid.on not in arrow.names:
+        return None
+    kind, numbers = arrow.field(grid.on).type, []
+    for index in range(metadata.num_row_groups):
+        statistics = _statistics(metadata.row_group(index), grid.on)
+        if statistics is None or not statistics.has_min_max:
+            return None
+        numbers += [grid.number(_seconds(raw, kind)) for raw in (statistics.min_raw, statistics.max_raw)]
+    return (min(numbers), max(numbers)) if numbers else None
 
 
 def _of_datasets(

@@ -109,12 +109,17 @@ def check_repeatable(outputs: Mapping[str, SparkFrame]) -> None:
             )
 
 
-def _varies_by(plan: str, is_deterministic: bool) -> str:
-    """What makes a plan another one each time; empty if nothing does."""
+def drawn(plan: str, is_deterministic: bool) -> str:
+    """What gives a plan other values each time, whatever the order of records; empty if nothing does."""
     if of_now := _OF_NOW.search(plan):
         return f"{of_now[1]}()"
-    if not is_deterministic:
-        return "something random"
+    return "" if is_deterministic else "something random"
+
+
+def _varies_by(plan: str, is_deterministic: bool) -> str:
+    """What makes a plan another one each time; empty if nothing does."""
+    if what := drawn(plan, is_deterministic):
+        return what
     if by_order := _BY_ORDER.search(plan):
         node, function = by_order["node"], by_order["function"]
         return f"the order of records, by {_NODES[node] if node else f'{function}()'}"

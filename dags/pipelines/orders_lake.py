@@ -46,11 +46,11 @@ def with_department(sales: DataFrame, params: Mapping[str, Any]) -> DataFrame:
 
 @generate(mode="dataframe", columns=("sold_at", "department", "quantity", "sales_cents"))
 def per_hour(sales: DataFrame) -> DataFrame:
-    """The sums of many days in one job; column inset_id says which day a row belongs to, and is kept."""
+    """The sums of one day."""
     from pyspark.sql import functions as F
 
     day, hour = F.col("sold_at").cast("date").alias("day"), F.hour("sold_at").alias("hour")
-    return sales.groupBy("inset_id", day, hour, "department").agg(
+    return sales.groupBy(day, hour, "department").agg(
         F.count("*").alias("sales"), F.sum("quantity").alias("quantity"), F.sum("sales_cents").alias("sales_cents")
     )
 

@@ -49,12 +49,13 @@ def product_totals(sums: pa.Table, inset_id: str) -> pa.Table:
 
 @generate(
     mode="executors",
+    many=True,
     reads={"products": TableRead("warehouse", "products", columns=("product_id", "department"), key="product_id")},
     columns=("store_id", "product_id", "quantity", "sales_cents"),
     depends={"hour": window_start, "store_id": "store_id"},
 )
 def hourly_sales(sales: DataFrame, products: DataFrame) -> DataFrame:
-    """Sales of many hours in one Spark job; column inset_id says which hour a row belongs to, and is kept."""
+    """Many hours, each of few sales, in one plan of Spark: column inset_id says which hour a row belongs to, and is kept."""
     from pyspark.sql import functions as F
 
     department = F.coalesce("department", F.lit("UNKNOWN")).alias("department")

@@ -60,6 +60,8 @@ class Group:
         self.store = MemoryLogStore()
         self.driver: Driver | None = None
         self.stop = threading.Event()
+        self.recorded: dict[str, Any] = {}
+        """The graph of the run, as the log has it."""
 
     def operator(self, name: str, function: Any, *upstream: Any, **settings: Any) -> Any:
         self.names.append(name)
@@ -80,7 +82,9 @@ class Group:
                 if isinstance(operator, FolderSource)
             }
             shapes = operator_shapes(self.made)
-            run = self.store.start_run(replace(spec("all"), params=self.params, operators=shapes, actions=actions))
+            run = self.store.start_run(
+                replace(spec("all"), params=self.params, operators=shapes, actions=actions, graph=self.recorded)
+            )
             self.driver = start_driver(self.store, group="all", run=run)
         else:
             self.store.declare_dead(self.driver.ref, "test")  # unless it has finished

@@ -27,6 +27,8 @@ ONE_OUTPUT = ("out",)
 
 FACTS = ("inset_id", "window_start", "state", "event_ids", PARAMS)
 """What a ``driver``-mode generative function may ask for by parameter name, beside its declared reads."""
+SPARK_FACTS = ("inset_id", "window_start", PARAMS)
+"""The same for one that gets a DataFrame of one Input Set."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class GenerativeFunction:
     order_insensitive: bool = False
     depends: Mapping[str, Dependence] = field(default_factory=dict)
     """By output port."""
+    many: bool = False
+    """It gets many Input Sets in one plan, which column ``inset_id`` tells apart."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -167,6 +171,7 @@ def generate(
     on_error: str = ...,
     order_insensitive: bool = ...,
     depends: Dependencies | None = ...,
+    many: bool = ...,
 ) -> Callable[[Function], GenerativeFunction]: ...
 def generate(
     fn: Function | None = None,
@@ -183,6 +188,7 @@ def generate(
     on_error: str = "fail",
     order_insensitive: bool = False,
     depends: Dependencies | None = None,
+    many: bool = False,
 ) -> GenerativeFunction | Callable[[Function], GenerativeFunction]:
     """Decorator of the generation of an Input Set: ``fn(records)`` makes of all its records its Output Set.
 
@@ -190,9 +196,9 @@ def generate(
 
     :param fn: the function, if the decorator is used without arguments. It gets the records, and by name what its
         parameters ask for, as said for each mode.
-    :param mode: ``"driver"`` (the default): one Input Set at a time as an Arrow table. ``"executors"``: DataFrames of
-        Spark with the records of many Input Sets, which the driver ships there. ``"dataframe"``: the same for records
-        that do not fit through a driver, because executors read and write them.
+    :param mode: ``"driver"`` (the default): an Input Set as an Arrow table. ``"executors"``: an Input Set as a
+        DataFrame of Spark, which the driver ships to executors. ``"dataframe"``: the same for records that do not fit
+        through a driver, because executors read and write them.
     :param reads: name → `TableRead` or `FunctionRead`: what else it needs from outside. It must have a parameter of
         each name.
     :param columns: the input columns that it needs, so that less is held and shipped; by default all. Not with `inputs`.
@@ -211,6 +217,7 @@ def generate(
         Set aside with the error, and generates the others. This needs `order_insensitive`. An error of `accumulate` or
         of the window fails the group all the same: it comes before the Input Set is complete.
     :param order_insensitive: your word that it does not matter when an Output Set comes.
+    :param many: in modes ``executors`` and ``dataframe``: it gets many Input Sets in one plan. See below.
     :param depends: how output records depend on those of the Input Set, so that lineage leads from one to the other
         (Section 7.3): output column → input column, ``{"store_id": "store_id", "hour": window_start}``, with `inputs`
         ``"clicks.store_id"``. Alone it means: made from some of the records with the same values. `from_every`: from
@@ -224,10 +231,15 @@ def generate(
     (the numbers of its events on the sender's port, in order: a list, or with `inputs` a list per port) and each
     declared read (an Arrow table).
 
-    In modes ``executors`` and ``dataframe`` the records have column ``inset_id`` (and ``window_start``), and the
-    DataFrame that it returns keeps column ``inset_id``: group by it, join with it. It may ask for ``params`` and each
-    declared read (a DataFrame). What it gets in mode ``dataframe`` does not change any more, so that actions are
-    allowed.
+    In modes ``executors`` and ``dataframe`` it gets one Input Set as well, as a DataFrame, and returns a DataFrame, as
+    in any script. It may ask for ``inset_id`` (str), ``window_start`` (datetime with zone UTC, for ``F.lit``),
+    ``params`` and each declared read (a DataFrame). What it gets in mode ``dataframe`` does not change any more, so
+    that actions are allowed. Several Input Sets share a Spark job as a union of their plans.
+
+    With ``many=True`` it gets many Input Sets in one plan, which is cheaper where they are small: the records have
+    column ``inset_id`` (and ``window_start``), and the DataFrame that it returns keeps ``inset_id``. Every aggregate,
+    window function, deduplication and join must have it among its keys, or the group fails; `limit`, random values and
+    functions of partitions are refused. Now and then one Input Set is generated alone as well, and compared.
 
     The decorated function can still be called, so test it as it is. Raises PipelineDefinitionError.
     """
@@ -239,7 +251,7 @@ def generate(
             raise PipelineDefinitionError(
                 f"function {name_of(function)!r} has inputs=(): name its input ports, or leave it out"
             )
-        facts = FACTS if where is ExecutionMode.DRIVER else (PARAMS,)
+        facts = FACTS if where is ExecutionMode.DRIVER else (PARAMS,) if many else SPARK_FACTS
         wrapped = GenerativeFunction(
             function,
             where,
@@ -254,6 +266,7 @@ def generate(
             on_error,
             order_insensitive,
             by_port(depends, ports, outs, f"function {name_of(function)!r}", has_windows=True),
+            bool(many),
         )
         _check_generative(wrapped)
         return _dressed(wrapped, function)
@@ -368,6 +381,11 @@ def _check_generative(function: GenerativeFunction) -> None:
         _check_inputs(function)
     if function.finish is not None and function.accumulate is None:
         raise PipelineDefinitionError(f"function {name!r} has finish= without accumulate=")
+    if function.many and function.mode is ExecutionMode.DRIVER:
+        raise PipelineDefinitionError(
+            f"function {name!r} has many=True and mode 'driver', in which each Input Set is a call of its own: many=True is "
+            "for modes 'executors' and 'dataframe'; leave it out"
+        )
     if function.mode is not ExecutionMode.DRIVER and (function.accumulate is not None or len(function.outputs) != 1):
         raise PipelineDefinitionError(
             f"function {name!r}: in mode {str(function.mode)!r} Spark gets the records themselves (no accumulate=), "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -140,6 +141,37 @@ class WindowedOperator(StatefulOperator):
             asked[name] = external.read(read, keys_of(records.values(), read))
         return asked
 
+    def _made(
+        self,
+        positional: Sequence[SparkFrame],
+        named: Mapping[str, SparkFrame],
+        reads: Mapping[str, SparkFrame],
+        params: Mapping[str, Any],
+        inset_id: str | None,
+    ) -> SparkFrame:
+        """What a function of Spark makes of one Input Set, or of many, which have no name. Raises OperatorFailed."""
+        facts: dict[str, Any] = {PARAMS: params}
+        if inset_id is not None:
+            facts["inset_id"] = inset_id
+            for tag, values in self._window.tags([inset_id]).items():
+                at = values[0].as_py()
+                # Spark takes a time without a zone for one of this machine's.
+                facts[tag] = at.replace(tzinfo=dt.UTC) if isinstance(at, dt.datetime) and at.tzinfo is None else at
+        asked = {name: facts[name] for name in self._function.asks if name in facts}
+        asked |= {name: reads[name] for name in self.reads}
+        fn = self._function.fn
+        result = fn(*positional, **named, **asked)
+        if self.mode is ExecutionMode.DATAFRAME and not is_spark_frame(result):
+            raise OperatorFailed(
+                f"function {name_of(fn)!r} returned {type_name(result)}; in mode 'dataframe' return a DataFrame of Spark"
+            )
+        return result
+
+    @property
+    def function_name(self) -> str:
+        """The author's name of its function."""
+        return name_of(self._function.fn)
+
     def settings(self) -> dict[str, Any]:
         add = self._function.accumulate
         return {
@@ -157,7 +189,7 @@ class WindowedOperator(StatefulOperator):
 
 
 class BatchOperator(WindowedOperator, BatchGenerator):
-    """A `generate` function of mode ``executors`` with its window: the generation of many Input Sets is one Spark job.
+    """A `generate` function of mode ``executors`` with its window.
 
     :param function: what `generate` has returned.
     :param window: how events become Input Sets.
@@ -165,17 +197,25 @@ class BatchOperator(WindowedOperator, BatchGenerator):
     Raises PipelineDefinitionError if function and window do not fit together.
     """
 
+    def __init__(self, function: GenerativeFunction, window: Window) -> None:
+        super().__init__(function, window)
+        self.many = function.many
+
     def tagged(self, input_sets: Sequence[InputSet]) -> pa.Table:
         """As in `BatchGenerator`; a time window adds ``window_start``, timestamp[us]."""
         tags = self._window.tags([input_set.inset_id for input_set in input_sets])
         return tag_input_sets([input_set.held for input_set in input_sets], tags)
 
-    def run(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
-        return self.run_with(tagged, reads, {})
+    def run(self, records: SparkFrame, reads: Mapping[str, SparkFrame]) -> SparkFrame:
+        return self.run_with(records, reads, {})
 
-    def run_with(self, tagged: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
-        asked = {PARAMS: params} if PARAMS in self._function.asks else {}
-        return self._function.fn(tagged, **{name: reads[name] for name in self.reads}, **asked)
+    def run_with(self, records: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]) -> SparkFrame:
+        return self._made((records,), {}, reads, params, None)
+
+    def run_one(
+        self, inset_id: str, records: SparkFrame, reads: Mapping[str, SparkFrame], params: Mapping[str, Any]
+    ) -> SparkFrame:
+        return self._made((records,), {}, reads, params, inset_id)
 
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
         raise OperatorFailed(f"function {name_of(self._function.fn)!r} runs in Spark jobs, not in the driver")
@@ -196,6 +236,7 @@ class FrameWindowOperator(WindowedOperator):
                 "in: use Tumbling(...), EveryEvents(...) or Synchronized(...), or mode='executors'"
             )
         super().__init__(function, window.for_datasets())
+        self.many = function.many
 
     @property
     def window(self) -> Window:
@@ -226,16 +267,19 @@ class FrameWindowOperator(WindowedOperator):
         self, frames: Mapping[str, SparkFrame], reads: Mapping[str, SparkFrame], params: Mapping[str, Any]
     ) -> SparkFrame:
         """What the author's function makes of many Input Sets: a DataFrame per input port, with column ``inset_id``."""
-        asked = {PARAMS: params} if PARAMS in self._function.asks else {}
-        asked |= {name: reads[name] for name in self.reads}
         positional, named = self._holding.arguments(frames)
-        fn = self._function.fn
-        result = fn(*positional, **named, **asked)
-        if not is_spark_frame(result):
-            raise OperatorFailed(
-                f"function {name_of(fn)!r} returned {type_name(result)}; in mode 'dataframe' return a DataFrame of Spark"
-            )
-        return result
+        return self._made(positional, named, reads, params, None)
+
+    def run_one(
+        self,
+        inset_id: str,
+        frames: Mapping[str, SparkFrame],
+        reads: Mapping[str, SparkFrame],
+        params: Mapping[str, Any],
+    ) -> SparkFrame:
+        """What the author's function makes of one Input Set: a DataFrame per input port."""
+        positional, named = self._holding.arguments(frames)
+        return self._made(positional, named, reads, params, inset_id)
 
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
         raise OperatorFailed(f"function {name_of(self._function.fn)!r} runs in Spark jobs, not in the driver")

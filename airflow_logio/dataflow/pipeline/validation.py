@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from airflow_logio.dataflow.functions.function_operators import FrameOperator
 from airflow_logio.dataflow.functions.several_functions import SeveralFunctions, windows_at
-from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator, WindowedOperator
+from airflow_logio.dataflow.functions.windowed_operators import BatchOperator, FrameWindowOperator, WindowedOperator
 from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, may_be_one_table, quoted
 from airflow_logio.dataflow.operators import BatchGenerator, ManualOperator, Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.pipeline.conditions import check_replays
@@ -66,6 +66,14 @@ def _check_mode(definition: Definition, name: str, operator: Operator) -> None:
         _check_frames(definition, name, operator)
     if operator.mode is ExecutionMode.EXECUTORS and not isinstance(operator, BatchGenerator):
         definition.refuse(f"operator {name!r} runs in mode 'executors', so its class must also be a BatchGenerator")
+    if isinstance(operator, BatchGenerator) and not operator.many:
+        methods = [(base.tagged, base.split) for base in (type(operator), BatchGenerator, BatchOperator)]
+        own = [one.__name__ for one, *ours in zip(*methods, strict=True) if one not in ours]
+        if own:
+            definition.refuse(
+                f"operator {name!r} has its own {own[0]}(), which is for many Input Sets in one plan: say many = True in its "
+                "class, or leave it out (records_of() makes the table of one Input Set)"
+            )
 
 
 def _check_frames(definition: Definition, name: str, operator: Operator) -> None:

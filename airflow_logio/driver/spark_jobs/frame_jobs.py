@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.arrow_tables import uniform
+from airflow_logio.dataflow.arrow_tables import INSET_ID, uniform
 from airflow_logio.dataflow.functions.holding import SCHEMAS
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import InputSet, SparkFrame
@@ -25,13 +25,22 @@ from airflow_logio.driver.logics.frame_adapters import other_columns
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation, SetsJob
 from airflow_logio.driver.spark_jobs.faults import shortened
 from airflow_logio.driver.spark_jobs.jobs import JobRunner
+from airflow_logio.driver.spark_jobs.together import Contract, NotTogether, made_apart
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import SENT_SCHEMA, Port
 from airflow_logio.spark.chains import Evaluated
-from airflow_logio.spark.dataset_jobs import frame_of, lookup, materialized, materialized_sets, written_by_driver
-from airflow_logio.spark.dataset_parts import frame_of_sets
+from airflow_logio.spark.dataset_jobs import (
+    frame_of,
+    lookup,
+    materialized,
+    materialized_apart,
+    materialized_sets,
+    written_by_driver,
+)
+from airflow_logio.spark.dataset_parts import FileSpans, frame_of_set, frame_of_sets
+from airflow_logio.spark.kept_apart import marked_read, marked_records
 from airflow_logio.spark.row_readers import (
     MOST_ASKED,
     MOST_IN_DRIVER,
@@ -42,6 +51,7 @@ from airflow_logio.spark.row_readers import (
     rows_frame,
     too_many,
 )
+from airflow_logio.spark.schemas import schema_of
 from airflow_logio.systems.connections import Connections, describe_read, number_of
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
@@ -83,6 +93,9 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         except OperatorFailed:
             discard(self._payloads, effects.values())
             raise
+        if made is None:
+            discard(self._payloads, effects.values())
+            raise NotTogether
         crash_here(CrashPoint.AFTER_JOB)
         outputs = {one.inset_id: self._sent(made.get(place)) for place, one in enumerate(admitted)}
         records = sum(dataset.num_rows for dataset in made.values())
@@ -115,20 +128,79 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         discard(self._payloads, effects.values())
         return []
 
-    def _materialized(self, sets: Sequence[InputSet], effects: Mapping[str, ReadEffect]) -> Mapping[int, Dataset]:
-        """Place of an Input Set → its Output Set, where that has records."""
+    def _materialized(
+        self, sets: Sequence[InputSet], effects: Mapping[str, ReadEffect]
+    ) -> Mapping[int, Dataset] | None:
+        """Place of an Input Set → its Output Set, where that has records; None if they cannot share a job."""
         session = self._sessions.get()
         reads = {name: effect.frame(session) for name, effect in effects.items()}
-        frames = self._frames(session, sets)
-        with self._evaluation.gate.turn():
-            result = self._operator.run_on(frames, reads, self._connections.params)
         where = [f"the Output Set of Input Set {one.inset_id!r} of operator {self._name!r}" for one in sets]
-        self._evaluation.gate.before_job()
         purpose = f"datasets/{Port(self._name, self._operator.outputs[0])}/{self._jobs}"
-        made = materialized_sets(self._payloads, where, purpose, result, self._check_columns)
+        if self._contract is Contract.ONE:
+            results = self._of_each(session, sets, reads)
+            if results is None:
+                return None
+            self._evaluation.gate.before_job()
+            self._check_alike([schema_of(one) for one in results])
+            made = materialized_apart(self._payloads, where, purpose, results, self._check_columns)
+        else:
+            result = self._of_all(session, sets, reads)
+            self._evaluation.gate.before_job()
+            made = materialized_sets(self._payloads, where, purpose, result, self._check_columns)
+            if (place := self._compared(sets)) is not None:
+                alone = self._of_all(session, [sets[place]], reads).drop(INSET_ID)
+                self._evaluation.gate.before_job()
+                together = made.get(place)
+                found = None if together is None else frame_of(session, together)
+                self._compare(sets[place].inset_id, len(sets), found, alone)
         if made:
             self._columns = next(iter(made.values())).manifest.schema
         return made
+
+    def _of_all(self, session: Any, sets: Sequence[InputSet], reads: Mapping[str, SparkFrame]) -> SparkFrame:
+        """What the function makes of many Input Sets, with column ``inset_id``."""
+        frames = {port: marked_records(frame, port) for port, frame in self._frames(session, sets).items()}
+        found = {name: marked_read(frame, name) if name in self._keys else frame for name, frame in reads.items()}
+        with self._evaluation.gate.turn():
+            result = self._operator.run_on(frames, found, self._connections.params)
+        self._check_apart(result)
+        return result
+
+    def _of_each(
+        self, session: Any, sets: Sequence[InputSet], reads: Mapping[str, SparkFrame]
+    ) -> Sequence[SparkFrame] | None:
+        """What the function makes of each Input Set; None if they cannot share a job."""
+        by_name, spans = {one.inset_id: one for one in sets}, FileSpans()
+
+        def make(name: str) -> SparkFrame:
+            self._evaluation.gate.check_wanted()
+            frames = self._frames_of_one(session, by_name[name], spans)
+            with self._evaluation.gate.turn():
+                return self._operator.run_one(name, frames, reads, self._connections.params)
+
+        return made_apart(list(by_name), make)
+
+    def _check_alike(self, schemas: Sequence[str]) -> None:
+        """Input Sets of one job whose results have other columns than the first. Raises `OperatorFailed`."""
+        for schema in schemas[1:]:
+            if schema != schemas[0]:
+                self._has_other_columns = True
+                raise other_columns(f"output port {self._operator.outputs[0]!r}", schemas[0], schema)
+
+    def _frames_of_one(self, session: Any, one: InputSet, spans: FileSpans) -> Mapping[str, SparkFrame]:
+        operator, parts = self._operator, self._operator.held_by_port(one.held)
+        return {
+            port: frame_of_set(
+                session,
+                operator.window,
+                one.inset_id,
+                parts.get(port, ()),
+                operator.columns,
+                self._state[SCHEMAS].get(port, _NO_COLUMNS),
+                spans,
+            )
+            for port in operator.inputs
+        }
 
     def _check_columns(self, schema: str) -> None:
         """Before a receiver gets them, which could not be helped any more. Raises `OperatorFailed`."""
@@ -138,7 +210,7 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
             raise other_columns(f"output port {self._operator.outputs[0]!r}", known, schema)
 
     def _concerns_all(self) -> bool:
-        return self._has_other_columns
+        return self._has_other_columns or super()._concerns_all()
 
     def _frames(self, session: Any, sets: Sequence[InputSet]) -> Mapping[str, SparkFrame]:
         operator, names = self._operator, [one.inset_id for one in sets]

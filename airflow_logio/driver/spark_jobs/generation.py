@@ -19,6 +19,7 @@ from airflow_logio.driver.mailbox import Failure
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation
 from airflow_logio.driver.spark_jobs.frame_jobs import FrameJobs
 from airflow_logio.driver.spark_jobs.jobs import Generated, JobRunner, TableJobs
+from airflow_logio.driver.spark_jobs.together import contract_of
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.job_queue import JobBounds, JobQueue
 from airflow_logio.protocol.logic import Emit
@@ -67,13 +68,15 @@ class Generation:
                 job_group,
                 self._stopping,
             )
+            graph = settings.run.spec.graph
             if operator.mode is ExecutionMode.EXECUTORS:
                 assert isinstance(operator, BatchGenerator), f"{name} has mode executors and is no BatchGenerator"
-                self._runners[name] = TableJobs(*common)  # type: ignore[arg-type]
+                self._runners[name] = TableJobs(*common, contract_of(graph, name, operator))  # type: ignore[arg-type]
             elif isinstance(operator, FrameWindowOperator):
                 assert evaluation is not None and payloads is not None
                 captures = operator.outputs[0] in protocol.operators[name].spec.captured_out
-                self._runners[name] = FrameJobs(evaluation, payloads, captures, *common)
+                contract = contract_of(graph, name, operator)
+                self._runners[name] = FrameJobs(evaluation, payloads, captures, *common, contract)
                 frames[name] = operator
         tables = JobQueue(protocol, [name for name in self._runners if name not in frames], extent)
         of_frames = JobQueue(protocol, frames, frame_extent, FRAME_BOUNDS)

@@ -26,6 +26,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunFigures
+from airflow_logio.store.rules.run_rules import is_graph_of
 
 if TYPE_CHECKING:
     from airflow_logio.openlineage.external_datasets import ExternalDatasets
@@ -77,7 +78,7 @@ def lineage_of(task: Any, group: str | None, task_instance: Any | None, *, count
         return OperatorLineage(inputs=datasets.inputs(), outputs=datasets.outputs())
     run = read.run
     facets = {NAME: run_facet(run, group, read.statuses, read.figures)}
-    if pipeline.fingerprint()["graph"] != run.spec.graph_fingerprint:
+    if not is_graph_of(run, pipeline.fingerprint()["graph"], pipeline.describe()):
         log.warning("Pipeline %s has another graph here than the run: OpenLineage is told no datasets", pipeline.name)
         return OperatorLineage(run_facets=facets)
     external = _external(pipeline, run.spec.params, run.spec.connections, read.connections)

@@ -33,7 +33,7 @@ from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LaunchRecipe
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.run_rules import computed_already
+from airflow_logio.store.rules.run_rules import computed_already, is_graph_of
 from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.supervision.task_notes import give_up_place
 from airflow_logio.triggers.group import LogioGroupTrigger
@@ -139,7 +139,7 @@ class WorkerSegment:
     def _take_new_code(self, store: LogStore, run: Run, pipeline: Pipeline, ref: PipelineRef) -> None:
         """Let the next driver have this worker's code if the graph is the same: a person has cleared the task."""
         group = self.task.group
-        if pipeline.fingerprint()["graph"] != run.spec.graph_fingerprint:
+        if not is_graph_of(run, pipeline.fingerprint()["graph"], pipeline.describe()):
             self.task.log.warning("Pipeline %s has another graph here: group %s keeps its code", pipeline.name, group)
             return
         by = f"task {self.task.task_id} of {identity(self.context)[1]}, cleared by a person"

@@ -211,7 +211,7 @@ def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> None:
     """Raises `IncompatibleRun` if the pipeline of this fingerprint and description is not the one that `run` was started
     with; it names what has changed (operator, setting, from, to).
     """
-    if fingerprint == run.spec.graph_fingerprint:
+    if is_graph_of(run, fingerprint, graph):
         return
     changes = list(changes_between(run.spec.graph, graph)) if run.spec.graph else []
     said = "; ".join(changes[:MOST_CHANGES]) or f"its graph was {run.spec.graph_fingerprint}, now {fingerprint}"
@@ -226,6 +226,24 @@ def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> None:
         f"run {run.spec.key} was started by another version of pipeline {run.spec.key.pipeline!r}: {said}{more}. "
         f"{continued}, or start a fresh run (`logio fresh {uid}`)"
     )
+
+
+def is_graph_of(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> bool:
+    """Whether the pipeline of this fingerprint and description is the one that `run` was started with.
+
+    An earlier version did not record whether operators get many Input Sets in one plan, because all did: a driver then calls
+    them so (`together.contract_of`).
+    """
+    if fingerprint == run.spec.graph_fingerprint:
+        return True
+    recorded = run.spec.graph.get("operators", {})
+    if all("many" in operator for operator in recorded.values()) or "operators" not in graph:
+        return False
+    plain = msgspec.json.decode(msgspec.json.encode(graph))  # as the log gives the recorded one back
+    for name, operator in plain["operators"].items():
+        if "many" not in recorded.get(name, {"many": None}):
+            operator.pop("many", None)
+    return bool(plain == run.spec.graph)
 
 
 def changes_between(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -48,7 +48,7 @@ def joined(orders: DataFrame, params: Mapping[str, Any]) -> DataFrame:
     return with_department(orders, params["products"])
 
 
-@generate(mode="dataframe", columns=("store_id", "department", "cents"))
+@generate(mode="dataframe", columns=("store_id", "department", "cents"), many=True)
 def summed(orders: DataFrame) -> DataFrame:
     return per_store(orders, "inset_id", "window_start").withColumnRenamed("window_start", "hour")
 

@@ -114,7 +114,7 @@ class Totalled(FrameOperator):
         return {"out": [*([at, 2 * value] for at, value in frame), [-1, total]]}
 
 
-@generate(mode="dataframe")
+@generate(mode="dataframe", many=True)
 def summed(records: Any) -> Any:
     """Stands for the function of a window; `Summed` does its work on lists."""
     raise NotImplementedError
@@ -138,7 +138,7 @@ def _fetch(url: str, keys: Any) -> pa.Table:
     raise NotImplementedError
 
 
-@generate(mode="dataframe", reads={"answer": FunctionRead("lookup", _fetch)})
+@generate(mode="dataframe", reads={"answer": FunctionRead("lookup", _fetch)}, many=True)
 def numbered(records: Any, answer: Any) -> Any:
     """As `summed`."""
     raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,11 +35,13 @@ def per_store(orders: DataFrame) -> DataFrame:
 
 
 @generate(mode="dataframe")
-def per_day(orders: DataFrame) -> DataFrame:
-    """A shuffle within many Input Sets, and a value for each that is another one each time."""
+def per_day(orders: DataFrame, window_start: dt.datetime) -> DataFrame:
+    """A shuffle within an Input Set, and a value that is another one each time."""
+    from pyspark.sql import functions as F
+
     priced = orders.withColumn("cents", orders["quantity"] * orders["price"])
-    sums = priced.groupBy("inset_id", "window_start", "store").agg({"cents": "sum", "*": "count"})
-    return sums.toDF("inset_id", "day", "store", "cents", "orders").selectExpr("*", "uuid() AS drawn")
+    sums = priced.groupBy("store").agg({"cents": "sum", "*": "count"}).toDF("store", "cents", "orders")
+    return sums.select(F.lit(window_start).alias("day"), "*", F.expr("uuid() AS drawn"))
 
 
 @stateless

@@ -54,7 +54,7 @@ def product_totals(sums: pa.Table, inset_id: str) -> pa.Table:
     return sums.add_column(0, "batch", pa.repeat(pa.scalar(int(inset_id), pa.int64()), sums.num_rows))
 
 
-@generate(mode="executors", columns=("store_id", "quantity", "sales_cents"))
+@generate(mode="executors", columns=("store_id", "quantity", "sales_cents"), many=True)
 def hourly_sales(sales: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 

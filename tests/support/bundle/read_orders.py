@@ -32,6 +32,7 @@ def draw(url: str, keys: Any, params: Mapping[str, Any]) -> pa.Table:
 
 @generate(
     mode="dataframe",
+    many=True,
     reads={"labels": TableRead("wh", "labels", ("id", "label"), key="id"), "draws": FunctionRead("wh", draw)},
 )
 def labelled(orders: DataFrame, labels: DataFrame, draws: DataFrame) -> DataFrame:

@@ -19,20 +19,12 @@ def paid(orders: DataFrame) -> DataFrame:
 
 @generate(mode="dataframe", depends=from_every({"shop": "shop"}))
 def by_shop(orders: DataFrame) -> DataFrame:
-    return (
-        orders.groupBy("inset_id", "shop")
-        .agg({"amount": "sum", "row": "collect_list"})
-        .toDF("inset_id", "shop", "cents", "rows")
-    )
+    return orders.groupBy("shop").agg({"amount": "sum", "row": "collect_list"}).toDF("shop", "cents", "rows")
 
 
 @generate(mode="executors", depends=from_every({"item": "item"}))
 def by_item(orders: DataFrame) -> DataFrame:
-    return (
-        orders.groupBy("inset_id", "item")
-        .agg({"amount": "sum", "row": "collect_list"})
-        .toDF("inset_id", "item", "cents", "rows")
-    )
+    return orders.groupBy("item").agg({"amount": "sum", "row": "collect_list"}).toDF("item", "cents", "rows")
 
 
 frames = Pipeline("frames", params={"orders": str})

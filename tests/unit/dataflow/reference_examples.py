@@ -201,6 +201,7 @@ def how_many(records: pa.Table) -> pa.Table:
     on_error="quarantine",
     order_insensitive=True,
     depends={"hour": window_start},
+    many=False,
 )
 def best_seller(records: pa.Table, products: pa.Table, window_start: dt.datetime) -> pa.Table | None:
     named = records.join(products, "product_id")
@@ -210,14 +211,20 @@ def best_seller(records: pa.Table, products: pa.Table, window_start: dt.datetime
     return best.slice(0, 1).append_column("hour", pa.array([window_start], pa.timestamp("us")))
 
 
+# A plan of Spark for many Input Sets; without many=True it would get one, and no column inset_id:
+@generate(mode="dataframe", many=True)
+def of_many(records: Any) -> Any:
+    return records.groupBy("inset_id", "store_id").sum("cents")
+
+
 # [END generate]
 
 
 # [START BatchOperator]
 @generate(mode="executors")
 def biggest(records: Any) -> Any:
-    """DataFrames of Spark: the records of many Input Sets, which column ``inset_id`` tells apart."""
-    return records.groupBy("inset_id").max("cents")
+    """A DataFrame of Spark: the records of one Input Set."""
+    return records.groupBy().max("cents")
 
 
 batched = Pipeline("batched", params={"sales": str})
@@ -664,7 +671,7 @@ lake.group("lake", read, unique, published, jobs_at_once=4)
 
 # [START BatchGenerator]
 class Summed(StatefulOperator, BatchGenerator):
-    """The generation of many Input Sets is one Spark job; `inset_id` says which record is whose."""
+    """A generation is a plan of Spark; several share a job."""
 
     mode = "executors"  # type: ignore[assignment]
 
@@ -677,8 +684,8 @@ class Summed(StatefulOperator, BatchGenerator):
     def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
         return open_insets
 
-    def run(self, tagged: Any, reads: Mapping[str, Any]) -> Any:
-        return tagged.groupBy("inset_id", "store_id").sum("cents")
+    def run(self, records: Any, reads: Mapping[str, Any]) -> Any:
+        return records.groupBy("store_id").sum("cents")
 
     def generate(self, input_set: InputSet, state: Mapping[str, Any], external: External) -> Iterable[PortTable]:
         raise NotImplementedError("mode executors calls `run`")

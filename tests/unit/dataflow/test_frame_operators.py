@@ -166,7 +166,10 @@ class Mine(Window):
         ),
         (lambda: generate(mode="dataframe", outputs=("a", "b"))(same), r"in mode 'dataframe' .*one output port"),
         (lambda: generate(mode="dataframe", accumulate=same)(same), r"in mode 'dataframe' .*no accumulate="),
-        (lambda: generate(mode="dataframe")(lambda orders, inset_id: orders), "takes 'inset_id', which nothing fills"),
+        (
+            lambda: generate(mode="dataframe", many=True)(lambda orders, inset_id: orders),
+            "takes 'inset_id', which nothing fills",
+        ),
         (
             lambda: windowed(generate(mode="dataframe", inputs=("left", "right"))(of_two), Tumbling("1h", on="ts")),
             "Tumbling is a window of one port",

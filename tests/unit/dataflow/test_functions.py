@@ -128,7 +128,7 @@ def test_flush_closes_everything_in_order() -> None:
     assert not operator.reads_state
 
 
-@generate(mode="executors", reads={"products": PRODUCTS}, columns=("product",))
+@generate(mode="executors", reads={"products": PRODUCTS}, columns=("product",), many=True)
 def joined(records: Any, products: Any) -> Any:
     return ("result of", records, products)
 
@@ -224,7 +224,8 @@ def with_id(records: Any, inset_id: str) -> Any: ...
         (lambda: generate(keywords_only), "'keywords_only' needs a first parameter"),
         (lambda: stateless(lambda: None), "needs a first parameter"),
         (lambda: stateless(with_id), "takes 'inset_id', which nothing fills"),
-        (lambda: generate(mode="executors")(with_id), "takes 'inset_id', which nothing fills"),
+        (lambda: generate(mode="executors", many=True)(with_id), "takes 'inset_id', which nothing fills"),
+        (lambda: generate(many=True)(bare), "has many=True and mode 'driver'"),
         (lambda: generate(mode="executors", accumulate=max)(bare), "no accumulate="),
         (lambda: generate(mode="executors", outputs=("a", "b"))(bare), "one output port"),
         (lambda: generate(finish=max)(bare), "finish= without accumulate="),

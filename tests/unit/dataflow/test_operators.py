@@ -65,6 +65,7 @@ class Sessions(StatefulOperator):
 
 class Batched(Sessions, BatchGenerator):
     mode = ExecutionMode.EXECUTORS
+    many = True
 
     def run(self, tagged: Any, reads: Mapping[str, Any]) -> Any:
         return tagged

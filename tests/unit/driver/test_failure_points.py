@@ -13,6 +13,7 @@ import requests
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
 from airflow_logio.driver.logics.adapters import StatefulLogic, StatelessLogic
 from airflow_logio.driver.spark_jobs.jobs import TableJobs
+from airflow_logio.driver.spark_jobs.together import Contract
 from airflow_logio.errors import FailurePoint, OperatorFailed
 from airflow_logio.protocol.effects import SetAside
 from airflow_logio.protocol.logic import OperatorSpec
@@ -277,6 +278,7 @@ def test_a_job_names_the_events_of_the_input_set_to_blame() -> None:
         errors.append,
         "jobs",
         threading.Event(),
+        Contract.MANY,
     )
     runner.start(group.protocol.start_job("op", ["1", "0"]))
     eventually(lambda: errors, what="the job fails", timeout=30)
@@ -293,6 +295,7 @@ def test_a_job_that_is_cancelled_with_its_epoch_blames_no_input_set() -> None:
 
     class Job:
         on_error = "quarantine"
+        reads: Mapping[str, Any] = {}
 
         def tagged(self, sets: Sequence[InputSet]) -> Any:
             tries.append(len(sets))
@@ -314,6 +317,7 @@ def test_a_job_that_is_cancelled_with_its_epoch_blames_no_input_set() -> None:
         told.append,
         "jobs",
         stopping,
+        Contract.MANY,
     )
     runner.start([("0", None), ("1", None)])
     assert runner.thread is not None

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_logio.dataflow.operators import InputSet
 from airflow_logio.driver.spark_jobs.jobs import Generated, TableJobs
+from airflow_logio.driver.spark_jobs.together import Contract
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.driver.writer_threads import Executors
 from airflow_logio.errors import ExternalUnavailable, OperatorFailed
@@ -85,7 +86,7 @@ def test_a_job_that_has_lost_its_shuffle_runs_again_and_sets_nothing_aside(
     done: list[Generated] = []
     failed: list[BaseException] = []
     connections = Connections("work", {}, WriterIdentity("run", 1, 0.0), 1.0)
-    common = (sessions, connections, str, done.append, failed.append, "logio test", threading.Event())
+    common = (sessions, connections, str, done.append, failed.append, "logio test", threading.Event(), Contract.EARLIER)
     runner = TableJobs("work", "op", cast(Any, Losing(times)), *common)
     runner.start([("a", None), ("b", None)])
     assert runner.thread is not None

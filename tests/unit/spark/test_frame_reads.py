@@ -70,7 +70,7 @@ def group_of(tmp_path: Path, sessions: SparkSessions, url: str) -> Group:
 
     tables = group.operator("tables", passed, "from_orders")
     for mode, source, start in (("dataframe", "from_orders", "from_orders.out"), ("executors", tables, "tables.out")):
-        function = generate(mode=mode, columns=("id", "store"), reads=reads)(named)
+        function = generate(mode=mode, columns=("id", "store"), reads=reads, many=True)(named)
         group.save(group.operator(mode, function, source, window=Tumbling("1d", on="ts")), mode)
         group.made.lineage(start, f"{mode}.out")
     return group
@@ -163,7 +163,12 @@ def test_what_was_answered_is_what_was_used_and_nobody_is_asked_again_once_it_is
         answers.append(keys.to_pylist())
         return pa.table({"store": keys, "drawn": [len(answers)] * len(keys)})
 
-    @generate(mode="dataframe", columns=("store", "id"), reads={"draws": FunctionRead("warehouse", fetch, key="store")})
+    @generate(
+        mode="dataframe",
+        columns=("store", "id"),
+        reads={"draws": FunctionRead("warehouse", fetch, key="store")},
+        many=True,
+    )
     def drawn(orders: Any, draws: Any) -> Any:
         if "daily" in failures:
             raise ValueError("daily: not yet")
@@ -173,7 +178,7 @@ def test_what_was_answered_is_what_was_used_and_nobody_is_asked_again_once_it_is
     def weekly(days: Any) -> Any:
         if "weekly" in failures:
             raise ValueError("weekly: not yet")
-        return days.select("inset_id", "id", "drawn")
+        return days.select("id", "drawn")
 
     def written(*given: Any) -> Any:
         if outages:

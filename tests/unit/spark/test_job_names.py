@@ -38,7 +38,7 @@ def test_a_job_says_its_run_its_operator_and_its_input_sets(
 
     @generate(mode="dataframe")
     def listed(orders: Any) -> Any:
-        return orders.select("inset_id", "id")
+        return orders.select("id")
 
     group = Group(tmp_path, sessions, orders=[orders_at(1, 2), orders_at(30, first=2)])
     group.save(group.operator("daily", listed, "from_orders", window=Tumbling("1d", on="ts")))

@@ -1,0 +1,174 @@
+"""Functions of Spark get one Input Set, as a script gets a day: the result never depends on which others are in the job."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_logio import EveryEvents, FunctionRead, TableWriter, Tumbling, generate, stateless
+from airflow_logio.driver.spark_session import SparkSessions
+from airflow_logio.errors import OperatorFailed
+from tests.support.frame_groups import Group, orders_at
+from tests.support.warehouse import rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+HOURS = [1, 2, 3, 5, 8, 9, 25, 26, 27, 28, 30, 44, 49, 50, 51, 60, 61, 70]
+"""Six orders a day, two of each store, for three days."""
+SPLITS: Mapping[str, Sequence[int]] = {"one event": [18], "small ones": [2] * 9, "across midnight": [4, 5, 5, 4]}
+
+
+def cut(sizes: Sequence[int]) -> list[pa.Table]:
+    whole = orders_at(*HOURS)
+    ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
+    return [whole.slice(end - size, size) for end, size in zip(ends, sizes, strict=True)]
+
+
+def largest_by_hand() -> list[tuple[int, int, int]]:
+    """Day, store, and the largest amount: nine rows."""
+    rows = orders_at(*HOURS).to_pylist()
+    days = sorted({row["ts"].day for row in rows})
+    return [
+        (day, store, max(row["cents"] for row in rows if row["ts"].day == day and row["store"] == store))
+        for day in days
+        for store in range(3)
+    ]
+
+
+def largest(orders: Any, window_start: dt.datetime) -> Any:
+    """What a script says for a day: it knows of no other one."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    rank = F.row_number().over(Window.partitionBy("store").orderBy(F.desc("cents")))
+    ranked = orders.withColumn("rank", rank).where("rank = 1")
+    return ranked.select(F.lit(window_start).alias("day"), "store", "cents")
+
+
+@pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS)
+@pytest.mark.parametrize("mode", ["dataframe", "executors"])
+def test_a_window_function_that_knows_no_inset_id_is_right_for_every_day(
+    tmp_path: Path, sessions: SparkSessions, mode: str, sizes: Sequence[int]
+) -> None:
+    """Whatever the events are, and after the first driver has died between two days."""
+    broken = [True]
+
+    def dies_at_first(orders: Any, window_start: dt.datetime) -> Any:
+        if window_start.day == 10 and broken:
+            raise ValueError("not yet")
+        return largest(orders, window_start)
+
+    group = Group(tmp_path, sessions, orders=cut(sizes))
+    rows = "from_orders"
+    if mode == "executors":
+        rows = group.operator("tables", stateless(lambda orders: orders), rows)
+    daily = group.operator("daily", generate(mode=mode)(dies_at_first), rows, window=Tumbling("1d", on="ts"))
+    group.names.append("table")
+    columns = {"day": "timestamp", "store": "int", "cents": "bigint"}
+    group.made.writer("table", TableWriter("warehouse", "best", columns), daily)
+    with pytest.raises(OperatorFailed, match=r"'daily', Input Set '2024-03-10T00:00'.*not yet"):
+        group.run()
+    broken.clear()
+    assert group.run()
+    found = rows_of(group.warehouse, "SELECT CAST(substr(day, 9, 2) AS INT), store, cents FROM best ORDER BY 1, 2")
+    assert [tuple(row) for row in found] == largest_by_hand()
+
+
+def test_what_one_day_has_in_a_shared_job_is_what_it_has_alone(tmp_path: Path, sessions: SparkSessions) -> None:
+    """Limits, joins, deduplication, actions, views, numbers given by tasks, and columns that have the names of ours."""
+
+    def everything(orders: Any, inset_id: str, params: Mapping[str, Any]) -> Any:
+        from pyspark.sql import functions as F
+
+        assert orders.columns == ["id", "ts", "store", "cents"] and params
+        orders.createOrReplaceTempView("day")
+        share = orders.sparkSession.sql("SELECT *, cents * 100 / (SELECT sum(cents) FROM day) AS share FROM day")
+        first = orders.orderBy("cents").limit(1).select(F.col("cents").alias("least"))
+        stores = orders.select("store").distinct().join(orders.dropDuplicates(["store"]).select("store"), "store")
+        return (
+            share.crossJoin(first)
+            .join(stores, "store")
+            .select("store", "cents", "share", "least", F.lit(orders.count()).alias("window_start"))
+            .withColumn("inset_id", F.lit(inset_id))
+        )
+
+    group = Group(tmp_path, sessions, orders=cut([18]))
+    group.save(group.operator("daily", generate(mode="dataframe")(everything), "from_orders", window=DAY))
+    group.save(group.operator("numbered", generate(mode="dataframe")(numbered), "from_orders", window=DAY), "numbers")
+    assert group.run()
+    expected = group.expected(
+        "store, cents, cents * 100 / sum(cents) OVER day, min(cents) OVER day, count(*) OVER day, "
+        "strftime(date_trunc('day', ts), '%Y-%m-%dT%H:%M')",
+        "WINDOW day AS (PARTITION BY date_trunc('day', ts))",
+    )
+    assert group.published("store, cents, share, least, window_start, inset_id") == expected
+    assert group.published("number", "numbers") == sorted([(number,) for number in range(6)] * 3)
+
+
+DAY = Tumbling("1d", on="ts")
+
+
+def numbered(orders: Any) -> Any:
+    """In a job of many plans, tasks of the second day would begin with another number."""
+    from pyspark.sql import functions as F
+
+    return orders.coalesce(1).select(F.monotonically_increasing_id().alias("number"))
+
+
+def test_a_read_by_key_is_that_of_the_input_set_alone(tmp_path: Path, sessions: SparkSessions) -> None:
+    """All of its rows, and none for a key that only another Input Set of the job has."""
+
+    def fetch(url: str, keys: Any) -> pa.Table:
+        return pa.table({"id": keys, "name": [f"order {key}" for key in keys.to_pylist()]})
+
+    @generate(mode="dataframe", reads={"names": FunctionRead("warehouse", fetch, key="id")})
+    def counted(orders: Any, names: Any) -> Any:
+        return names.groupBy().count()
+
+    group = Group(tmp_path, sessions, orders=cut([5, 5, 8]))
+    group.save(group.operator("pairs", counted, "from_orders", window=EveryEvents(1)))
+    assert group.run()
+    assert group.published("count") == [(5,), (5,), (8,)]
+
+
+def test_a_function_of_the_other_contract_is_told_what_it_gets(tmp_path: Path, sessions: SparkSessions) -> None:
+    @generate(mode="dataframe")
+    def older(orders: Any) -> Any:
+        return orders.groupBy("inset_id", "window_start").count()
+
+    group = Group(tmp_path, sessions, orders=cut([18]))
+    group.save(group.operator("daily", older, "from_orders", window=DAY))
+    with pytest.raises(OperatorFailed, match=r"(?s)'inset_id' and 'window_start': leave them out.*write many=True"):
+        group.run()
+
+
+def test_a_run_of_an_earlier_version_calls_functions_as_it_did(tmp_path: Path, sessions: SparkSessions) -> None:
+    """Its graph does not say how many Input Sets a function gets: all got many."""
+
+    @generate(mode="dataframe")
+    def older(orders: Any) -> Any:
+        return orders.groupBy("inset_id", "window_start").count().drop("window_start")
+
+    group = Group(tmp_path, sessions, orders=cut([6, 6, 6]))
+    group.recorded = {"operators": {"daily": {"mode": "dataframe"}}}
+    group.save(group.operator("daily", older, "from_orders", window=DAY))
+    assert group.run()
+    assert group.published("count") == [(6,)] * 3
+
+
+def test_tables_and_datasets_of_one_input_set_are_one(tmp_path: Path, sessions: SparkSessions) -> None:
+    """Days begin and end within files."""
+    group = Group(tmp_path, sessions, orders=cut([6, 6, 6]))
+    group.save(group.operator("daily", generate(mode="dataframe")(listed), "from_orders", window=DAY))
+    assert group.run()
+    assert sorted(chain(*(ids for (ids,) in group.published("list_sort(ids)")))) == list(range(18))
+
+
+def listed(orders: Any) -> Any:
+    return orders.groupBy().agg({"id": "collect_list"}).toDF("ids")
