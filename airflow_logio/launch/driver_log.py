@@ -317,8 +317,8 @@ MOST_PREFIX = 30
 _TIME = len("00:00:00 ")
 _LOGGED = re.compile(
     r"""(?x)
-    (?: \d{4}-\d\d-\d\d[ ](?P<time>\d\d:\d\d:\d\d),\d{3}[ ](?P<level>[A-Z]+)[ ].+?[ ](?P<name>[\w.-]+)  # Python
-      | \d\d/\d\d/\d\d[ ](?P<jvm_time>\d\d:\d\d:\d\d)[ ](?P<jvm_level>[A-Z]+)[ ](?P<jvm_name>[\w.$-]+)        # Spark
+    (?: \d{4}-\d\d-\d\d[ ](?P<time>\d\d:\d\d:\d\d),\d{3}[ ](?P<level>[A-Z]+)[ ].+?[ ](?P<name>\S+)  # Python
+      | \d\d/\d\d/\d\d[ ](?P<jvm_time>\d\d:\d\d:\d\d)[ ](?P<jvm_level>[A-Z]+)[ ](?P<jvm_name>\S+)        # Spark
     ):[ ](?P<message>.*)"""
 )
 """A line that a driver, or the JVM beside it, has logged."""
@@ -329,7 +329,18 @@ _OF_ERROR = re.compile(
 )
 """How a line of a traceback begins that is not indented."""
 _TRACEBACK = "Traceback (most recent"
-_LEVELS = {"TRACE": logging.DEBUG, "FATAL": logging.CRITICAL, "WARN": logging.WARNING}
+_AS_JSON = re.compile(r'\{"ts":.*?"level":"([A-Z]+)"')
+"""A line of Spark's structured logging."""
+_LEVELS = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "WARN": logging.WARNING,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "CRITICAL": logging.CRITICAL,
+}
+"""Any other one is information: a task's log has no levels of an author's own."""
 
 
 class DriverLines:
@@ -351,7 +362,7 @@ class DriverLines:
         if (logged := _LOGGED.match(line)) is None:
             return self._level_of(line), f"{self.who}{line}"
         level = logged["level"] or logged["jvm_level"]
-        self._level = _LEVELS.get(level) or logging.getLevelNamesMapping().get(level, logging.INFO)
+        self._level = _LEVELS.get(level, logging.INFO)
         self._is_in_traceback = False
         name = logged["name"] or logged["jvm_name"]
         source = "" if name.partition(".")[0] in _UNNAMED else f"{name}: "
@@ -362,6 +373,8 @@ class DriverLines:
         if line.startswith(_TRACEBACK):
             self._is_in_traceback = True
             self._level = max(self._level, logging.ERROR)
+        elif (structured := _AS_JSON.match(line)) is not None:
+            self._level, self._is_in_traceback = _LEVELS.get(structured[1], logging.INFO), False
         elif line.strip() and not line[0].isspace():
             belongs = self._is_in_traceback or _OF_ERROR.match(line) is not None
             self._level = self._level if belongs else logging.INFO

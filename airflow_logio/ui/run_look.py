@@ -23,7 +23,7 @@ from airflow_logio.store.records.driver_records import UNAVAILABLE_SINCE, WAIT, 
 from airflow_logio.store.records.run_records import RunSpec
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.ui.access import error_text, names_input_set, without_ids
-from airflow_logio.ui.causes import cause_of
+from airflow_logio.ui.causes import STOPPED, cause_of
 from airflow_logio.ui.run_history import happenings, noted
 
 MOST_QUARANTINED = 50
@@ -102,6 +102,9 @@ def _whole(one: Replicas, view: GroupView | None, *, shown: bool, ids_shown: boo
     figures = {}
     if view is not None:
         figures = {**_of_status(view.status, shown=shown, ids_shown=ids_shown), **as_json.figures_document(view)}
+        if view.status.state in STOPPED:  # the errors are those of its replicas
+            alike = (status for status in one.statuses.values() if status.state is view.status.state)
+            figures["cause"] = next((_cause(status, shown=shown) for status in alike), None)
     return {
         "name": one.group,
         **figures,
@@ -116,12 +119,16 @@ def _whole(one: Replicas, view: GroupView | None, *, shown: bool, ids_shown: boo
     }
 
 
+def _cause(status: GroupStatus, *, shown: bool) -> dict[str, str] | None:
+    found = cause_of(status, shown=shown)
+    return None if found is None else found._asdict()
+
+
 def _of_status(status: GroupStatus, *, shown: bool, ids_shown: bool) -> dict[str, Any]:
     identity = status.identity
-    cause = cause_of(status, shown=shown)
     return {
         "state": status.state.value,
-        "cause": None if cause is None else cause._asdict(),
+        "cause": _cause(status, shown=shown),
         "condition": condition_of(status),
         "desired": status.desired.value,
         "since": status.since,

@@ -19,7 +19,9 @@ const ENDED = new Set(["parked", "halted", "finished", "retired"]);
 export function RunActions({ server, run, rights }: Props) {
   const [asked, ask] = useState<Asked | null>(null);
   const isOver = run.state === "superseded";
-  const hasFinished = run.state === "finished" || run.groups.every((one) => FINISHED.has(one.state));
+  // A group that is scaled to zero sleeps: it has slots that are not done.
+  const allFinished = run.groups.every((one) => FINISHED.has(one.state)) && run.wholes.every((one) => one.slots_done === one.slots);
+  const hasFinished = run.state === "finished" || allFinished;
   // What came of giving it up is read to the end, also when the next look finds it given up.
   if (rights?.change !== true || (isOver && asked === null)) return null;
   const alive = run.groups.filter((one) => !ENDED.has(one.state));

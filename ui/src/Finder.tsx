@@ -19,7 +19,7 @@ interface Props {
 /** After so many steps of the server, or so many further events, a search waits for its reader: a server that is busy gets no fewer. */
 const MOST_STEPS = 25;
 /** Ports and their events are asked for again: an operator may have sent its first event meanwhile. */
-const PORTS_SECONDS = 5;
+const PORTS_SECONDS = 10;
 const MOST_FOUND = 100;
 
 /** What was asked, and what all its answers so far say together. */

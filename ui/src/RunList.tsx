@@ -4,7 +4,7 @@ import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { State } from "./State";
 import { causesOf, Why } from "./Stopped";
-import { count, moment, percent, time } from "./words";
+import { count, moment, progress, time } from "./words";
 
 interface Props {
   server: Server;
@@ -88,7 +88,7 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
                     </td>
                     <td>{moment(run.created_at)}</td>
                     <td className="number">{time((run.ended_at ?? at) - run.created_at)}</td>
-                    <td className="number">{percent(run.progress)}</td>
+                    <td className="number">{progress(run.progress)}</td>
                     <td>
                       {Object.entries(run.states)
                         .map(([state, many]) => `${count(many)} ${state}`)

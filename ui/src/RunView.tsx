@@ -13,7 +13,7 @@ import { SidePanel } from "./SidePanel";
 import { State } from "./State";
 import { Stopped } from "./Stopped";
 import { useTrails } from "./trails";
-import { moment, progressed, seconds, time } from "./words";
+import { moment, progress, seconds, time } from "./words";
 
 const LOOK_SECONDS = 2;
 const ENDED_SECONDS = 15;
@@ -80,7 +80,7 @@ export function RunView({ server, uid, group, taskId, select, event, follow, tra
         <span className="small">
           DAG {run.dag_id}, run {run.uid.slice(0, 8)}, started {moment(run.created_at)} UTC,{" "}
           {run.ended_at === null ? `for ${time(run.at - run.created_at)}` : `took ${time(run.ended_at - run.created_at)}`}
-          {run.progress !== null && `, ${progressed(run.progress)}`}
+          {run.progress !== null && `, ${progress(run.progress)} done`}
           {run.supervision.last_look_by !== null && !run.ended
             ? `, supervised by ${run.supervision.last_look_by} (${seconds(run.supervision.last_look_seconds_ago)} ago)`
             : ""}

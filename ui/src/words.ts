@@ -36,7 +36,7 @@ export function time(value: number): string {
 }
 
 /** As much as is done, and never all of it before it is. */
-export const progressed = (share: number): string => `${Math.floor(share * 100)} % done`;
+export const progress = (share: number | null): string => (share === null ? "" : `${Math.floor(share * 100 + 1e-9)} %`);
 
 const two = (value: number): string => String(value).padStart(2, "0");
 

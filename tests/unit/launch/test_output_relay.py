@@ -76,6 +76,9 @@ PRINTED = [
         "10:31:08 sales.prices: no price",
     ),
     (INFO, "printed by the author", None),
+    (INFO, "2026-11-29 10:31:08,002 SUCCESS MainThread a/b: x: y", "10:31:08 a/b: x: y"),
+    (ERROR, '{"ts":"2026-11-29T10:31:08Z","level":"ERROR","msg":"Lost","logger":"TaskSetManager"}', None),
+    (INFO, "a: print with a colon", None),
     (
         ERROR,
         "2026-11-29 10:31:09,001 ERROR MainThread airflow_logio.driver.incarnation: group g failed: KeyError",

@@ -28,6 +28,7 @@ from airflow_logio.ui.web_app import SECURITY_HEADERS
 from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver
 from tests.support.page_readers import Retries
+from tests.support.replicated import GROUP, REPLICAS, launch, replicated_spec
 from tests.support.two_groups import TwoGroups
 from tests.unit.lineage.test_why_not import logged
 from tests.unit.ui.conftest import OWNER, QUIET, SILENT, STRANGER, TALKER
@@ -521,3 +522,13 @@ def test_two_runs_of_one_dag_run_are_both_listed_the_newest_first(client: TestCl
     second = store.start_run(spec("g"))
     listed = client.get("/api/runs?dag_id=dag&dag_run_id=run-1", headers=OWNER).json()["runs"]
     assert [(one["uid"], one["generation"]) for one in listed] == [(second.uid, 2), (first.uid, 1)]
+
+
+def test_a_replicated_group_says_the_cause_of_its_replica(client: TestClient, store: LogStore) -> None:
+    run = store.start_run(replicated_spec())
+    drivers = [launch(store, run, name) for name in REPLICAS[:2]]
+    assert store.park(drivers[1].ref, "KeyError: 1")
+    found = client.get(f"/api/runs/{run.uid}", headers=OWNER).json()
+    causes = {one["name"]: one["cause"] for one in found["groups"] + found["wholes"]}
+    expected = {"said": "KeyError: 1", "place": ""}
+    assert (causes[REPLICAS[0]], causes[REPLICAS[1]], causes[GROUP]) == (None, expected, expected)
