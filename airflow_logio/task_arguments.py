@@ -27,6 +27,9 @@ def with_told_arguments(task: _Task) -> _Task:
                 raise TypeError(flaw) from error
             raise
 
+    # Airflow draws the edges to the tasks whose results are arguments while the innermost constructor of the class runs, and
+    # knows it by this.
+    __init__.__wrapped__ = getattr(original, "__wrapped__", original)
     task.__init__ = __init__  # type: ignore[misc]
     return task
 

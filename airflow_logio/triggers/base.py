@@ -15,6 +15,8 @@ from airflow_logio.triggers.log_poller import LogLook, Share, Watch, join
 _T = TypeVar("_T")
 SETTLING_SECONDS = 10.0
 """Time for an executor to report that the worker has ended which deferred the task: seconds, on a busy machine."""
+LAST_TRY_FACTOR = 2
+"""A task that has no other try waits longer: the report may be late, and then the try is the run's."""
 
 
 class LogTrigger(BaseTrigger):
@@ -53,7 +55,8 @@ class LogTrigger(BaseTrigger):
         A task that is back with its executor, before the scheduler has read what the executor reports of its last segment,
         counts as killed from outside.
         """
-        left = self._made_at + SETTLING_SECONDS - time.monotonic()
+        patience = SETTLING_SECONDS * (LAST_TRY_FACTOR if self.last_try else 1)
+        left = self._made_at + patience - time.monotonic()
         if left > 0:
             await asyncio.sleep(left)
 

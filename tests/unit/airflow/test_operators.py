@@ -190,6 +190,7 @@ def test_it_launches_and_leaves_the_watching_to_the_trigger(
         "relayed": {},
         "own_place": False,
         "last_try": False,
+        "ends_task": True,
         "lineage": None,
         "poll_interval": 0.01,
     }

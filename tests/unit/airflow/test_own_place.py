@@ -333,10 +333,10 @@ def test_it_waits_while_its_replica_is_not_in_use_and_is_green_when_the_group_is
 ) -> None:
     first, second = (deferred(lambda number=number: replica(number).execute(context())) for number in (1, 2))  # type: ignore[misc]
     ref = ready(log, places[1], ONE)
-    event = fired(second.trigger, lambda: finish(log, ref))
-    assert event["state"] == "finished"
-    summaries = [replica(2).resume(context(), event), replica(1).resume(context(), fired(first.trigger))]
-    assert [one["replicas"] for one in summaries] == [{}, {ONE: 1}]
+    assert fired(second.trigger, lambda: finish(log, ref)) == fired(first.trigger) == "success"
+    results = [second.trigger._result, first.trigger._result]
+    assert [one["replicas"] for one in results] == [{}, {ONE: 1}]
+    assert [replica(number).execute(context(attempt=2)) for number in (2, 1)] == results, "where a worker is needed"
 
 
 def test_a_task_that_is_killed_halts_its_replica_and_no_other(

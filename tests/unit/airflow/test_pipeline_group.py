@@ -20,10 +20,19 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_logio.dataflow import Count, ParquetSource, Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators.assets import LogioAssetsOperator
+from airflow_logio.operators.finish_run import LogioFinishRunOperator
+from airflow_logio.operators.fresh_run import LogioFreshRunOperator
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
+from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
+from airflow_logio.operators.scale import LogioScaleOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
+from airflow_logio.operators.stop import LogioStopOperator
+from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
+from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
+from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 from pipelines.sales import sales
 
 DAGS = Path(__file__).parents[3] / "dags"
@@ -274,6 +283,25 @@ def test_the_two_tasks_of_its_own_have_their_names() -> None:
     module.clashing = pipeline  # type: ignore[attr-defined]
     with DAG("d", schedule=None, params=PARAMS), pytest.raises(PipelineDefinitionError, match="'start_run' for itself"):
         LogioPipelineGroup(pipeline)
+
+
+def test_a_result_that_is_an_argument_is_an_edge() -> None:
+    """Whatever wraps the constructors: a task that began before `start_run` would find no run."""
+    with DAG("d", schedule=None, params=PARAMS) as dag:
+        start = LogioStartRunOperator(task_id="start", pipeline=REF, connections=WAREHOUSE)
+        arguments: dict[str, Any] = {"pipeline": REF, "run_uid": start.output}
+        LogioSparkOperator(task_id="totals", **arguments)
+        LogioSuperviseOperator(task_id="supervise", **arguments)
+        LogioFinishRunOperator(task_id="finish", **arguments)
+        LogioAssetsOperator(task_id="assets", connections=WAREHOUSE, **arguments)
+        LogioStopOperator(task_id="stop", mode="halt", **arguments)
+        LogioFreshRunOperator(task_id="fresh", run_uid=start.output)
+        LogioScaleOperator(task_id="scale", group="g", replicas=1, run_uid=start.output)
+        LogioRecoverGroupOperator(task_id="recover", finding=start.output)
+        LogioFailedGroupSensor(task_id="failed", run_uid=start.output)
+        LogioRecoveredGroupSensor(task_id="recovered", recovery=start.output)
+    found = {name: task.upstream_task_ids for name, task in dag.task_dict.items() if name != "start"}
+    assert found == {name: {"start"} for name in found}
 
 
 # --- references -------------------------------------------------------------------------------------------------------

@@ -137,16 +137,18 @@ def test_a_task_with_tries_left_is_woken_at_once_and_one_without_waits(
         assert first_event(trigger, held)[1] is last_try
 
 
-def test_how_long_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("last_try", [False, True])
+def test_how_long_that_is(last_try: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted from when the triggerer has made the trigger, which is after the worker has deferred the task."""
-    trigger = LogioGroupTrigger(logio_conn_id="logio_default", run_uid="0" * 32, group=GROUP)
+    trigger = LogioGroupTrigger(logio_conn_id="logio_default", run_uid="0" * 32, group=GROUP, last_try=last_try)
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
     monkeypatch.setattr(base_module, "SETTLING_SECONDS", 10.0)
-    for age, expected in ((3.0, [7.0]), (11.0, [])):
+    whole = 20.0 if last_try else 10.0
+    for age, expected in ((3.0, [whole - 3.0]), (whole + 1.0, [])):
         slept.clear()
         with monkeypatch.context() as patched:
             patched.setattr(base_module, "time", SimpleNamespace(monotonic=lambda age=age: trigger._made_at + age))
