@@ -65,6 +65,21 @@ POSTGRES_KEEPS = {
         _FUNCTION.format("INSERT INTO audit VALUES (NEW.a), (-NEW.a); RETURN NEW;"),
         _BEFORE.format("t"),
     ),
+    "rules that pass rows on": (
+        *_HEIR,
+        "CREATE RULE g AS ON INSERT TO t WHERE NEW.a <> 2 DO INSTEAD INSERT INTO low VALUES (NEW.*)",
+    ),
+    "the rule of a view": (
+        "CREATE TABLE kept (a BIGINT)",
+        "CREATE VIEW t AS SELECT a FROM kept WHERE a > 0",
+        "CREATE RULE g AS ON INSERT TO t DO INSTEAD INSERT INTO kept VALUES (NEW.a)",
+    ),
+    "partitions of partitions": (
+        "CREATE TABLE t (a BIGINT) PARTITION BY RANGE (a)",
+        "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100) PARTITION BY LIST (a)",
+        "CREATE TABLE one PARTITION OF low FOR VALUES IN (1)",
+        "CREATE TABLE others PARTITION OF low DEFAULT",
+    ),
     "a rule beside": (
         _TABLE,
         "CREATE TABLE audit (a BIGINT)",
