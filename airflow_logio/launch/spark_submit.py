@@ -19,7 +19,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.dataflow.pipeline.validation import check_session_zone
+from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.launch.spark_settings import (
     APPLICATION_NAME,
     CLIENT_MODE,
@@ -144,12 +146,16 @@ def group_properties(
 ) -> dict[str, str]:
     """The effective Spark properties of a group; `frames` as in `SparkSettings.effective_conf`. Raises `ConfigurationError`
     for those that its driver cannot have."""
+    own = pipeline.group_of(group)
     try:
-        conf = settings.effective_conf(pipeline.group_of(group).spark, frames=frames)
+        conf = settings.effective_conf(own.spark, frames=frames)
         if frames and not is_address(settings.master):
             check_shuffle({**_of_files(settings), **settings.conf, **conf})
+        session, said = conf.get(SESSION_ZONE, UTC_ITSELF), own.spark.get(SESSION_ZONE, UTC_ITSELF)
+        if session != said:  # of the launch; the pipeline's own was judged when the run began
+            check_session_zone(own, pipeline.operators, session)
         return conf
-    except ConfigurationError as error:
+    except (ConfigurationError, PipelineDefinitionError) as error:
         raise ConfigurationError(f"group {group!r} of pipeline {pipeline.name!r}: {error}") from None
 
 

@@ -9,8 +9,10 @@ from typing import Any
 from airflow_logio.databases import read_url
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.validation import check_session_zone
 from airflow_logio.dataflow.sources import TableSource
 from airflow_logio.dataflow.unavailability import is_missing_input
+from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
 from airflow_logio.launch.bundle import PipelineRef
@@ -75,6 +77,8 @@ def run_spec(
     sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
     _check_storable(pipeline, sources, payloads)
     _check_shared(pipeline, payloads)
+    for group in pipeline.groups.values():
+        check_session_zone(group, pipeline.operators, group.spark.get(SESSION_ZONE, UTC_ITSELF))
     actions = {name: _first_action(name, source, checked) for name, source in sources.items()}
     fingerprint = pipeline.fingerprint()
     return RunSpec(

@@ -19,8 +19,8 @@ import pyarrow as pa
 from airflow_logio.dataflow.arrow_tables import INSET_ID, check_free, tag_input_sets
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.quantities import DAY
-from airflow_logio.dataflow.windows import WINDOW_START, Window
-from airflow_logio.dataflow.windows.timeline import Grid, check_named, no_time, nulls, too_many_windows
+from airflow_logio.dataflow.windows import WINDOW_START, Window, zones
+from airflow_logio.dataflow.windows.timeline import Grid, check_named, no_moment, no_time, nulls, too_many_windows
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.spark.dataset_jobs import frame_of_all, frame_of_table
 from airflow_logio.systems.payloads.dataset import Dataset, metadata_of
@@ -154,7 +154,8 @@ def _by_window(session: Any, frame: SparkFrame, grid: Grid, numbers: Sequence[in
         INSET_ID,
         start_of(grid, number).alias(WINDOW_START),
     )
-    placed = near.withColumn(key, key_of(near, grid)).join(F.broadcast(places), key)
+    spans = (grid.start(min(numbers)), grid.end(max(numbers)))
+    placed = near.withColumn(key, key_of(near, grid, spans)).join(F.broadcast(places), key)
     return placed.select(INSET_ID, WINDOW_START, *kept)
 
 
@@ -225,6 +226,7 @@ def windows_of(dataset: Dataset, frame: SparkFrame, grid: Grid) -> Mapping[int, 
     for a column that is missing, or no time, or null somewhere, and for more than `grid.most` windows; LogInconsistent.
     """
     kind_of(frame, grid.on)
+    _check_moments(frame, grid)
     told = windows_by_footers(dataset, grid)
     counts = windows_by_job(frame, grid) if told is None else told
     if (found := sum(counts.values())) != dataset.num_rows:
@@ -243,6 +245,11 @@ def kind_of(frame: SparkFrame, on: str) -> str:
     if kind not in (INSTANT, WALL, DATE):
         raise no_time(on, kind)
     return kind
+
+
+def _check_moments(frame: SparkFrame, grid: Grid) -> None:
+    if grid.zone and (kind := kind_of(frame, grid.on)) != INSTANT:
+        raise no_moment(grid.on, grid.zone, kind)
 
 
 def windows_by_footers(dataset: Dataset, grid: Grid) -> Mapping[int, int] | None:
@@ -284,7 +291,10 @@ def windows_by_job(frame: SparkFrame, grid: Grid) -> Mapping[int, int]:
     """As `windows_of`, by a job. Records without a time are not counted."""
     from pyspark.sql import functions as F
 
-    keys = frame.select(key_of(frame, grid).alias(_TOLD))
+    spans = _spans(frame, grid)
+    if spans is None:
+        return {}
+    keys = frame.select(key_of(frame, grid, spans).alias(_TOLD))
     counted = keys.groupBy(_TOLD).count()
     few = (counted if grid.most is None else counted.limit(grid.most + 2)).toArrow()
     numbers = _numbers(few.column(_TOLD), grid)
@@ -307,14 +317,28 @@ def _check_few(count: int, grid: Grid, numbers: Any) -> None:
 # --- windows of time: which records of an event are in one ------------------------------------------------------------
 
 
-def key_of(frame: SparkFrame, grid: Grid) -> Any:
+def _spans(frame: SparkFrame, grid: Grid) -> tuple[int, int] | None:
+    """The first and the last time, in seconds, which windows of a zone need to know; None if there is none."""
+    from pyspark.sql import functions as F
+
+    if not grid.zone:
+        return (0, 0)
+    seconds = F.unix_seconds(frame[grid.on])
+    [(first, last)] = frame.agg(F.min(seconds), F.max(seconds)).collect()
+    return None if first is None else (first, last)
+
+
+def key_of(frame: SparkFrame, grid: Grid, spans: tuple[int, int] = (0, 0)) -> Any:
     """A column with the same value for all records of a window, and for no others: of times its start, of the type that they
-    have, of dates its number. Null, or no row at all, where a record has none.
+    have, of dates, and of windows of a zone, its number. Null, or no row at all, where a record has none. `spans` are the
+    first and the last second, for windows of a zone.
 
     Nothing in it depends on the zone of the session. It is computed once per record, and wall times are not taken apart.
     """
     from pyspark.sql import functions as F
 
+    if grid.zone:
+        return _number_in_zone(frame[grid.on], grid, spans)
     if kind_of(frame, grid.on) == DATE:
         return _number_of_day(F.unix_date(frame[grid.on]).cast("long"), grid)
     begins = f"{grid.origin % grid.seconds} seconds"
@@ -325,12 +349,24 @@ def key_from(number: Any, grid: Grid, kind: str) -> Any:
     """As `key_of`, from a column of numbers of windows; `kind` is the type of the times."""
     from pyspark.sql import functions as F
 
-    if kind == DATE:
+    if kind == DATE or grid.zone:
         return number
     if kind == INSTANT:
         return start_of(grid, number)
     since = (_long(number) * _long(grid.seconds) + _long(grid.origin)).cast("decimal(18,6)")
     return F.expr("TIMESTAMP_NTZ '1970-01-01 00:00:00'") + F.make_dt_interval(secs=since)
+
+
+def _number_in_zone(time: Any, grid: Grid, spans: tuple[int, int]) -> Any:
+    """As `zones.number`, by the same table: the Java of an executor may have other rules for the zone."""
+    from pyspark.sql import functions as F
+
+    at, found = F.unix_seconds(time), None
+    for one in zones.within(grid.zone, grid.seconds, grid.origin, *spans):
+        start = at - F.pmod(at + _long(one.offset - grid.origin), _long(grid.seconds))
+        begun = F.when(start >= _long(one.first), start).otherwise(_long(one.before))
+        found = begun if found is None else F.when(at >= _long(one.begin), begun).otherwise(found)
+    return F.when(time.isNotNull(), found)
 
 
 def _number_of_day(day: Any, grid: Grid) -> Any:
@@ -355,7 +391,7 @@ def _numbers(keys: pa.ChunkedArray, grid: Grid) -> list[int | None]:
 def within(frame: SparkFrame, grid: Grid, first: int, last: int) -> SparkFrame:
     """The records of windows `first` to `last`, by a comparison that lets Spark pass over files and row groups."""
     kind = kind_of(frame, grid.on)
-    begin, end = grid.start(first), grid.start(last + 1)
+    begin, end = grid.start(first), grid.end(last)
     time = frame[grid.on]
     if kind == DATE:  # a day is in a window if its midnight is
         return frame.where((time >= _day(-(-begin // DAY))) & (time <= _day((end - 1) // DAY)))
@@ -366,6 +402,8 @@ def start_of(grid: Grid, number: Any) -> Any:
     """A column: the start of a window, as an instant. `number` is a column, or a number."""
     from pyspark.sql import functions as F
 
+    if grid.zone:
+        return F.timestamp_seconds(_long(number))
     return F.timestamp_seconds(_long(number) * _long(grid.seconds) + _long(grid.origin))
 
 

@@ -47,7 +47,7 @@ def tokens(url: str, operator: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("statement", "count"),
-    [("FROM logio_marker", 6), ("INSERT INTO public.hourly_sales", 2), ("UPDATE logio_marker", 2)],
+    [("FROM logio_marker", 6), ('INSERT INTO "public"."hourly_sales"', 2), ("UPDATE logio_marker", 2)],
     ids=["behind its marker", "behind its rows", "before its commit"],
 )
 def test_a_slow_zombie_and_its_successor_write_each_row_once(

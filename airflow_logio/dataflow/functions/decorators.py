@@ -226,14 +226,15 @@ def generate(
 
     In mode ``driver`` it returns None, a table (of Arrow, pandas or polars), ``{port: table}`` or ``{port: [table,
     ...]}``; or an iterable of ``(port, table)``, which says in which order events of several ports are sent. Each table
-    is an event. It may ask for ``inset_id`` (str), ``window_start`` (datetime, UTC without zone; windows of time only),
-    ``state`` (the global state, which is then logged at the trigger), ``params`` (the run's parameters), ``event_ids``
-    (the numbers of its events on the sender's port, in order: a list, or with `inputs` a list per port) and each
-    declared read (an Arrow table).
+    is an event. It may ask for ``inset_id`` (str), ``window_start`` (windows of time only: a datetime in UTC without
+    zone, or with the zone that `Tumbling` names), ``state`` (the global state, which is then logged at the trigger),
+    ``params`` (the run's parameters), ``event_ids`` (the numbers of its events on the sender's port, in order: a list, or
+    with `inputs` a list per port) and each declared read (an Arrow table).
 
     In modes ``executors`` and ``dataframe`` it gets one Input Set as well, as a DataFrame, and returns a DataFrame, as
-    in any script. It may ask for ``inset_id`` (str), ``window_start`` (datetime with zone UTC, for ``F.lit``),
-    ``params`` and each declared read (a DataFrame). What it gets in mode ``dataframe`` does not change any more, so
+    in any script. It may ask for ``inset_id`` (str), ``window_start`` (datetime with a zone, for ``F.lit``),
+    ``params`` and each declared read (a DataFrame). Times are cast to dates and texts in UTC, unless
+    ``Pipeline(zone=...)`` says another zone. What it gets in mode ``dataframe`` does not change any more, so
     that actions are allowed. Several Input Sets share a Spark job as a union of their plans.
 
     With ``many=True`` it gets many Input Sets in one plan, which is cheaper where they are small: the records have

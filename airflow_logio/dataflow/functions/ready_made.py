@@ -400,7 +400,8 @@ class _SummedFrom:
         return {"start": self.start}
 
     def __call__(self, sums: pa.Table, window_start: datetime) -> pa.Table:
-        start = pa.scalar(window_start, pa.timestamp("us"))
+        # Windows of a zone have a start of that zone, and so has the column.
+        start = pa.scalar(window_start, pa.timestamp("us") if window_start.tzinfo is None else None)
         return sums.add_column(0, self.start, pa.repeat(start, sums.num_rows))
 
 

@@ -72,7 +72,7 @@ class WindowedOperator(StatefulOperator):
 
     def record_rules(self) -> RecordRules:
         part, grid = self._window.record_part(), self._window.grid()
-        window = None if grid is None else Part(grid.on, grid.seconds, grid.origin)
+        window = None if grid is None or grid.zone else Part(grid.on, grid.seconds, grid.origin)
         outputs = {
             port: replace(self._of_sums(one), window=window if one.window_starts else None)
             for port, one in self._function.depends.items()

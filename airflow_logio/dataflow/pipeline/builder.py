@@ -41,6 +41,7 @@ from airflow_logio.dataflow.pipeline.validation import check_operator, check_who
 from airflow_logio.dataflow.quantities import retention_seconds
 from airflow_logio.dataflow.replication.partition import Partition
 from airflow_logio.dataflow.windows import Window
+from airflow_logio.dataflow.windows.zones import check_zone
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.values import ExecutionMode, Port
@@ -99,6 +100,9 @@ class Pipeline:
     :param fuse: operators that are in no `group` share one where nothing tells them apart, which costs the least.
         False: each has a group of its own. Cut where you want a unit of failure, of scaling, or of parallel work
         (ADR-121).
+    :param zone: the time zone of its Spark sessions, ``"Europe/Berlin"``: that in which functions of mode ``executors``
+        and ``dataframe`` cast times to dates and texts. By default UTC. Their windows of time must have the same zone
+        (`Tumbling(..., zone=...)`), so that a start that is cast to a date is the day of its window.
 
     All methods that build raise PipelineDefinitionError for what they can judge at once; `validate` judges the rest.
     """
@@ -111,13 +115,15 @@ class Pipeline:
         connections: Iterable[str] = (),
         environment: Iterable[str] = (),
         fuse: bool = True,
+        zone: str | None = None,
     ) -> None:
         check_name("pipeline", name)
         typed = {check_name("parameter", p): parameters.check_type(p, kind) for p, kind in (params or {}).items()}
         if isinstance(connections, str):
             raise PipelineDefinitionError(f"connections is the single string {connections!r}: write [{connections!r}]")
         named = tuple(check_name("connection", connection) for connection in connections)
-        self._definition = Definition(name, typed, named, fuse, check_variables(environment))
+        session_zone = "" if zone is None else check_zone(zone)
+        self._definition = Definition(name, typed, named, fuse, check_variables(environment), session_zone)
         if len(set(named)) < len(named):
             self._definition.refuse(f"a connection is named twice in {named}")
 

@@ -200,6 +200,8 @@ class Definition:
     """Whether operators without a group share one where nothing tells them apart."""
     environment: tuple[str, ...] = ()
     """Names of the environment variables that its drivers get. Deployment, no part of the graph."""
+    zone: str = ""
+    """The zone of its Spark sessions, where a group does not say another one; empty: UTC."""
     operators: dict[str, Operator] = field(default_factory=dict)
     senders: dict[Port, Port] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)

@@ -94,6 +94,8 @@ class Frozen:
             "groups": {name: list(group.operators) for name, group in authored.groups.items()},
             "lineage": sorted([str(scope.start), str(scope.target)] for scope in authored.scopes),
         }
+        if authored.zone:
+            described["zone"] = authored.zone
         if self.replicated:
             described["replicated"] = {
                 name: {**one.partition.describe(), "slots": one.slots, "max": one.most, "ordered": one.ordered}

@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from airflow_logio.dataflow.operators import ManualOperator
 from airflow_logio.dataflow.pipeline.definition import Definition, Group
 from airflow_logio.dataflow.pipeline.graph import Graph
+from airflow_logio.dataflow.windows.zones import SESSION_ZONE
 from airflow_logio.protocol.values import ExecutionMode
 
 
@@ -77,7 +78,14 @@ def with_all_groups(definition: Definition, graph: Graph) -> Definition:
         for receiver in order:
             for port in graph.inputs_of(receiver):
                 fused.join(graph.senders[port].operator, receiver)
-    return replace(definition, groups=fused.groups())
+    return replace(
+        definition, groups={name: _in_zone(group, definition.zone) for name, group in fused.groups().items()}
+    )
+
+
+def _in_zone(group: Group, zone: str) -> Group:
+    """The group, whose own word on the zone of its sessions counts before that of the pipeline."""
+    return replace(group, spark={SESSION_ZONE: zone, **group.spark}) if zone else group
 
 
 class _Fusing:

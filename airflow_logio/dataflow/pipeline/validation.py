@@ -6,6 +6,7 @@ Checks of one operator run when it is added; checks of the whole run on first us
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import PurePosixPath
 
@@ -15,16 +16,18 @@ from airflow_logio.dataflow.functions.windowed_operators import BatchOperator, F
 from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, may_be_one_table, quoted
 from airflow_logio.dataflow.operators import BatchGenerator, ManualOperator, Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.pipeline.conditions import check_replays
-from airflow_logio.dataflow.pipeline.definition import Definition
+from airflow_logio.dataflow.pipeline.definition import Definition, Group
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.grouping import groups_in_order, reads_beside_writes, with_all_groups
 from airflow_logio.dataflow.pipeline.lineage import has_path
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, RangeSource, SparkSource
 from airflow_logio.dataflow.sources.query_text import without_comments
+from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF, same_zone
 from airflow_logio.dataflow.writers.action_writers import GUARANTEES, ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 
 ON_ERROR = ("fail", "quarantine")
@@ -378,3 +381,25 @@ def _check_orders(definition: Definition, graph: Graph) -> None:
 def _ordered_on(operator: Operator) -> list[str]:
     columns = (window.ordered_on() for port in operator.inputs for window in windows_at(operator, port))
     return [column for column in columns if column is not None]
+
+
+# --- zones ------------------------------------------------------------------------------------------------------------
+
+
+def check_session_zone(group: Group, operators: Mapping[str, Operator], session: str) -> None:
+    """Raise PipelineDefinitionError, naming the operator, if a window of time of the group's Spark functions has another zone
+    than their sessions: a start that is cast to a date there would be another day than its window."""
+    for name in group.operators:
+        operator = operators[name]
+        if operator.mode not in (ExecutionMode.EXECUTORS, ExecutionMode.DATAFRAME):
+            continue
+        for window in (window for port in operator.inputs for window in windows_at(operator, port)):
+            grid = window.grid()
+            if grid is None or same_zone(grid.zone or UTC_ITSELF, session):
+                continue
+            raise PipelineDefinitionError(
+                f"operator {name!r} of group {group.name!r} has windows of zone {grid.zone or UTC_ITSELF!r}, and Spark's "
+                f"session has the zone {session!r} ({SESSION_ZONE}): a window_start that is cast to a date, or a time of a "
+                "record, would be of another day than its window. Give both the same: Tumbling(..., zone=...) and "
+                "Pipeline(..., zone=...)"
+            )

@@ -15,6 +15,7 @@ import pyarrow as pa
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.quantities import DAY
+from airflow_logio.dataflow.windows import zones
 from airflow_logio.errors import OperatorFailed
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -33,12 +34,20 @@ class Grid:
     """Where window 0 starts; if it is not 0, both are whole days."""
     most: int | None = None
     """At most so many windows in one event; None says nothing."""
+    zone: str = ""
+    """If it is not empty: windows of the clock of that zone, and the number of a window is its start."""
 
     def start(self, number: int) -> int:
-        return self.origin + number * self.seconds
+        return number if self.zone else self.origin + number * self.seconds
+
+    def end(self, number: int) -> int:
+        """Where the next window starts."""
+        return zones.end(self.zone, self.seconds, self.origin, number) if self.zone else self.start(number + 1)
 
     def number(self, at: int) -> int:
         """The window that a time is in."""
+        if self.zone:
+            return zones.number(self.zone, self.seconds, self.origin, at)
         return (at - self.origin) // self.seconds
 
     def name(self, number: int) -> str:
@@ -58,38 +67,42 @@ class _Latest:
     It is read and replaced as one, so that threads do no harm. It keeps eight bytes for each record, and not the records.
     """
 
-    answer: tuple[weakref.ref[pa.Table], tuple[str, int, int], Numbers] | None = None
+    answer: tuple[weakref.ref[pa.Table], tuple[str, int, int, str], Numbers] | None = None
 
 
 _latest = _Latest()
 
 
-def window_numbers(event: InputEvent, on: str, seconds: int, origin: int = 0) -> Numbers:
+def window_numbers(event: InputEvent, on: str, seconds: int, origin: int = 0, zone: str = "") -> Numbers:
     """Number of the window of each record, read-only. Window 0 starts at `origin`, seconds after 1970-01-01 UTC; if that is
-    not 0, both are whole days.
+    not 0, both are whole days. Windows of a `zone` have their start as number.
 
     `on` is a timestamp column of any unit (with a zone: taken in UTC) or a date column. Floor division, so that times
     before 1970 fall into the window that contains them. Raises OperatorFailed for another type, a missing column,
     nulls.
     """
-    asked, latest = (on, seconds, origin), _latest.answer
+    asked, latest = (on, seconds, origin, zone), _latest.answer
     if latest is not None and latest[0]() is event.table and latest[1] == asked:
         return latest[2]
-    found = _window_numbers(event, on, seconds, origin)
+    found = _window_numbers(event, on, seconds, origin, zone)
     found[0].flags.writeable = False
     _latest.answer = weakref.ref(event.table), asked, found
     return found
 
 
-def _window_numbers(event: InputEvent, on: str, seconds: int, origin: int) -> Numbers:
+def _window_numbers(event: InputEvent, on: str, seconds: int, origin: int, zone: str) -> Numbers:
     column = _column(event, on)
+    if zone and pa.types.is_date(column.type):
+        raise no_moment(on, zone, str(column.type))
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ms"))
     unit = column.type.unit
     ticks: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
-    if origin:  # by days first: a difference of ticks could overflow
+    if zone:
+        numbers: npt.NDArray[np.int64] = zones.numbers(zone, seconds, origin, np.floor_divide(ticks, _PER_SECOND[unit]))
+    elif origin:  # by days first: a difference of ticks could overflow
         days: npt.NDArray[np.int64] = np.floor_divide(ticks, DAY * _PER_SECOND[unit])
-        numbers: npt.NDArray[np.int64] = np.floor_divide(days - origin // DAY, seconds // DAY)
+        numbers = np.floor_divide(days - origin // DAY, seconds // DAY)
     else:
         numbers = np.floor_divide(ticks, seconds * _PER_SECOND[unit])
     return numbers, bool((numbers[1:] >= numbers[:-1]).all())
@@ -118,6 +131,14 @@ def check_named(on: str, names: Sequence[str]) -> None:
 def no_time(on: str, kind: object) -> OperatorFailed:
     """`kind` is the type of the column as its library names it."""
     return OperatorFailed(f"the window needs a timestamp or date in column {on!r}, which is {kind}")
+
+
+def no_moment(on: str, zone: str, kind: str) -> OperatorFailed:
+    """The error for a column of dates or wall times, which are no moments, and windows of a zone."""
+    return OperatorFailed(
+        f"the window is one of zone {zone!r}, and column {on!r} is {kind}, which is no moment: leave the zone out, which "
+        "takes dates and wall times as they are, or give the window a column of instants"
+    )
 
 
 def nulls(on: str, count: int, where: str = "") -> OperatorFailed:

@@ -15,6 +15,7 @@ from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.quantities import window_origin, window_seconds
 from airflow_logio.dataflow.windows.timeline import Grid, Numbers, too_many_windows, window_numbers
 from airflow_logio.dataflow.windows.window import WINDOW_START, Arrival, Window, is_as_in
+from airflow_logio.dataflow.windows.zones import check_zone, rules_of
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.record_rules import Part
 
@@ -31,17 +32,22 @@ class Tumbling(Window):
         at midnight UTC and multiples of the length after it; those of several days are counted from 1970-01-01, weeks
         begin on a Monday.
     :param on: the column with the time: a timestamp (with a zone: taken in UTC) or a date, without nulls.
+    :param zone: the name of a time zone, ``"Europe/Berlin"``: days begin at its midnight, and other windows where its clock
+        shows a multiple of the length. So a day has 23, 24 or 25 hours, an hour that the clock shows twice is two windows,
+        and what the clock jumps over is none. The column must have instants. By default windows are those of UTC.
     :param windows_per_event: the most windows that the records of one event may be in. By default 10,000 in mode
         ``dataframe``, otherwise any number.
 
     An Input Set is named by the start of its window, ``"2017-03-05T10:00"`` (with seconds where the length has some),
-    so that names sort like times. Functions may ask for ``window_start``. A window is complete when a record of a later
-    one has been seen, or the stream ends. The records of an event may come in any order, but one of an earlier window
-    than the latest seen is late and refused: its window may be generated already, and dropping it would be silent loss.
-    So order the input by time (``ordered_by`` of a source). Global state: ``{"watermark": the latest window seen}``.
+    so that names sort like times: in UTC also with a `zone`. Functions may ask for ``window_start``: the start in UTC, or
+    with a `zone` as a time of that zone, which is cast to the day that the window is of. A window is complete when a
+    record of a later one has been seen, or the stream ends. The records of an event may come in any order, but one of an
+    earlier window than the latest seen is late and refused: its window may be generated already, and dropping it would be
+    silent loss. So order the input by time (``ordered_by`` of a source). Global state: ``{"watermark": the latest window
+    seen}``.
 
-    Raises PipelineDefinitionError for a length that fits no day; in a run OperatorFailed for late records, null times,
-    a column that is no time, and an event in more windows than allowed.
+    Raises PipelineDefinitionError for a length that fits no day, and for an unknown zone; in a run OperatorFailed for late
+    records, null times, a column that is no time, and an event in more windows than allowed.
     """
 
     partitionable: ClassVar[bool] = True
@@ -50,10 +56,13 @@ class Tumbling(Window):
     length: str
     on: str
     windows_per_event: int | None = None
+    zone: str | None = None
 
     def __post_init__(self) -> None:
         window_seconds(self.length)
         check_column(self.on)
+        if self.zone is not None:
+            check_zone(self.zone)
         if self.windows_per_event is not None:
             check_count("Tumbling: windows_per_event", self.windows_per_event)
 
@@ -85,16 +94,18 @@ class Tumbling(Window):
         if not is_as_in(Tumbling, self, "assign", "joined", "grid", "number", "part"):
             return None
         grid = self.grid()
-        return Part(grid.on, grid.seconds, grid.origin)
+        return None if grid.zone else Part(grid.on, grid.seconds, grid.origin)
 
     def grid(self) -> Grid:
-        return Grid(self.on, window_seconds(self.length), window_origin(self.length), self.windows_per_event)
+        zone = self.zone or ""
+        return Grid(self.on, window_seconds(self.length), window_origin(self.length), self.windows_per_event, zone)
 
     def number(self, inset_id: str) -> int:
         return self.grid().number(int(self._start(inset_id).timestamp()))
 
     def progress_name(self) -> str:
-        return f"{self.on}/{window_seconds(self.length)}" + ("/weeks" if window_origin(self.length) else "")
+        weeks, zone = "/weeks" if window_origin(self.length) else "", f"/{self.zone}" if self.zone else ""
+        return f"{self.on}/{window_seconds(self.length)}{weeks}{zone}"
 
     def ordered_on(self) -> str:
         return self.on
@@ -122,16 +133,19 @@ class Tumbling(Window):
         return inset_id
 
     def tags(self, inset_ids: Sequence[str]) -> dict[str, pa.Array]:
-        """``window_start``: the start of each window, timestamp[us] in UTC without zone."""
+        """``window_start``: the start of each window, timestamp[us] in UTC without zone, or of the zone of the windows."""
         starts = [self._start(inset_id).replace(tzinfo=None) for inset_id in inset_ids]
-        return {WINDOW_START: pa.array(starts, pa.timestamp("us"))}
+        found = pa.array(starts, pa.timestamp("us"))
+        return {WINDOW_START: found if self.zone is None else found.cast(pa.timestamp("us", self.zone))}
 
     def describe(self) -> dict[str, Any]:
         origin = {"origin": window_origin(self.length)} if window_origin(self.length) else {}
-        return {"window": "Tumbling", "seconds": window_seconds(self.length), "on": self.on, **origin}
+        zone = {} if self.zone is None else {"zone": self.zone, "rules": rules_of(self.zone)}
+        return {"window": "Tumbling", "seconds": window_seconds(self.length), "on": self.on, **origin, **zone}
 
     def _numbers(self, event: InputEvent) -> Numbers:
-        return window_numbers(event, self.on, window_seconds(self.length), window_origin(self.length))
+        grid = self.grid()
+        return window_numbers(event, grid.on, grid.seconds, grid.origin, grid.zone)
 
     def _slices(self, event: InputEvent) -> list[tuple[int, pa.Table]]:
         """(window number, its records), by window; slices share memory where the windows come in order."""

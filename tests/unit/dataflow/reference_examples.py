@@ -90,7 +90,9 @@ from airflow_logio.contrib.paper_api import EventInfo, Logio, StateInfo
 from airflow_logio.supervision.policies import DS2, Decision, Figures, Policy, Schedule, Threshold
 
 # [START Pipeline]
-shop = Pipeline("shop", params={"sales": str}, connections=["warehouse"], environment=["SHOP_TOKEN"], fuse=True)
+shop = Pipeline(
+    "shop", params={"sales": str}, connections=["warehouse"], environment=["SHOP_TOKEN"], fuse=True, zone="Etc/UTC"
+)
 sales = shop.source("sales", ParquetSource("{sales}", ordered_by="at", records_per_event=100))
 hourly = shop.operator(
     "hourly", summed(by=["store_id"], of=["cents"], start="hour"), sales, window=Tumbling("1h", on="at")
@@ -303,6 +305,7 @@ every_hundred = EveryEvents(count=100)
 
 # [START Tumbling]
 quarters = Tumbling("15m", on="at", windows_per_event=1_000)
+days_of_berlin = Tumbling("1d", on="at", zone="Europe/Berlin")
 # [END Tumbling]
 
 

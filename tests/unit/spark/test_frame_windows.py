@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -319,3 +320,69 @@ def test_files_that_have_two_names_stay_with_their_event(spark: Any, epoch: Epoc
     frame = frame_of_sets(spark, EveryEvents(2), ["0", "1"], held, (), first.manifest.schema)
     rows = sorted((row["inset_id"], row["id"]) for row in frame.collect())
     assert rows == [(0, number) for number in range(9)] + [(1, number) for number in range(5)]
+
+
+# --- windows of a zone ------------------------------------------------------------------------------------------------
+
+CHANGES = (
+    *("1969-12-31T23:30:00", "2024-03-31T00:59:59.999999", "2024-04-06T15:10:00"),
+    *("2024-10-27T00:30:00", "2024-11-03T04:30:00"),
+)
+MOMENTS = [
+    dt.datetime.fromisoformat(text) + dt.timedelta(minutes=minutes)
+    for text in CHANGES
+    for minutes in range(-30 * 60, 30 * 60, 95)
+]
+"""In UTC."""
+
+
+def local_date(row: int, name: str) -> dt.date:
+    return MOMENTS[row].replace(tzinfo=dt.UTC).astimezone(ZoneInfo(name)).date()
+
+
+def of_moments(rows: Sequence[int]) -> pa.Table:
+    at = pa.array([micros(MOMENTS[row]) for row in rows], pa.timestamp("us", "UTC"))
+    return pa.table({"row": pa.array(rows, pa.int64()), "instant": at})
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlin", "Australia/Lord_Howe"])
+def test_windows_of_a_zone_are_those_of_the_other_modes(spark: Any, epoch: EpochPayloads, name: str) -> None:
+    """Whatever the zone of the session: Java's rules are not asked. By jobs and footers; many in one job, and each alone."""
+    rows = list(range(len(MOMENTS)))
+    halves = [rows[::2], rows[1::2]]
+    kinds = {"row": "long", "instant": "timestamp"}
+    made = [dataset_of(epoch, of_moments(half), kinds=kinds) for half in halves]
+    for length in ("1h", "1d"):
+        window = Tumbling(length, on="instant", zone=name)
+        expected: dict[str, list[int]] = {}
+        for inset_id, part in window.assign(InputEvent("in", 1, of_moments(rows)), window.initial_state()).items():
+            expected[inset_id] = part.column("row").to_pylist()
+        names = sorted(expected)
+        if length == "1d":
+            for inset_id in names:
+                assert len({local_date(row, name) for row in expected[inset_id]}) == 1
+            assert len({local_date(expected[inset_id][0], name) for inset_id in names}) == len(names)
+        with zone(spark, "America/New_York"):
+            counts: Counter[int] = Counter()
+            for one in made:
+                counts.update(dataset_parts.windows_of(one, dataset_jobs.frame_of(spark, one), window.grid()))
+            assert counts == {window.number(inset_id): len(of_one) for inset_id, of_one in expected.items()}
+            parts = [[dataset_parts.DatasetPart(one) for one in made] for _ in names]
+            frame = dataset_parts.frame_of_sets(spark, window, names, parts, (), made[0].manifest.schema)
+            table = frame.toArrow()
+        places, starts = table.column("inset_id").to_pylist(), table.column("window_start").cast(pa.int64()).to_pylist()
+        found: dict[str, list[int]] = {}
+        for place, row, start in zip(places, table.column("row").to_pylist(), starts, strict=True):
+            found.setdefault(names[place], []).append(row)
+            assert start == window.number(names[place]) * 10**6
+        assert {inset_id: sorted(of_one) for inset_id, of_one in found.items()} == expected
+        alone = dataset_parts.frame_of_sets(spark, window, names[3:4], parts[3:4], (), made[0].manifest.schema)
+        assert sorted(row.row for row in alone.select("row").collect()) == expected[names[3]]
+
+
+@pytest.mark.parametrize("column", ["wall", "day"])
+def test_wall_times_and_dates_have_no_windows_of_a_zone(spark: Any, epoch: EpochPayloads, column: str) -> None:
+    made = dataset_of(epoch, of_times([5, 6]), kinds=KINDS)
+    grid = Tumbling("1d", on=column, zone="Europe/Berlin").grid()
+    with pytest.raises(OperatorFailed, match="which is no moment"):
+        dataset_parts.windows_of(made, dataset_jobs.frame_of(spark, made), grid)
