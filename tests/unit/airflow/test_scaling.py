@@ -165,7 +165,8 @@ def test_the_clock_scales_the_run_of_another_dag(
     scaled = BundleDagBag(dag_folder=by_the_clock.__file__, bundle_path=Path(by_the_clock.__file__).parent)
     assert (scaled.import_errors, set(scaled.dags)) == ({}, {"shops_open", "shops_close"})
     stored = {name: DagSerialization.from_dict(DagSerialization.to_dict(dag)) for name, dag in scaled.dags.items()}
-    assert [dag.timetable.summary for dag in stored.values()] == ["0 8 * * 1-6", "0 20 * * 1-6"]
+    crons = {name: dag.timetable.summary for name, dag in stored.items()}
+    assert crons == {"shops_open": "0 8 * * 1-6", "shops_close": "0 20 * * 1-6"}
 
     def of(dag_id: str, **arguments: Any) -> dict[str, Any]:
         return {**context(**arguments), "dag_run": SimpleNamespace(dag_id=dag_id, run_id="r")}
@@ -348,7 +349,9 @@ def test_it_waits_for_the_task_of_the_group_and_for_no_longer_than_it_is_told(
 
 def test_what_is_refused_fails_with_the_note(drivers: Drivers, log: LogStore, run: Run) -> None:
     with pytest.raises(AirflowFailException, match="cannot have 4 replicas"):
-        scaling(4).execute(context())
+        scaling("4").execute(context())
+    with pytest.raises(ConfigurationError, match="has between 0 and 3 replicas, not 4"):
+        scaling(4)
     deferred(lambda: task().execute(context()))
     ref = drivers.ready(ONE)
     waiting = deferred(lambda: scaling(2).execute(context()))

@@ -155,7 +155,7 @@ def test_a_drain_that_cannot_come_to_its_end(log: LogStore, run: Run) -> None:
 def test_a_wish_that_nobody_would_obey_asks_nobody(log: LogStore, run: Run) -> None:
     drivers(log, run)
     with pytest.raises(ProtocolViolation, match="'publish' has no source"):
-        operator(group="publish").execute(context())
+        operator(pipeline=None, run_uid=run.uid, group="publish").execute(context())
     log.request(run.run_id, "ingest", GroupState.HALTED)
     with pytest.raises(ProtocolViolation, match="asked to halt: `logio retry`"):
         operator().execute(context())
