@@ -23,18 +23,37 @@ const stylesInUse = {
     return used;
   },
 };
+/** Alone there is no theme of Airflow's: of each colour only what stands behind the token is carried along. */
+const withoutTokens = {
+  name: "without-tokens",
+  enforce: "pre" as const,
+  transform: (code: string, id: string) => (id.includes("src/style.css") ? code.replace(/var\(--chakra-[\w-]+, ((?:[^()]|\([^()]*\))*)\)/g, "$1") : null),
+};
+/** The graph moves and zooms, and animates no colour: names of colours would only be carried along. */
+const withoutColourNames = {
+  name: "without-colour-names",
+  enforce: "pre" as const,
+  transform(code: string, id: string) {
+    if (!id.includes("/d3-color/")) return null;
+    const rest = code.replace(/var named = \{[^}]*\}/, "var named = {}");
+    if (rest.length === code.length) throw new Error("d3-color keeps its names of colours otherwise: look at withoutColourNames");
+    return rest;
+  },
+};
 const OUT = process.env.LOGIO_PAGE_OUT ?? "../airflow_logio/ui/built";
 
 export default defineConfig(({ mode }) => {
   const alone = mode === "standalone";
   return {
     define: { "process.env.NODE_ENV": JSON.stringify("production") },
-    plugins: alone ? [stylesInUse] : [stylesInUse, esmExternalRequirePlugin({ external: Object.keys(GLOBALS) })],
+    plugins: alone ? [stylesInUse, withoutColourNames, withoutTokens] : [stylesInUse, withoutColourNames, esmExternalRequirePlugin({ external: Object.keys(GLOBALS) })],
     build: {
       outDir: OUT,
       emptyOutDir: false,
       copyPublicDir: false,
       target: "es2022",
+      // `light-dark()` as it is: what stands in for it in older browsers is longer.
+      cssTarget: ["chrome123", "firefox120", "safari17.5"],
       lib: {
         entry: alone ? "src/alone.tsx" : "src/plugin.tsx",
         name: "AirflowPlugin",

@@ -20,7 +20,8 @@ import { kindOf, State } from "./State";
 import { count, counted, percent, rate, seconds } from "./words";
 
 const WIDTH = 224;
-const FIT = { maxZoom: 1, padding: 0.05 };
+/** The controls of the zoom stand above all boxes. */
+const FIT = { maxZoom: 1, padding: { top: "40px", right: 0.05, bottom: 0.05, left: 0.05 } } as const;
 /** A chain of some hundred groups is still brought into view as a whole. */
 const LEAST_ZOOM = 0.01;
 const HEAD = 80;
@@ -84,7 +85,7 @@ export function Graph({ run, selected, select }: { run: Run; selected: string | 
         data: { connection: one, pressure, said },
       };
     });
-  const height = Math.max(180, ...[...places.values()].map((one) => one.y + one.height + 60));
+  const height = Math.max(180, ...[...places.values()].map((one) => one.y + one.height + 80));
   return <Flow label="Graph" nodes={nodes} edges={edges} nodeTypes={NODE_TYPES} edgeTypes={EDGE_TYPES} height={Math.min(height, 520)} fit={places} />;
 }
 
