@@ -27,6 +27,7 @@ __all__ = [
     "TaskSuccessEvent",
     "TriggerEvent",
     "aget_task_state",
+    "any_is_active",
     "audit",
     "clear_group_tasks",
     "default_deferrable",
@@ -198,6 +199,20 @@ async def aget_task_state(task_instance: Any) -> str | None:
 def get_task_state(task: KilledTask) -> str | None:
     """As `aget_task_state`, for code in a task. Raises whatever Airflow raises."""
     return _ask_for_state(task.dag_id, task.dag_run_id, task.task_id, task.map_index)
+
+
+_OVER = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+
+
+def any_is_active(dag_id: str, run_id: str, task_ids: Collection[str]) -> bool:
+    """Whether one of these tasks of a DAG run has not ended, for code in a task. False if Airflow does not say."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    try:
+        found = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=sorted(task_ids), run_ids=[run_id])
+    except Exception:
+        return False
+    return any(str(getattr(state, "value", state)) not in _OVER for state in found.get(run_id, {}).values())
 
 
 _linking = ThreadPoolExecutor(1, thread_name_prefix="logio stores links")

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
+from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -23,6 +24,7 @@ from airflow_logio.operators._task.recovery_round import GroupRecovery, explain_
 from airflow_logio.operators._task.run_lookup import identity, is_last_try, opened_log, run_of
 from airflow_logio.operators._task.scaling_round import GroupScaling
 from airflow_logio.operators._task.status_page import say_status
+from airflow_logio.protocol.states import WAITING
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.findings import (
@@ -38,6 +40,7 @@ from airflow_logio.supervision.findings import (
 from airflow_logio.supervision.notices import Notice, NoticeKind, Seen, recovery_notice
 from airflow_logio.supervision.tend import RecoveryOutcome
 from airflow_logio.task_arguments import with_told_arguments
+from airflow_logio.triggers.base import SETTLING_SECONDS
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 
 MANY = 100
@@ -127,6 +130,10 @@ class LogioSuperviseOperator(BaseOperator):
         findings = [finding_of(one) for one in event["findings"]]
         return self._work(context, findings, [Notice.of(one) for one in event.get("notices", ())], event.get("seen"))
 
+    def look_again(self, context: Mapping[str, Any], event: Any = None, seen: Seen | None = None) -> dict[str, Any]:
+        """A task that may launch a group that has stopped has had some seconds for it."""
+        return self._work(context, [], [], seen)
+
     def make_launcher(self) -> Launcher:
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
         return LocalProcessLauncher(_compat.work_dir())
@@ -154,7 +161,7 @@ class LogioSuperviseOperator(BaseOperator):
             teller.look(store)  # what this task has just launched is in the log, too, in its order
             look = FailureFinder(store, run_uid=run.uid).look if self.recover else partial(_watched, store, run)
             found, told_at = look(), time.monotonic()
-            while not self.deferrable and (found.failed is None or found.going_on):
+            while not self.deferrable and not self._is_over(found, store, run, context):
                 if self.recover:
                     with suppress(LogUnavailable):  # a refused note is no reason to stop looking
                         store.note_supervisor(self._name(context), run_uid=run.uid)
@@ -167,14 +174,27 @@ class LogioSuperviseOperator(BaseOperator):
                 time.sleep(self.poll_interval or _compat.poll_interval())
                 found = look()
             # The trigger finds what failed meanwhile. The groups of the run may all have ended.
-            ended = found.failed is not None and not found.going_on
+            ended = self._is_over(found, store, run, context)
             if ended:
                 teller.look(store, is_last=True)
                 summary = self._summary(store, run)
                 store.patience.call("taking leave", partial(store.forget_supervisor, self._name(context)))
         if ended:
             return summary
+        if found.failed is not None and not found.going_on:  # the trigger would fire at once
+            again = TimeDeltaTrigger(timedelta(seconds=SETTLING_SECONDS))
+            self.defer(trigger=again, method_name="look_again", kwargs={"seen": teller.seen})
         self._wait(context, run, teller)
+
+    def _is_over(self, found: Findings, store: LogStore, run: Run, context: Mapping[str, Any]) -> bool:
+        """Whether all groups have ended, and no task before this one is about to launch one that has stopped: a person who
+        clears such a task clears this one with it, and this one may be the faster."""
+        if found.failed is None or found.going_on:
+            return False
+        states = store.patience.call("reading the groups", lambda: [one.state for one in store.groups(run.run_id)])
+        if WAITING.isdisjoint(states) or not self.upstream_task_ids:
+            return True
+        return not _compat.any_is_active(*identity(context), self.upstream_task_ids)
 
     def _teller(self, context: Mapping[str, Any], run: Run, seen: Seen | None) -> Teller:
         callbacks = {kind: getattr(self, parameter(kind)) for kind in NoticeKind}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException
+from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, PipelineDefinitionError
@@ -30,10 +32,11 @@ from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from tests.support.airflow_connections import connection
-from tests.support.logs import finish
+from tests.support.logs import SOMEBODY, finish
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import (
     DAG_ID,
+    RUN_ID,
     FakeLauncher,
     context,
     deferred,
@@ -337,6 +340,33 @@ def test_a_supervisor_recovers_until_all_groups_have_ended(
         "recoveries": {"totals": 1},
     }
     assert task.execute(context()) == summary, "a clear of it does nothing again"
+
+
+@pytest.mark.parametrize("ended", ["failed", "success", "skipped", "upstream_failed"])
+def test_cleared_with_a_group_it_does_not_end_before_that_is_launched(
+    ended: str, log: LogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both begin at once, and it may be the faster: then every group has stopped, and the run would have no supervisor."""
+    states: dict[str, str | None] = {"sales.start_run": "success", "sales.totals": None}
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: {RUN_ID: dict(states)}))
+    for number, name in enumerate(run.spec.groups):
+        ref = log.register(log.claim(run.run_id, name, expected=0, reason="test"), SOMEBODY)
+        assert log.park(ref, "KeyError") if number else log.halted(ref)
+    with DAG(DAG_ID, schedule=None, params=PARAMS) as dag:
+        LogioPipelineGroup(REF, connections=WAREHOUSE, on_parked_callback=print)
+    task: Any = dag.get_task("sales.supervise")
+    task.run_uid = run.uid
+    for state in (None, "queued", "running", "deferred"):
+        states["sales.totals"] = state
+        waiting = deferred(lambda: task.execute(context()))
+        assert (waiting.method_name, type(waiting.trigger)) == ("look_again", TimeDeltaTrigger), state
+    assert "parked" in waiting.kwargs["seen"], "what it has told it does not tell again"
+    claim = log.claim(run.run_id, "totals", expected=1, reason="cleared", by_user=True)
+    waiting = deferred(lambda: task.look_again(context(), None, **waiting.kwargs))
+    assert isinstance(waiting.trigger, LogioFailedGroupTrigger), "now it looks after it"
+    assert log.park(GroupRef(run.run_id, "totals", claim.incarnation), "KeyError")
+    states["sales.totals"] = ended
+    assert set(task.resume(context(), {"findings": []})["states"].values()) == {"halted", "parked"}
 
 
 def test_on_a_worker_it_holds_a_slot_until_all_groups_have_ended(
