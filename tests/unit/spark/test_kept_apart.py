@@ -361,3 +361,20 @@ def test_plans_that_mix_input_sets_are_refused_with_the_node_that_does(given: tu
         else:
             taken.append(f"{name}: taken")
     assert not taken, "\n".join(taken)
+
+
+def test_pipelines_of_the_examples_keep_input_sets_apart(spark: Any) -> None:
+    """Those of the demo, of the storms and of the benchmarks that say many=True."""
+    from pipelines.sales import hourly_sales
+    from tests.support.bundle.paced_sales import hourly_sales as paced
+    from tests.support.bundle.read_orders import labelled
+
+    numbers = ("inset_id", "id", "store_id", "product_id", "quantity", "sales_cents")
+    columns = ", ".join(["window_start timestamp", *(f"{name} long" for name in numbers)])
+    rows = marked_records(spark.createDataFrame([], columns), "in")
+    products = marked_read(spark.createDataFrame([], "product_id long, department string"), "products")
+    labels = marked_read(spark.createDataFrame([], "id long, label string"), "labels")
+    draws = spark.createDataFrame([], "id long, drawn long, noise double")
+    check_kept_apart(hourly_sales(rows, products), {"products": "product_id"})
+    check_kept_apart(labelled(rows, labels, draws), {"labels": "id"})
+    check_kept_apart(paced(rows), {})
