@@ -71,7 +71,9 @@ def test_standbys_take_over_and_the_result_is_exact(
         run.until(lambda: is_ready(run, "totals", 2), "it has a standby again")
         run.until(lambda: is_ready(run, "hourly", 3), "hourly was recovered, and has a standby again")
         reasons = [one.reason for one in run.store.drivers(run.run.run_id) if one.group == "hourly"]
-        assert len(reasons) == 3 and all("ended without saying so" in one for one in reasons[1:])
+        assert len(reasons) == 3 and "ended without saying so" in reasons[2]
+        # Who hears first of the killed JVM: an observer of the process, or the driver, from a job.
+        assert "ended without saying so" in reasons[1] or "SparkLost" in reasons[1]
 
         # A driver hangs: its standby or the supervisor ends it, and the standby does not end itself with its children.
         hung = run.signal("totals", signal.SIGSTOP)

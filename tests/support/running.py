@@ -100,7 +100,9 @@ class ArmedSparkLauncher(Launcher):
         variables = dict(launch.settings.env_vars) | {"PYTHONPATH": str(Path(__file__).parents[2])}
         if point := self.armed.get((claim.group, claim.incarnation)):
             variables[self.variable] = point
-        armed = replace(launch, settings=replace(launch.settings, env_vars=variables))
+        settings = replace(launch.settings, env_vars=variables)
+        standby = launch.standby and replace(launch.standby, settings=settings)
+        armed = replace(launch, settings=settings, standby=standby)
         return LocalProcessLauncher(self.work_dir).launch(claim, armed)
 
 
