@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.dataflow import EveryEvents, ParquetSource, Pipeline, TableWriter, generate
+from airflow_logio.dataflow import Count, EveryEvents, ParquetSource, Pipeline, TableWriter, generate
+from airflow_logio.driver.spark_jobs.together import Contract, contract_of
 from airflow_logio.errors import IncompatibleRun
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.store.records.run_records import RunSpec
-from airflow_logio.store.rules.run_rules import changes_between
+from airflow_logio.store.rules.run_rules import changes_between, is_graph_of
 from airflow_logio.testing.memory_log import MemoryLogStore
 
 
@@ -83,3 +85,41 @@ def test_a_run_of_an_earlier_version_of_this_package_is_told_by_its_hash(tmp_pat
     run = store.start_run(replace(started(pipeline(), tmp_path), graph={}))
     with pytest.raises(IncompatibleRun, match=f"its graph was {run.spec.graph_fingerprint}, now "):
         store.start_run(started(pipeline("double"), tmp_path))
+
+
+def of_spark(mode: str, *, many: bool = False, size: int = 2) -> Pipeline:
+    made = Pipeline("p", params={"day": str})
+    read = made.source("read", ParquetSource("{day}.parquet", records_per_event=10))
+    made.sink(
+        "done", Count(), made.operator("sums", generate(mode=mode, many=many)(same), read, window=EveryEvents(size))
+    )
+    return made.freeze()
+
+
+def same(records: Any) -> Any:
+    return records
+
+
+@pytest.mark.parametrize("mode", ["dataframe", "executors"])
+def test_a_run_that_does_not_say_how_many_input_sets_a_function_gets_resumes(mode: str) -> None:
+    """An earlier version has begun it, and calls of its functions stay what they were; any other change is one."""
+    begun = of_spark(mode)
+    recorded: Any = begun.describe()
+    operators = {
+        name: {key: value for key, value in one.items() if key != "many"} for name, one in recorded["operators"].items()
+    }
+    older = SimpleNamespace(spec=SimpleNamespace(graph={**recorded, "operators": operators}, graph_fingerprint="older"))
+    newer = SimpleNamespace(spec=SimpleNamespace(graph=recorded, graph_fingerprint=begun.fingerprint()["graph"]))
+
+    def is_of(run: Any, now: Pipeline) -> bool:
+        return is_graph_of(run, now.fingerprint()["graph"], now.describe())
+
+    operator: Any = begun.operators["sums"]
+    for now in (begun, of_spark(mode, many=True)):
+        assert is_of(older, now)
+        assert contract_of(older.spec.graph, "sums", now.operators["sums"]) is Contract.EARLIER  # type: ignore[arg-type]
+    assert not is_of(older, of_spark(mode, size=3))
+    assert is_of(newer, begun) and not is_of(newer, of_spark(mode, many=True))
+    assert contract_of(newer.spec.graph, "sums", operator) is Contract.ONE
+    many: Any = of_spark(mode, many=True).operators["sums"]
+    assert contract_of(newer.spec.graph, "sums", many) is Contract.MANY
