@@ -243,6 +243,7 @@ def _lost(connection: Any, text: str) -> Exception:
     error: Exception
     if isinstance(getattr(connection, "driver_connection", connection), sqlite3.Connection):
         error = sqlite3.OperationalError(f"disk I/O error: {text}")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR  # the code decides, and not the words
         return error
     error = psycopg2.OperationalError(f"server closed the connection unexpectedly: {text}")
     return error

@@ -138,7 +138,8 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
         return _BY_CODE[code](f"{where}: {cause}")
     if code == "42P01" or ("no such table" in cause and not error.connection_invalidated):
         return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
-    fault = fault_of(error)
+    # The file of heartbeats is made anew if it is damaged: to its users that is a lost connection, whatever its code says.
+    fault = Fault.UNAVAILABLE if error.connection_invalidated else fault_of(error)
     if is_forbidden(error) or fault is Fault.MISCONFIGURED:
         return (NotPermitted if is_forbidden(error) else ConfigurationError)(f"{where}: {cause}")
     if fault is not Fault.LASTING:
