@@ -120,10 +120,11 @@ __all__ = [
     "window_start",
 ]
 
-_MADE_BY_DRIVERS = ("External", "InputEvent", "InputSet", "Marker", "Node", "PublishedFile", "WriteAction")
+_VALUES = ("External", "InputEvent", "InputSet", "Marker", "Node", "PublishedFile", "SourceBatch", "WriteAction")
+"""Made for each event, most of them by drivers: they are plain values, in whose way nothing stands."""
 
 for _name in __all__:
-    if _name not in _MADE_BY_DRIVERS and not getattr(globals()[_name], "_is_protocol", False):
+    if _name not in _VALUES and not getattr(globals()[_name], "_is_protocol", False):
         globals()[_name] = with_told_arguments(globals()[_name])
 with_told_methods(Pipeline)
 del _name

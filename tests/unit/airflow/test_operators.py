@@ -465,6 +465,7 @@ def test_another_version_of_the_pipeline(
     operator: Callable[..., LogioSparkOperator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(sales), "fingerprint", lambda self: {"graph": "other", "code": "other"})
+    monkeypatch.setattr(type(sales), "describe", lambda self: {"operators": {}})
     with pytest.raises(IncompatibleRun, match="another version"):
         operator().execute(context())
 

@@ -23,8 +23,10 @@ from airflow_logio import (
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.launch.bundle import load, parse_ref
 
-_RECORDS = {"Synchronized", "External", "InputEvent", "InputSet", "Marker", "Node", "PublishedFile", "WriteAction"}
-"""What drivers make; and `Synchronized`, whose arguments are ports."""
+_VALUES = {"External", "InputEvent", "InputSet", "Marker", "Node", "PublishedFile", "SourceBatch", "WriteAction"}
+"""What is made for each event."""
+_RECORDS = _VALUES | {"Synchronized"}
+"""The arguments of `Synchronized` are ports."""
 
 
 def taking_arguments() -> list[str]:
