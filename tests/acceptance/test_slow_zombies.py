@@ -76,7 +76,7 @@ def test_a_slow_driver_of_an_older_run_leaves_nothing_in_a_newer_runs_table(
     postgres_url: str, without_keys: str, small_transactions: Path, tmp_path: Path
 ) -> None:
     """It has seen that the table is its own; a newer run begins before it writes."""
-    slow = Slowness(tmp_path / "slow", "FROM public.logio_owner", 3)
+    slow = Slowness(tmp_path / "slow", 'FROM "public".logio_owner', 3)
     arguments = (postgres_url, without_keys, small_transactions)
     plodding = PlainLauncher(tmp_path / "first", variables={("publish", 1): slow.variables})
     with running(*arguments, plodding, name="first", lease=LEASE) as first:
