@@ -14,6 +14,7 @@ import os, sys, threading
 import psutil, pyarrow as pa
 from airflow_logio.driver import spark_session
 from airflow_logio.driver.spark_jobs.jobs import TableJobs
+from airflow_logio.driver.spark_jobs.together import Contract
 from airflow_logio.systems.connections import Connections, WriterIdentity
 
 spark_session.warm_up = lambda session: None
@@ -47,7 +48,8 @@ done, failed = [], []
 sessions = spark_session.SparkSessions()
 connections = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0)
 stopping = threading.Event()
-runner = TableJobs("p", "op", Unlucky(), sessions, connections, str, done.append, failed.append, "jobs", stopping)
+common = (sessions, connections, str, done.append, failed.append, "jobs", stopping, Contract.MANY)
+runner = TableJobs("p", "op", Unlucky(), *common)
 runner.start([("a", None), ("b", None)])
 runner.thread.join()
 print([type(error).__name__ for error in failed], done, flush=True)
