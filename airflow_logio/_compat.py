@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import logging
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,8 @@ from airflow.sdk.bases.operator import DEFAULT_POOL_NAME, DEFAULT_QUEUE
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_logio.store.records.driver_records import KilledTask
+
+log = logging.getLogger(__name__)
 
 __all__ = [
     "AirflowPlugin",
@@ -210,7 +213,10 @@ def any_is_active(dag_id: str, run_id: str, task_ids: Collection[str]) -> bool:
 
     try:
         found = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=sorted(task_ids), run_ids=[run_id])
-    except Exception:
+    except Exception as error:
+        log.warning(
+            "Airflow does not say which tasks of run %s are active, so none counts as active: %s", run_id, error
+        )
         return False
     return any(str(getattr(state, "value", state)) not in _OVER for state in found.get(run_id, {}).values())
 

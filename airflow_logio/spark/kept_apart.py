@@ -367,7 +367,7 @@ _LINE = re.compile(r"^(?P<before>(?:[: ]  )*)(?P<mark>[:+]- )(?P<text>\S.*)$")
 
 
 def _tree(plan: str) -> _Node:
-    """The nodes of a plan. A line that is none goes on the one before it: a text may have several lines."""
+    """The nodes of a plan. A line that begins no node continues the one before it: a text may have several lines."""
     first, *lines = plan.strip("\n").split("\n")
     root = _Node(_name(first), first)
     path = [(0, root)]

@@ -172,7 +172,7 @@ def _json(content: Any, *, seen_at: float | None = None) -> Response:
 
 
 def _age(seen_at: float) -> dict[str, str]:
-    """How old the answer is when it leaves, in whole seconds: a shared look was taken for somebody else."""
+    """How old the answer is when it leaves, in whole seconds: a shared look may be older than the request."""
     return {"Age": f"{max(0.0, time.time() - seen_at):.0f}"}
 
 

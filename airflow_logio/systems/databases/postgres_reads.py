@@ -132,7 +132,7 @@ def _built_in(column: Any) -> ToldType:
 
 
 def kind_of(place: Place, column: str, told: ToldType) -> ColumnType:
-    """The type of a column that nobody has declared. Raises `ConfigurationError` if no type holds its values."""
+    """The type of a column that has no declared type. Raises `ConfigurationError` if no type holds its values."""
     if not told.sort or max(told.precision, told.scale, told.precision - told.scale) > MOST_OF_ARROW:
         raise ConfigurationError(_refused(place, column, told, None))
     if told.sort != "numeric":

@@ -7,7 +7,7 @@ import pytest
 from airflow_logio.ui.causes import LONGEST_SAID, brief
 
 AT = "pipeline 'sales', operator 'hourly', port 'in', event 212 of ingest.out"
-OWN = '\n  File "/work/run/hourly/2/code/pipelines/sales_operators.py", line 41, in hourly_sales\n    row["department"]'
+OWN = '\n  File "/srv/run/hourly/2/code/pipelines/sales_operators.py", line 41, in hourly_sales\n    row["department"]'
 LIBRARY = '\n  File "/usr/lib/python3.11/site-packages/pandas/core/frame.py", line 4102, in __getitem__\n    raise'
 SPENT = (
     "group 'hourly' was recovered 2 times within 600 s and failed again; it is parked. Recoveries:\n"
