@@ -29,8 +29,8 @@ __all__ = [
     "BaseTrigger",
     "TaskSuccessEvent",
     "TriggerEvent",
+    "active_tasks",
     "aget_task_state",
-    "any_is_active",
     "audit",
     "clear_group_tasks",
     "default_deferrable",
@@ -41,6 +41,7 @@ __all__ = [
     "is_in_mapped_group",
     "is_paused",
     "kerberos_principal",
+    "launches_group",
     "may_change_runs",
     "may_end_in_triggerer",
     "may_read_data",
@@ -207,18 +208,34 @@ def get_task_state(task: KilledTask) -> str | None:
 _OVER = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
-def any_is_active(dag_id: str, run_id: str, task_ids: Collection[str]) -> bool:
-    """Whether one of these tasks of a DAG run has not ended, for code in a task. False if Airflow does not say."""
+_OF_GROUP_TASKS = {"group", "run_uid", "connections"}
+"""Template fields of `LogioSparkOperator`; the others that name a group have no connections of a pipeline."""
+
+
+def launches_group(task: Any) -> bool:
+    """Whether a task of a DAG, mapped or not, launches drivers of a group."""
+    return set(task.template_fields) >= _OF_GROUP_TASKS
+
+
+def active_tasks(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[str] | None:
+    """The tasks among these of a DAG run that have not ended, each with its state, for code in a task.
+
+    None if Airflow does not say, which is logged with its cause. Raises ImportError, AttributeError or TypeError if this
+    Airflow cannot be asked: another question would find the same.
+    """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     try:
         found = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=sorted(task_ids), run_ids=[run_id])
+    except (ImportError, AttributeError, TypeError):
+        raise
     except Exception as error:
         log.warning(
-            "Airflow does not say which tasks of run %s are active, so none counts as active: %s", run_id, error
+            "Airflow does not say which tasks of run %s are active: %s: %s", run_id, type(error).__name__, error
         )
-        return False
-    return any(str(getattr(state, "value", state)) not in _OVER for state in found.get(run_id, {}).values())
+        return None
+    states = {name: getattr(state, "value", state) for name, state in found.get(run_id, {}).items()}
+    return [f"{name} ({state or 'no state yet'})" for name, state in sorted(states.items()) if state not in _OVER]
 
 
 _linking = ThreadPoolExecutor(1, thread_name_prefix="logio stores links")
@@ -410,8 +427,6 @@ def audit(user: Any, event: str, dag_id: str, dag_run_id: str, extra: Mapping[st
         )
 
 
-_OF_GROUP_TASKS = {"group", "run_uid", "connections"}
-"""Template fields of `LogioSparkOperator`; the others that name a group have no connections of a pipeline."""
 _SUPERVISOR, _START = "LogioSuperviseOperator", "LogioStartRunOperator"
 """The classes of ``supervise`` and ``notify``, and of ``start_run``, as Airflow has stored them."""
 
@@ -466,7 +481,7 @@ def clear_group_tasks(dag_id: str, dag_run_id: str, uid: str, groups: Mapping[st
         launching = {
             task.task_id: groups[task.group]
             for task in tasks
-            if set(task.template_fields) >= _OF_GROUP_TASKS and getattr(task, "group", None) in groups
+            if launches_group(task) and getattr(task, "group", None) in groups
         }
         ended = [
             one

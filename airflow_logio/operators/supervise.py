@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
-from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -49,6 +48,9 @@ to five seconds, Airflow counts it as failed. The retry continues from the log, 
 
 
 SOON = timedelta(seconds=5)
+MOST_REST_SECONDS = 60.0
+"""The longest time between two questions to Airflow whether a task may launch a group of a run in which all have stopped:
+each one takes a worker."""
 TELL_SECONDS = 10.0
 """How often a task that waits on a worker looks for what it has to tell."""
 
@@ -121,18 +123,13 @@ class LogioSuperviseOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Raises AirflowFailException if there is no such run, or this version cannot use the log."""
-        return self._work(context, [], [], None)
+        return self._work(context, {})
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
         """The trigger has found something."""
         if event.get("error"):
             raise AirflowException(f"the triggerer cannot look for failed groups: {event['error']}")
-        findings = [finding_of(one) for one in event["findings"]]
-        return self._work(context, findings, [Notice.of(one) for one in event.get("notices", ())], event.get("seen"))
-
-    def look_again(self, context: Mapping[str, Any], event: Any = None, seen: Seen | None = None) -> dict[str, Any]:
-        """A task that may launch a group that has stopped has had some seconds for it."""
-        return self._work(context, [], [], seen)
+        return self._work(context, event)
 
     def make_launcher(self) -> Launcher:
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
@@ -140,28 +137,29 @@ class LogioSuperviseOperator(BaseOperator):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _work(
-        self, context: Mapping[str, Any], items: Sequence[Finding], untold: Sequence[Notice], seen: Seen | None
-    ) -> dict[str, Any]:
+    def _work(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return self._look_after(context, items, untold, seen)
+            return self._look_after(context, event)
         except ConfigurationError as error:  # many retries would not help
             raise AirflowFailException(f"the run is not supervised: {error}") from error
 
-    def _look_after(
-        self, context: Mapping[str, Any], items: Sequence[Finding], untold: Sequence[Notice], seen: Seen | None
-    ) -> dict[str, Any]:
+    def _look_after(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+        """`event` is that of the trigger; empty at the beginning of an attempt."""
         with opened_log(self.logio_conn_id) as store:
             run = self._run(store, context)
             launching = Launching(store, self.logio_conn_id, self.make_launcher(), self.executor)
-            teller = self._teller(context, run, seen)
-            parked = self._act_on(launching, items)
-            for notice in (*untold, *parked):  # after what is urgent: callbacks may take long
+            teller = self._teller(context, run, event.get("seen"))
+            parked = self._act_on(launching, [finding_of(one) for one in event.get("findings", ())])
+            for notice in (
+                *map(Notice.of, event.get("notices", ())),
+                *parked,
+            ):  # after what is urgent: these may take long
                 teller.tell(notice)
             teller.look(store)  # what this task has just launched is in the log, too, in its order
             look = FailureFinder(store, run_uid=run.uid).look if self.recover else partial(_watched, store, run)
-            found, told_at = look(), time.monotonic()
-            while not self.deferrable and not self._is_over(found, store, run, context):
+            found, told_at, asked_at = look(), time.monotonic(), time.monotonic()
+            ended = self._is_over(found, store, run, context)
+            while not self.deferrable and not ended:
                 if self.recover:
                     with suppress(LogUnavailable):  # a refused note is no reason to stop looking
                         store.note_supervisor(self._name(context), run_uid=run.uid)
@@ -172,29 +170,47 @@ class LogioSuperviseOperator(BaseOperator):
                     told_at = time.monotonic()
                     teller.look(store)
                 time.sleep(self.poll_interval or _compat.poll_interval())
-                found = look()
+                was_stopped, found = _has_stopped(found), look()
+                if not was_stopped or time.monotonic() - asked_at >= SETTLING_SECONDS:
+                    asked_at = time.monotonic()
+                    ended = self._is_over(found, store, run, context)
             # The trigger finds what failed meanwhile. The groups of the run may all have ended.
-            ended = self._is_over(found, store, run, context)
             if ended:
                 teller.look(store, is_last=True)
                 summary = self._summary(store, run)
                 store.patience.call("taking leave", partial(store.forget_supervisor, self._name(context)))
         if ended:
             return summary
-        if found.failed is not None and not found.going_on:  # the trigger would fire at once
-            again = TimeDeltaTrigger(timedelta(seconds=SETTLING_SECONDS))
-            self.defer(trigger=again, method_name="look_again", kwargs={"seen": teller.seen})
-        self._wait(context, run, teller)
+        rested = event.get("rested")
+        rest = SETTLING_SECONDS if rested is None else min(2 * float(rested), MOST_REST_SECONDS)
+        self._wait(context, run, teller, rest if _has_stopped(found) else None)
 
     def _is_over(self, found: Findings, store: LogStore, run: Run, context: Mapping[str, Any]) -> bool:
-        """Whether all groups have ended, and no task before this one is about to launch one that has stopped: a person who
-        clears such a task clears this one with it, and this one may be the faster."""
-        if found.failed is None or found.going_on:
+        """Whether all groups have ended, and no task may launch one that has stopped.
+
+        A person who clears the task of such a group clears this one with it, and this one may be the faster. A group that
+        waits for its input is launched by the retries of its task. If Airflow does not say, that is no proof: this task
+        looks again, for as long as Airflow lets it.
+        """
+        if not _has_stopped(found):
             return False
         states = store.patience.call("reading the groups", lambda: [one.state for one in store.groups(run.run_id)])
-        if WAITING.isdisjoint(states) or not self.upstream_task_ids:
+        launching = self._launching_tasks()
+        if WAITING.isdisjoint(states) or not launching:
             return True
-        return not _compat.any_is_active(*identity(context), self.upstream_task_ids)
+        active = _compat.active_tasks(*identity(context), launching)
+        if active == []:
+            return True
+        why = "Airflow does not say whether a task is about to launch one" if active is None else ", ".join(active)
+        self.log.info("All groups have stopped, and the run stays supervised: %s", why)
+        return False
+
+    def _launching_tasks(self) -> set[str]:
+        """The tasks before this one, and those that launch groups of the pipeline, wherever they lie."""
+        dag = self.dag if self.has_dag() else None
+        found = [one for one in (dag.tasks if dag is not None else ()) if _compat.launches_group(one)]
+        launching = {one.task_id for one in found if _pipeline_of(one) in (None, self.pipeline)}
+        return launching.union(self.upstream_task_ids)
 
     def _teller(self, context: Mapping[str, Any], run: Run, seen: Seen | None) -> Teller:
         callbacks = {kind: getattr(self, parameter(kind)) for kind in NoticeKind}
@@ -249,12 +265,13 @@ class LogioSuperviseOperator(BaseOperator):
         say_status(self.log, store, run.uid, self.logio_conn_id)
         return {"run": run.uid, "states": states, "recoveries": recoveries}
 
-    def _wait(self, context: Mapping[str, Any], run: Run, teller: Teller) -> NoReturn:
+    def _wait(self, context: Mapping[str, Any], run: Run, teller: Teller, rest_seconds: float | None) -> NoReturn:
         trigger = LogioFailedGroupTrigger(
             logio_conn_id=self.logio_conn_id,
             supervisor=self._name(context) if self.recover else None,
             run_uid=run.uid,
             poll_interval=self.poll_interval or _compat.poll_interval(),
+            rest_seconds=rest_seconds,
             kinds=teller.kinds,
             seen=teller.seen,
             last_try=is_last_try(context["ti"]),
@@ -270,6 +287,17 @@ def is_beside_groups(dag: Any) -> bool:
 
 def _trigger_rule(dag: Any) -> str:
     return "all_success" if is_beside_groups(dag) else "one_success"
+
+
+def _has_stopped(found: Findings) -> bool:
+    """Whether it is known that nothing of a run is under way."""
+    return found.failed is not None and not found.going_on
+
+
+def _pipeline_of(task: Any) -> str | None:
+    """The location of the pipeline that a task, mapped or not, has a group of; None if it is not known."""
+    given = getattr(task, "pipeline", None) or getattr(task, "partial_kwargs", {}).get("pipeline")
+    return given if given is None or isinstance(given, str) else reference(given)
 
 
 def _watched(store: LogStore, run: Run) -> Findings:

@@ -30,7 +30,8 @@ class LogioFailedGroupTrigger(LogTrigger):
 
     The items of the list come from `FailedGroup.as_dict` and `DueScaling.as_dict`.
 
-    The list is empty if all groups of `run_uid` have ended, or nothing has failed for `give_up_after` seconds.
+    The list is empty if all groups of `run_uid` have ended, or nothing has failed for `give_up_after` seconds. With
+    `rest_seconds`, the event has them, too, as ``rested``.
 
     With `kinds` (of `NoticeKind`), the event also has ``notices``: what has occurred in `run_uid` and was not told yet, from
     `Notice.as_dict`; and ``seen``, what was told, as this trigger was given it. It then fires for notices alone, too.
@@ -42,13 +43,14 @@ class LogioFailedGroupTrigger(LogTrigger):
     :param run_uid: only this run.
     :param poll_interval: seconds between two looks at the log.
     :param give_up_after: seconds without a failure after which it ends; by default it never does.
+    :param rest_seconds: seconds for which it looks at least, although all groups have ended: a task may launch one again.
     :param kinds: which notices it looks for; by default none.
     :param seen: what was told before, as the last event's ``seen`` has it.
     :param last_try: whether Airflow would not try the task again by itself: then its event waits until the task can be woken
         without the loss of a try.
     """
 
-    arguments = ("supervisor", "pipeline", "run_uid", "give_up_after", "kinds", "seen", "last_try")
+    arguments = ("supervisor", "pipeline", "run_uid", "give_up_after", "rest_seconds", "kinds", "seen", "last_try")
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         run_uid: str | None = None,
         poll_interval: float = 1.0,
         give_up_after: float | None = None,
+        rest_seconds: float | None = None,
         kinds: Sequence[str] = (),
         seen: Seen | None = None,
         last_try: bool = False,
@@ -68,6 +71,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         self.pipeline = pipeline
         self.run_uid = run_uid
         self.give_up_after = give_up_after
+        self.rest_seconds = rest_seconds
         self.kinds = list(kinds)
         self.seen = {kind: dict(groups) for kind, groups in (seen or {}).items()}
         self._finder: FailureFinder | None = None
@@ -99,6 +103,8 @@ class LogioFailedGroupTrigger(LogTrigger):
         event: dict[str, Any] = {"findings": [one.as_dict() for one in findings.items]}
         if self.kinds:
             event |= {"notices": [one.as_dict() for one in untold], "seen": self.seen}
+        if self.rest_seconds is not None:
+            event["rested"] = self.rest_seconds
         return event
 
     def _untold(self, look: LogLook) -> list[Notice]:
@@ -149,5 +155,5 @@ class LogioFailedGroupTrigger(LogTrigger):
     def _is_over(self, findings: Findings, seconds: float) -> bool:
         if findings.failed is None:
             return False
-        all_ended = self.run_uid is not None and not findings.going_on
+        all_ended = self.run_uid is not None and not findings.going_on and seconds >= (self.rest_seconds or 0.0)
         return all_ended or (self.give_up_after is not None and seconds >= self.give_up_after)

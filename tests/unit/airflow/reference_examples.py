@@ -297,6 +297,7 @@ failed_trigger = LogioFailedGroupTrigger(
     run_uid="6f1c0f3e5a7b4d0e9c2d8a1b3e5f7a90",
     poll_interval=1.0,
     give_up_after=3600.0,
+    rest_seconds=10.0,
     kinds=["parked", "budget"],
     seen={"parked": {"hourly": 2}},
     last_try=False,

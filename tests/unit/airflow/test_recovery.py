@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException
-from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
 
@@ -342,31 +343,133 @@ def test_a_supervisor_recovers_until_all_groups_have_ended(
     assert task.execute(context()) == summary, "a clear of it does nothing again"
 
 
-@pytest.mark.parametrize("ended", ["failed", "success", "skipped", "upstream_failed"])
-def test_cleared_with_a_group_it_does_not_end_before_that_is_launched(
-    ended: str, log: LogStore, run: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both begin at once, and it may be the faster: then every group has stopped, and the run would have no supervisor."""
-    states: dict[str, str | None] = {"sales.start_run": "success", "sales.totals": None}
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: {RUN_ID: dict(states)}))
-    for number, name in enumerate(run.spec.groups):
-        ref = log.register(log.claim(run.run_id, name, expected=0, reason="test"), SOMEBODY)
-        assert log.park(ref, "KeyError") if number else log.halted(ref)
-    with DAG(DAG_ID, schedule=None, params=PARAMS) as dag:
+class Answers:
+    """What Airflow says of the tasks of the DAG run, or raises."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str | None] = {"sales.start_run": "success", "sales.totals": None}
+        self.error: Exception | None = None
+        self.asked: list[set[str]] = []
+
+    def get(self, *, task_ids: list[str], **_: Any) -> dict[str, dict[str, str | None]]:
+        self.asked.append(set(task_ids))
+        if self.error is not None:
+            raise self.error
+        return {RUN_ID: {name: state for name, state in self.states.items() if name in task_ids}}
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    answers = Answers()
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(answers.get))
+    monkeypatch.setattr("airflow_logio.operators.supervise.SETTLING_SECONDS", 0.2)
+    return answers
+
+
+def supervisor_in_dag(run: Run, **arguments: Any) -> Any:
+    with DAG(DAG_ID, schedule=None, params=PARAMS, **arguments) as dag:
         LogioPipelineGroup(REF, connections=WAREHOUSE, on_parked_callback=print)
     task: Any = dag.get_task("sales.supervise")
-    task.run_uid = run.uid
-    for state in (None, "queued", "running", "deferred"):
-        states["sales.totals"] = state
+    task.run_uid, task.poll_interval = run.uid, 0.01
+    return task
+
+
+def all_stopped(log: LogStore, run: Run, cause: str = "KeyError") -> None:
+    for number, name in enumerate(run.spec.groups):
+        ref = log.register(log.claim(run.run_id, name, expected=0, reason="test"), SOMEBODY)
+        assert log.park(ref, cause) if number else log.halted(ref)
+
+
+def rests(waiting: Any) -> float | None:
+    assert (waiting.method_name, type(waiting.trigger)) == ("resume", LogioFailedGroupTrigger)
+    rest: float | None = waiting.trigger.rest_seconds
+    return rest
+
+
+@pytest.mark.parametrize("ended", ["failed", "success", "skipped", "upstream_failed"])
+def test_cleared_with_a_group_it_does_not_end_before_that_is_launched(
+    ended: str, log: LogStore, run: Run, answers: Answers
+) -> None:
+    """Both begin at once, and it may be the faster: then every group has stopped, and the run would have no supervisor."""
+    all_stopped(log, run)
+    task = supervisor_in_dag(run)
+    for state in (None, "queued", "running", "deferred", "up_for_retry"):
+        answers.states["sales.totals"] = state
         waiting = deferred(lambda: task.execute(context()))
-        assert (waiting.method_name, type(waiting.trigger)) == ("look_again", TimeDeltaTrigger), state
-    assert "parked" in waiting.kwargs["seen"], "what it has told it does not tell again"
-    claim = log.claim(run.run_id, "totals", expected=1, reason="cleared", by_user=True)
-    waiting = deferred(lambda: task.look_again(context(), None, **waiting.kwargs))
-    assert isinstance(waiting.trigger, LogioFailedGroupTrigger), "now it looks after it"
+        assert rests(waiting) == 0.2, state
+    assert "parked" in waiting.trigger.seen, "what it has told it does not tell again"
+
+    def launch_and_die() -> None:
+        claim = log.claim(run.run_id, "totals", expected=1, reason="cleared", by_user=True)
+        assert log.declare_dead(log.register(claim, SOMEBODY), "killed")
+
+    event = fired(waiting.trigger, launch_and_die)
+    assert [one["cause"] for one in event["findings"]] == ["killed"], "it looks after the group while it rests"
+    deferred(lambda: task.resume(context(), event))
+    claim = log.claim(run.run_id, "totals", expected=2, reason="cleared", by_user=True)
+    assert rests(deferred(lambda: task.resume(context(), {"findings": []}))) is None, "a group is under way"
     assert log.park(GroupRef(run.run_id, "totals", claim.incarnation), "KeyError")
-    states["sales.totals"] = ended
+    answers.states["sales.totals"] = ended
     assert set(task.resume(context(), {"findings": []})["states"].values()) == {"halted", "parked"}
+
+
+@pytest.mark.parametrize("fail_fast", [False, True], ids=["behind the groups", "beside the groups"])
+def test_it_stays_while_the_only_group_waits_for_its_input(
+    fail_fast: bool, log: LogStore, run: Run, answers: Answers
+) -> None:
+    """The retries of the group's task launch it again: then there must be a supervisor. It asks ever less often."""
+    all_stopped(log, run, "InputMissing: pipeline 'sales', source 'read': [PATH_NOT_FOUND] /data/today")
+    task = supervisor_in_dag(run, fail_fast=fail_fast)
+    answers.states["sales.totals"] = "up_for_retry"
+    waiting = deferred(lambda: task.execute(context()))
+    asked = []
+    for _ in range(3):
+        asked.append(rests(waiting))
+        event = fired(waiting.trigger) if len(asked) == 1 else {"findings": [], "rested": asked[-1]}
+        assert event["findings"] == [] and event["rested"] == asked[-1]
+        waiting = deferred(lambda event=event: task.resume(context(), event))  # type: ignore[misc]
+    assert asked == [0.2, 0.4, 0.8]
+    waiting = deferred(lambda: task.resume(context(), {"findings": [], "rested": 50.0}))
+    assert rests(waiting) == 60.0, "the longest"
+    answers.states["sales.totals"] = "failed"
+    assert "parked" in task.resume(context(), {"findings": []})["states"].values(), "its last try has failed"
+
+
+def test_no_answer_of_airflow_is_no_reason_to_end(
+    log: LogStore, run: Run, answers: Answers, caplog: pytest.LogCaptureFixture
+) -> None:
+    all_stopped(log, run)
+    answers.error = AirflowRuntimeError(ErrorResponse(detail={"message": "the API server restarts"}))
+    task = supervisor_in_dag(run)
+    for event in ({}, {"findings": [], "rested": 0.2}, {"findings": [], "rested": 60.0}):
+        assert rests(deferred(lambda event=event: task.resume(context(), event))) is not None  # type: ignore[misc]
+    assert "Airflow does not say" in caplog.text and "the API server restarts" in caplog.text
+    answers.error, answers.states = None, {"sales.totals": "failed"}
+    assert set(task.execute(context())["states"].values()) == {"halted", "parked"}
+
+
+def test_no_answer_of_airflow_is_no_reason_to_end_on_a_worker(log: LogStore, run: Run, answers: Answers) -> None:
+    all_stopped(log, run)
+    answers.error = TimeoutError("no answer")
+    task = supervisor_in_dag(run)
+    task.deferrable = False
+
+    def then() -> None:
+        eventually(lambda: len(answers.asked) > 2, what="it asks again")
+        answers.states, answers.error = {}, None
+
+    later = threading.Thread(target=then)
+    later.start()
+    assert "parked" in task.execute(context())["states"].values()
+    later.join()
+
+
+def test_an_airflow_that_cannot_be_asked_fails_the_attempt(log: LogStore, run: Run, answers: Answers) -> None:
+    """Another question would find the same, so the task would neither end nor say why."""
+    all_stopped(log, run)
+    answers.error = AttributeError("RuntimeTaskInstance has no get_task_states")
+    with pytest.raises(AttributeError, match="no get_task_states"):
+        supervisor_in_dag(run).execute(context())
 
 
 def test_on_a_worker_it_holds_a_slot_until_all_groups_have_ended(
