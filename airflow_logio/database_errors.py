@@ -14,8 +14,8 @@ unavailable    08, 25006, 25P03, 40,    BUSY, LOCKED, NOMEM, IOERR,     shutdown
 cut off        57014, 25P04             INTERRUPT                       1317, 1969, 3024
 lasting        all others, 40002,       all others: ERROR, PERM,        all others of the server
                53400, 57P04, 58P01,     READONLY, CORRUPT, TOOBIG,
-               58P02                    CONSTRAINT, MISMATCH, AUTH,
-                                        NOTADB, ...
+               58P02                    CONSTRAINT, MISMATCH, AUTH, ...
+misconfigured  refused connections      NOTADB                          access denied, no database
 =============  =======================  ==============================  ==========================
 """
 
@@ -82,6 +82,7 @@ _BY_RESULT: Mapping[int, Fault] = {
         Fault.UNAVAILABLE,
     ),
     sqlite3.SQLITE_INTERRUPT: Fault.CUT_OFF,
+    sqlite3.SQLITE_NOTADB: Fault.MISCONFIGURED,
     526: Fault.LASTING,  # CANTOPEN_ISDIR
     8458: Fault.LASTING,  # IOERR_CORRUPTFS
 }
@@ -130,6 +131,13 @@ def is_forbidden(error: sa.exc.DBAPIError) -> bool:
     """Whether an SQLite file may not be written by this process, or not in this way."""
     forbidden = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
     return _result(error.orig) & _PRIMARY in forbidden
+
+
+def is_damaged(error: sa.exc.DBAPIError) -> bool:
+    """Whether a database says that its own files are damaged."""
+    if isinstance(error.orig, sqlite3.Error):
+        return _result(error.orig) & _PRIMARY == sqlite3.SQLITE_CORRUPT
+    return getattr(error.orig, "pgcode", None) in ("XX001", "XX002")
 
 
 def _of_state(state: str) -> Fault:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import sqlite3
 import threading
@@ -21,13 +22,15 @@ from urllib.parse import unquote
 
 import sqlalchemy as sa
 import tenacity
-from sqlalchemy.engine import URL, Connection, Engine, ExecutionContext, make_url
+from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, ExecutionContext, make_url
 
 from airflow_logio.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_SECONDS = 20
+_PRIMARY = 0xFF
+"""The byte of a code of SQLite that has no further detail."""
 
 
 # --- URLs -------------------------------------------------------------------------------------------------------------
@@ -132,6 +135,8 @@ def shown(url: URL) -> str:
 
 SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 """Options of libpq that no message, argument or setting may show."""
+FILES = ("passfile", "servicefile", "sslcert", "sslcrl", "sslcrldir", "sslkey", "sslkeylogfile", "sslrootcert")
+"""Options of libpq that name a file, or a folder: from where the process works that connects."""
 _FIELDS = {"user": "username", "password": "password", "dbname": "database"}
 """Option of libpq → part of a URL."""
 _SEVERAL = re.compile(r"(postgres(?:ql)?(?:\+\w+)?://(?:[^/?#]*@)?)([^@/?#]*,[^@/?#]*)([/?#].*)?", re.DOTALL)
@@ -143,7 +148,7 @@ def of_postgres(url: URL) -> URL:
     """The URL in one form, whichever way it was written: `host` and `port` are in its query, as libpq has them, if there are
     several hosts or a socket's folder; user, password and database never are.
 
-    Raises `ConfigurationError`, naming what libpq does not know, and what is said twice.
+    Raises `ConfigurationError`, naming what libpq does not know, what is said twice, and files by relative paths.
     """
     query: dict[str, str] = {}
     for name, value in url.query.items():
@@ -153,12 +158,21 @@ def of_postgres(url: URL) -> URL:
         if not isinstance(value, str) and several is None:
             raise ConfigurationError(f"the database URL says {name!r} several times: say it once")
         query[name] = value if isinstance(value, str) else (several or "").join(value)
+        if name in FILES and not _is_found_anywhere(name, query[name]):
+            raise ConfigurationError(
+                f"the database URL has {name!r} as the relative path {query[name]!r}, and processes work in folders of "
+                "their own: give an absolute path (libpq knows no ~)"
+            )
     for name, part in _FIELDS.items():
         if name in query:
             _refuse_twice(name, getattr(url, part))
             given: dict[str, Any] = {part: query.pop(name)}
             url = url.set(**given)
     return _with_hosts(url, query)
+
+
+def _is_found_anywhere(name: str, path: str) -> bool:
+    return not path or Path(path).is_absolute() or (name, path) == ("sslrootcert", "system")
 
 
 def _with_hosts(url: URL, query: dict[str, str]) -> URL:
@@ -262,6 +276,10 @@ def sqlite_engine(url: URL, *, durable: bool = True, busy_timeout: float | None 
         cursor.execute("PRAGMA cache_size=-16000")
         cursor.close()
 
+    @sa.event.listens_for(engine, "handle_error")
+    def _on_error(context: ExceptionContext) -> None:
+        _name_file(path, context.original_exception)
+
     @sa.event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("logio_writes", True)
@@ -270,9 +288,33 @@ def sqlite_engine(url: URL, *, durable: bool = True, busy_timeout: float | None 
     return engine
 
 
+def _name_file(path: Path, error: BaseException | None) -> None:
+    """SQLite says no more than "unable to open database file": here it says which file, and why, with the code of that."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    if not isinstance(error, sqlite3.Error) or code & _PRIMARY not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB):
+        return
+    why = "; name an SQLite file, or move this one away"
+    if code & _PRIMARY == sqlite3.SQLITE_CANTOPEN:
+        why, error.sqlite_errorcode = _why_not_opened(path, code)
+    error.args = (f"{error}: {path}{why}",)
+
+
+def _why_not_opened(path: Path, code: int) -> tuple[str, int]:
+    """What keeps this process from a file, in words, and the code of SQLite for that: another one than `code` if it lasts."""
+    folder = path.parent
+    if not folder.is_dir():  # perhaps its disk is away
+        return f"; the folder {folder} is not there", code
+    if path.is_dir():
+        return " is a folder; name a file in it", sqlite3.SQLITE_PERM
+    for place, kind, needed in ((path, "file", os.R_OK | os.W_OK), (folder, "folder", os.R_OK | os.W_OK | os.X_OK)):
+        if place.exists() and not os.access(place, needed):
+            return f"; this user may not read and write the {kind} {place}: grant it that", sqlite3.SQLITE_PERM
+    return "", code
+
+
 def is_busy(error: BaseException | None) -> bool:
     """Whether SQLite refused a statement because another process held the lock for too long."""
-    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_BUSY
 
 
 def _set_wal(cursor: sqlite3.Cursor) -> None:
@@ -354,8 +396,9 @@ def postgres_engine(
     Settings in the URL itself (``?options=-csearch_path%3Dlogio``) apply as well, except `settings` and those that are set
     here. `options` are SQLAlchemy's. Raises `ConfigurationError` for options that are no settings.
     """
+    asked = _asked_for(url)
     settings = {
-        **_asked_for(url),
+        **asked,
         **settings,
         "synchronous_commit": "on",
         "extra_float_digits": "3",  # all that a double has
@@ -378,6 +421,8 @@ def postgres_engine(
         connect_args={name: value for name, value in arguments.items() if name not in url.query},
         **options,
     )
+    if asked:
+        _try_at_once(engine, asked)
     _set_in_every_transaction(engine, settings)
     _execute_what_is_apart(engine)
     return engine
@@ -456,6 +501,25 @@ def is_pooled(connection: Any) -> bool:
         cursor.execute("SELECT pg_backend_pid()")
         (answers,) = cursor.fetchone()
     return bool(answers != connection.info.backend_pid)
+
+
+def _try_at_once(engine: Engine, asked: Mapping[str, str]) -> None:
+    """Settings of a URL are set once in a transaction of their own: what the server refuses of them is an error of the URL,
+    and of no statement that comes after them in one message."""
+
+    @sa.event.listens_for(engine, "connect")
+    def _on_connect(dbapi: Any, _record: object) -> None:
+        from psycopg2 import Error, OperationalError
+
+        try:
+            with dbapi.cursor() as cursor:
+                cursor.execute(_setting(asked))
+            dbapi.rollback()
+        except Error as error:
+            if dbapi.closed:  # the server, or what is before it, has gone away
+                raise
+            dbapi.close()
+            raise OperationalError(f"{_REFUSED}: {str(error).strip()}; correct or leave out that one") from error
 
 
 def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> None:
@@ -576,8 +640,16 @@ def kept_open(connection: Connection, every: float | None = None) -> Iterator[No
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
+_REFUSED = "the server refuses what the options of the database URL set"
 _MISCONFIGURED = (
     "authentication failed",  # of a password, a peer, or whatever a pooler trusts
+    "authentication method requirement",
+    "is not permitted to log in",
+    "permission denied for database",
+    "is not currently accepting connections",  # ALTER DATABASE ... ALLOW_CONNECTIONS false
+    "channel binding required",
+    "certificate verify failed",
+    "does not match host name",  # of a certificate
     "no password supplied",
     "no pg_hba.conf entry",
     '" does not exist',
@@ -594,6 +666,8 @@ _MISWRITTEN = ("invalid ", "definition of service ", "service file ", "could not
 def is_misconfigured(error: Exception) -> bool:
     """Whether a connection was refused because of its URL; a server that is starting, full or gone answers differently."""
     text = cause_of(error)
+    if text.startswith(_REFUSED):
+        return True
     if text.startswith(_MISWRITTEN) and "connection to server" not in text:
         return True
     return "connection to server" in text and any(phrase in text for phrase in _MISCONFIGURED)

@@ -286,10 +286,10 @@ def _engine(name: str, url: str) -> Engine:
         parsed = read_url(url)
         if parsed.get_backend_name() in CONDITIONAL:
             parsed = parse_url(url)
+        engine = sqlite_engine(parsed) if parsed.get_backend_name() == "sqlite" else None
     except ConfigurationError as error:
         raise ConfigurationError(f"connection {name!r}: {error}") from None
-    if parsed.get_backend_name() == "sqlite":
-        engine = sqlite_engine(parsed)
+    if engine is not None:
         know_exact_decimals(engine)
         know_keys(engine)
         return engine

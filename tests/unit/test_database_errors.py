@@ -18,12 +18,21 @@ import sqlalchemy as sa
 from airflow_logio.database_errors import Fault, fault_of
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import ConfigurationError, LogUnavailable, NotPermitted, WriteRefused
+from airflow_logio.errors import (
+    ConfigurationError,
+    ExternalUnavailable,
+    LogInconsistent,
+    LogUnavailable,
+    NotPermitted,
+    WriteRefused,
+)
 from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.engines import translated
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.execution import executor_of
+from airflow_logio.systems.warehouse import Warehouse
 from tests.support.warehouse import change, rows_of, warehouse_engine
 
 ROWS = pa.table({"a": pa.array([1, 2], pa.int64())})
@@ -65,7 +74,7 @@ def test_a_code_counts_for_more_than_words(postgres_url: str) -> None:
 def codes(fault: Fault) -> list[int]:
     """Those that the installed SQLite knows, by the names that Python has."""
     waited = "ABORT BUSY LOCKED NOMEM IOERR FULL CANTOPEN PROTOCOL SCHEMA"
-    lasting = "ERROR INTERNAL PERM READONLY CORRUPT NOTFOUND TOOBIG CONSTRAINT MISMATCH MISUSE AUTH RANGE NOTADB"
+    lasting = "ERROR INTERNAL PERM READONLY CORRUPT NOTFOUND TOOBIG CONSTRAINT MISMATCH MISUSE AUTH RANGE"
     extended = {
         Fault.UNAVAILABLE: (sqlite3.SQLITE_BUSY | 2 << 8, sqlite3.SQLITE_IOERR | 3 << 8, 513, 769),
         Fault.LASTING: (sqlite3.SQLITE_CONSTRAINT | 8 << 8, sqlite3.SQLITE_READONLY | 4 << 8, 526, 8458),
@@ -136,7 +145,7 @@ def test_a_table_that_sqlite_cannot_make_is_a_refusal_at_once(tmp_path: Path) ->
 
 def test_a_file_that_is_no_database_or_damaged_or_not_to_be_written_is_a_refusal_at_once(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_bytes(b"no database at all " * 500)
-    with pytest.raises(WriteRefused, match="file is not a database"):
+    with pytest.raises(ConfigurationError, match="connection 'wh': file is not a database: .*text.db; name an SQLite file"):
         write(f"sqlite:///{tmp_path}/text.db")
     path = tmp_path / "wh.db"
     url = f"sqlite:///{path}"
@@ -178,6 +187,22 @@ def test_a_read_that_sqlite_refuses_for_good_is_a_matter_of_the_pipeline(tmp_pat
     with pytest.raises(ConfigurationError, match="misuse of aggregate"):
         list(connections.source("wh").query("SELECT a FROM kept WHERE sum(a) > 1", {}, {"a": "bigint"}))
     connections.close()
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_the_cause(tmp_path: Path) -> None:
+    with pytest.raises(WriteRefused, match=f"unable to open database file: {tmp_path} is a folder; name a file in it"):
+        write(f"sqlite:///{tmp_path}")
+    with pytest.raises(ConfigurationError, match=r"connection 'wh': the folder .* does not exist; create it first"):
+        write(f"sqlite:///{tmp_path}/none/wh.db")
+
+
+def test_a_file_whose_folder_has_gone_is_waited_for(tmp_path: Path) -> None:
+    """Its disk may be away for a while."""
+    (folder := tmp_path / "mounted").mkdir()
+    with closing(Warehouse("wh", f"sqlite:///{folder}/wh.db")) as warehouse:
+        folder.rmdir()
+        with pytest.raises(ExternalUnavailable, match=f"the folder {folder} is not there"), warehouse.snapshot():
+            pass
 
 
 # --- statements that the database ends --------------------------------------------------------------------------------
@@ -225,6 +250,19 @@ def test_a_log_whose_statements_time_out_says_how_to_give_them_more_time(postgre
         engine.connect() as on,
     ):
         on.execute(sa.text("SELECT pg_sleep(30)"))
+
+
+def test_a_log_that_is_no_database_or_damaged_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_bytes(b"no database at all " * 500)
+    with pytest.raises(ConfigurationError, match=r"log database .*text.db; name an SQLite file, or move this one away"):
+        migrate.upgrade(f"sqlite:///{tmp_path}/text.db")
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    with (
+        pytest.raises(LogInconsistent, match=r"malformed; restore it from a backup"),
+        translated(warehouse_engine("sqlite://")),
+    ):
+        raise sa.exc.DatabaseError("SELECT 1", None, error)
 
 
 def test_a_log_of_sqlite_that_may_not_be_written_is_no_outage(tmp_path: Path) -> None:

@@ -14,10 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from airflow_logio.databases import parse_url, postgres_engine, read_url, shown
-from airflow_logio.errors import ConfigurationError
-from airflow_logio.store.sql.engines import log_engine
+from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable
+from airflow_logio.store.sql import migrate
+from airflow_logio.store.sql.engines import log_engine, reading
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.postgres import PostgresServer
+from tests.support.warehouse import change
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,7 @@ from tests.support.postgres import PostgresServer
         ("postgresql://h/?user=u&dbname=db", "h", None, {}),
         ("postgresql://u@/db?service=x", None, None, {"service": "x"}),
         ("postgresql://u@/db?hostaddr=127.0.0.1", None, None, {"hostaddr": "127.0.0.1"}),
+        ("postgresql://u@h/db?sslrootcert=system", "h", None, {"sslrootcert": "system"}),
     ],
 )
 def test_the_same_server_has_one_form(written: str, host: str | None, port: int | None, query: dict[str, str]) -> None:
@@ -62,6 +66,9 @@ def test_the_same_server_has_one_form(written: str, host: str | None, port: int 
         ("postgresql://u@h/db?user=v", "'user' twice"),
         ("postgresql://u:hush@h/db?password=hush", "'password' twice"),
         ("postgresql://u@h/db?sslmode=require&sslmode=disable", "'sslmode' several times"),
+        ("postgresql://u@h/db?sslrootcert=ca.pem", "'sslrootcert' as the relative path 'ca.pem'.*absolute path"),
+        ("postgresql://u@h/db?sslkey=~/key&sslcert=/c", "'sslkey' as the relative path"),
+        ("postgresql://u@h/db?passfile=./pass", "'passfile' as the relative path"),
         ("sqlite:////x.db?timeout=3", "'timeout' behind a"),
     ],
 )
@@ -134,6 +141,81 @@ def test_an_option_that_cannot_work_is_not_an_outage(wrong: str, postgres_url: s
         warehouse.snapshot(),
     ):
         pass
+
+
+REFUSED = {
+    "unknown": "-c work_memory=1MB",
+    "of another kind": "-c work_mem=lots",
+    "a zone that is none": "-c TimeZone=Mars/North",
+    "only at the start of the server": "-c shared_buffers=1GB",
+    "a role that is none": "-c role=nowhere_at_all",
+}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED)
+def test_a_setting_that_the_server_refuses_is_a_matter_of_the_url(options: str, postgres_url: str) -> None:
+    """Not of the statement that comes after it in one message, and no damage of a log."""
+    url = make_url(postgres_url).update_query_dict({"options": options}).render_as_string(hide_password=False)
+    named = rf"the options of the database URL set: .*{options.partition('=')[0].removeprefix('-c ')}"
+    with closing(Warehouse("wh", url)) as warehouse:
+        with pytest.raises(ConfigurationError, match=f"connection 'wh': .*{named}"), warehouse.snapshot():
+            pass
+        with pytest.raises(ConfigurationError, match=f"connection 'wh': .*{named}"):
+            warehouse.rehearse(TableWriter("wh", "t", {"a": "bigint"}))
+    engine = log_engine(url)
+    with pytest.raises(ConfigurationError, match=f"log database .*{named}"), reading(engine):
+        pass
+    engine.dispose()
+
+
+REFUSALS = {
+    "may not log in": ("ALTER ROLE {0} NOLOGIN", "not permitted to log in"),
+    "may not use the database": ('REVOKE CONNECT ON DATABASE "{1}" FROM PUBLIC', "permission denied for database"),
+    "is none": ("DROP ROLE {0}", "does not exist"),
+}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("change_it", "said"), REFUSALS.values(), ids=REFUSALS)
+def test_a_role_that_is_not_let_in_is_no_outage(change_it: str, said: str, postgres_url: str) -> None:
+    url, role = make_url(postgres_url), f"someone_{make_url(postgres_url).database}"
+    change(postgres_url, f"DROP ROLE IF EXISTS {role}")
+    change(postgres_url, f"CREATE ROLE {role} LOGIN")
+    change(postgres_url, change_it.format(role, url.database))
+    asked = url.set(username=role).render_as_string(hide_password=False)
+    with (
+        closing(Warehouse("wh", asked)) as warehouse,
+        pytest.raises(ConfigurationError, match=f"connection 'wh': .*{said}"),
+        warehouse.snapshot(),
+    ):
+        pass
+    engine = log_engine(asked)
+    with pytest.raises(ConfigurationError, match=f"log database .*{said}"), reading(engine):
+        pass
+    engine.dispose()
+    change(postgres_url, f"DROP ROLE IF EXISTS {role}")
+
+
+@pytest.mark.postgres
+def test_a_role_whose_connections_are_taken_is_waited_for(postgres_url: str) -> None:
+    url, role = make_url(postgres_url), f"busy_{make_url(postgres_url).database}"
+    change(postgres_url, f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
+    asked = url.set(username=role).render_as_string(hide_password=False)
+    with (
+        closing(Warehouse("wh", asked)) as warehouse,
+        pytest.raises(ExternalUnavailable, match="too many connections"),
+        warehouse.snapshot(),
+    ):
+        pass
+    change(postgres_url, f"DROP ROLE {role}")
+
+
+@pytest.mark.postgres
+def test_a_log_in_a_schema_that_is_none_says_what_to_make(postgres_url: str) -> None:
+    url = make_url(postgres_url).update_query_dict({"options": "-c search_path=nowhere"})
+    with pytest.raises(ConfigurationError, match="no schema has been selected.*create the schema"):
+        migrate.upgrade(url.render_as_string(hide_password=False))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.database_errors import Fault, fault_of, is_forbidden
+from airflow_logio.database_errors import Fault, fault_of, is_damaged, is_forbidden
 from airflow_logio.databases import (
     AUTOCOMMIT,
     IN_UTC,
@@ -138,6 +138,11 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
         return _BY_CODE[code](f"{where}: {cause}")
     if code == "42P01" or ("no such table" in cause and not error.connection_invalidated):
         return ConfigurationError(f"{where} has no LOG.io tables; create them with `logio db upgrade`")
+    if code == "3F000":  # invalid_schema_name
+        return ConfigurationError(
+            f"{where}: {cause.splitlines()[0]}; create the schema that its search path names (of the URL or the role), or "
+            "correct the path"
+        )
     # The file of heartbeats is made anew if it is damaged: to its users that is a lost connection, whatever its code says.
     fault = Fault.UNAVAILABLE if error.connection_invalidated else fault_of(error)
     if is_forbidden(error) or fault is Fault.MISCONFIGURED:
@@ -145,7 +150,8 @@ def _translate(engine: Engine, error: sa.exc.DBAPIError) -> Exception:
     if fault is not Fault.LASTING:
         return LogUnavailable(f"{where}: {cause}{LONGER if fault is Fault.CUT_OFF else ''}")
     refused = " refused a row" if isinstance(error, sa.exc.IntegrityError) else ""
-    return LogInconsistent(f"{where}{refused}: {cause}")
+    way_out = "; restore it from a backup" if is_damaged(error) else ""
+    return LogInconsistent(f"{where}{refused}: {cause}{way_out}")
 
 
 LONGER = (
