@@ -118,6 +118,9 @@ class Contender:
 
     given_up: tuple[str, ...] = ()
     """The uids of runs that were given up for this one: their drivers must not write any more, not even to append."""
+    owner_row: str = "logio_owner SET run_uid = '', started_at = 0 WHERE table_name = ..."
+    """How a person takes the claim of an owner back: what comes between UPDATE and AND, with names as that database has
+    them."""
 
     @property
     def claimed(self) -> Owner:
@@ -197,12 +200,11 @@ class Contender:
         """A fresh run would append its rows a second time where the owner has deleted none."""
         if not self._joins:
             return ""
-        schema, dot, table = self.table.rpartition(".")
         return (
             f" If that run replaces the rows, a fresh one of this run (`logio fresh {self.mine.run_uid[:8]}`) writes all of "
             "its rows once. If it appends as well (a fresh run of an earlier version shut out all older ones), the rows of "
-            f"this run are there: take its claim back, and retry this run: UPDATE {schema}{dot}logio_owner SET run_uid = '', "
-            f"started_at = 0 WHERE lower(table_name) = lower('{table}') AND run_uid = '{owner.run_uid}'"
+            f"this run are there: take its claim back, and retry this run: UPDATE {self.owner_row} AND "
+            f"run_uid = '{owner.run_uid}'"
         )
 
     @property

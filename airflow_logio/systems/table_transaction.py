@@ -44,6 +44,7 @@ class TableTransaction:
         actions: Sequence[WriteAction],
         stored: Mapping[int, RecordsInFiles],
         given_up: tuple[str, ...],
+        owner_row: str,
     ) -> None:
         self._name = name
         self._marker = marker
@@ -51,7 +52,9 @@ class TableTransaction:
         self._actions = actions
         self._stored = stored
         mine = Owner(marker.run_uid, marker.started_at)
-        self._contender = Contender(writer.table, connection, marker.operator, mine, writer.on_new_run, given_up)
+        self._contender = Contender(
+            writer.table, connection, marker.operator, mine, writer.on_new_run, given_up, owner_row
+        )
 
     def apply(self, connection: Connection) -> None:
         """Apply what is not applied yet, and advance the marker."""

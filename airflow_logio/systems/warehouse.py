@@ -125,7 +125,8 @@ class Warehouse:
         (a higher token wrote), `LogInconsistent` (the external system is behind the log), `ExternalUnavailable` (try again).
         """
         name = self._prepare(writer)
-        attempt = TableTransaction(self.name, name, marker, writer, actions, stored, given_up)
+        owner_row = warehouse_rows.release_of(self.engine.dialect, name)
+        attempt = TableTransaction(self.name, name, marker, writer, actions, stored, given_up, owner_row)
         try:
             with (
                 self.translated(lambda error: self._refused_row(attempt, error)),
@@ -139,7 +140,8 @@ class Warehouse:
     def check_not_replaced(self, writer: TableWriter, run: Owner) -> None:
         """Raises `WriteRefused` if a newer run owns the writer's table, so that this run could write to it no more."""
         name = self._prepare(writer)
-        contender = Contender(writer.table, self.name, "", run, writer.on_new_run)
+        owner_row = warehouse_rows.release_of(self.engine.dialect, name)
+        contender = Contender(writer.table, self.name, "", run, writer.on_new_run, owner_row=owner_row)
         with self.translated(), self.snapshot() as connection:
             contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
             contender.check_not_given_up(warehouse_rows.read_given_up(connection, name, run.run_uid))

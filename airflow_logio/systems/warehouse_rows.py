@@ -13,11 +13,11 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Dialect
 
 from airflow_logio.dataflow.writers.action_writers import Marker
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, check_advanced
-from airflow_logio.systems.databases.table_names import TableName, always_quoted
+from airflow_logio.systems.databases.table_names import TableName, always_quoted, in_text
 
 marker_table = sa.Table(
     "logio_marker",
@@ -151,6 +151,14 @@ def store_owner(connection: Connection, name: TableName, contender: Contender) -
     table, values = owner_table(name.schema), contender.claimed._asdict()
     if not connection.execute(sa.update(table).where(_owns(table, name)).values(**values)).rowcount:
         connection.execute(sa.insert(table).values(table_name=name.key, **values))
+
+
+def release_of(dialect: Dialect, name: TableName) -> str:
+    """What a person writes between UPDATE and AND to take the claim of a table's owner back (`Contender.owner_row`)."""
+    owners = ".".join(in_text(dialect, part) for part in (name.schema, "logio_owner") if part is not None)
+    column = "lower(table_name)" if name.schema is None else "table_name"
+    key = name.key.replace("'", "''")
+    return f"{owners} SET run_uid = '', started_at = 0 WHERE {column} = '{key}'"
 
 
 # --- runs that append, and runs that were given up --------------------------------------------------------------------

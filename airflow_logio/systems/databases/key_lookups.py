@@ -25,8 +25,6 @@ from airflow_logio.systems.databases import sqlite
 from airflow_logio.systems.databases.postgres_reads import ToldType
 from airflow_logio.systems.databases.read_values import Place
 
-PLACE = "logio_place"
-"""The column of a result that has the place of a key among those asked for, from 0."""
 _PLACES, _KEYS = "logio_places", "logio_keys"
 KEYS_PER_UNION = 200
 """In a database that is neither PostgreSQL nor SQLite, which has each key in a query of its own, in one statement."""
@@ -92,6 +90,15 @@ class Lookup:
     dialect: str
     keys: pa.DataType
 
+    @property
+    def place_name(self) -> str:
+        """The column of a result that has the place of a key among those asked for, from 0. No column that is read has that
+        name."""
+        name, taken = "logio_place", set(self.statement.selected_columns.keys())
+        while name in taken:
+            name += "_"
+        return name
+
     def check(self) -> None:
         """Raises `ConfigurationError` if the database would have to cast the keys, or lose something, to compare them."""
         if self._conversion() is None:
@@ -133,7 +140,7 @@ class Lookup:
     def answered(self, found: pa.Table, keys: pa.Array) -> pa.Table:
         """What a statement has found for these keys, with each key as it was asked for."""
         name = self.key.column.name
-        places, found = found.column(PLACE), found.drop_columns([PLACE])
+        places, found = found.column(self.place_name), found.drop_columns([self.place_name])
         has, asked = found.schema.field(name).type, keys.take(places)
         if asked.type != has and _sort_of(asked.type) == _sort_of(has) == "text":
             asked = asked.cast(has)
@@ -284,7 +291,7 @@ def _of_postgres(lookup: Lookup, places: Sequence[int], values: Sequence[Any]) -
     elif told.sort == "text" and told.name not in ("text", "character varying"):
         right = sa.cast(right, _Named("bpchar" if told.name == "character" else told.name))
     joined = own.table.join(asked, left == right)
-    statement = lookup.statement.add_columns(asked.c.place.label(PLACE)).select_from(joined)
+    statement = lookup.statement.add_columns(asked.c.place.label(lookup.place_name)).select_from(joined)
     return statement, {_PLACES: list(places), _KEYS: list(values)}
 
 
@@ -305,7 +312,7 @@ def _of_sqlite(lookup: Lookup, places: Sequence[int], values: Sequence[Any]) -> 
         .cte("logio_asked")
     )
     joined = lookup.key.column.table.join(asked, left == asked.c.value)
-    statement = lookup.statement.add_columns(asked.c.place.label(PLACE)).select_from(joined).where(*bounds)
+    statement = lookup.statement.add_columns(asked.c.place.label(lookup.place_name)).select_from(joined).where(*bounds)
     return statement, {f"k{number}": cell for number, cell in enumerate(cells)}
 
 
@@ -324,7 +331,7 @@ def _of_any(lookup: Lookup, places: Sequence[int], values: Sequence[Any]) -> tup
     """One query for each key, which any database can answer."""
     own: Any = sa.type_coerce(lookup.key.column, NullType())
     parts = [
-        lookup.statement.add_columns(sa.literal_column(str(place)).label(PLACE)).where(
+        lookup.statement.add_columns(sa.literal_column(str(place)).label(lookup.place_name)).where(
             own == sa.literal(value, NullType())
         )
         for place, value in zip(places, values, strict=True)

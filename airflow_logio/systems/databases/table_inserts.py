@@ -45,17 +45,20 @@ class Insertion:
 
 
 def check_arrived(table: str, sent: int, arrived: int) -> None:
-    """Raises `RowsDropped` unless as many rows are in the table as a statement was sent.
+    """Raises `RowsDropped` unless as many rows have come into the table as a statement was sent.
 
     A database drops rows without a word: by a BEFORE trigger that returns nothing, by a rule, by RAISE(IGNORE), by an ON
     CONFLICT IGNORE that the table has, by the trigger of a view.
     """
-    if arrived != sent:
-        raise RowsDropped(
-            f"{sent:,} rows were sent to table {table!r}, and {arrived:,} have arrived; nothing is written. A trigger, "
-            "a rule or a conflict clause of the table drops the others: change it, or leave such rows out before the "
-            "writer, then retry"
-        )
+    if arrived == sent:
+        return
+    told = f"{sent:,} rows were sent to table {table!r}, and {arrived:,} have arrived; nothing is written. "
+    if arrived > sent:
+        raise RowsDropped(f"{told}A trigger or a rule puts rows of its own there as well: change it, then retry")
+    raise RowsDropped(
+        f"{told}A trigger, a rule or a conflict clause of the table drops the others: change it, or leave such rows out "
+        "before the writer, then retry"
+    )
 
 
 def check_target(connection: Connection, writer: TableWriter, name: TableName) -> None:

@@ -16,7 +16,7 @@ from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.systems.databases import encodings, postgres_reads, sql_types, sqlite
-from airflow_logio.systems.databases.key_lookups import PLACE, KeyColumn, Lookup, told_of_kind
+from airflow_logio.systems.databases.key_lookups import KeyColumn, Lookup, told_of_kind
 from airflow_logio.systems.databases.postgres_reads import ToldType
 from airflow_logio.systems.databases.read_values import Place, Reader, arrow_table, reader_of, schema_of_kinds
 from airflow_logio.systems.databases.table_names import reflected
@@ -79,7 +79,7 @@ def found_by_keys(
     streams: bool = True,
 ) -> Iterator[pa.Table]:
     """The rows of distinct keys, by statements of at most `most` keys each; the column of the key has what was asked for."""
-    before, with_place = 0, {**kinds, PLACE: ColumnType("bigint")}
+    before, with_place = 0, {**kinds, lookup.place_name: ColumnType("bigint")}
     keys = encodings.findable(connection, lookup.place, lookup.key.column.name, keys)
     for asked, statement, values in lookup.statements(keys, most):
         for table in pieces(connection, lookup.place, statement, with_place, values, first_row=before, streams=streams):

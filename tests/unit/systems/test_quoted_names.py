@@ -153,6 +153,20 @@ def test_every_keyword_is_a_table_a_key_and_an_order(url: str) -> None:
             assert by_key.to_pydict() == {word: [2], "total": [20]}, word
 
 
+def test_names_that_our_own_statements_have_are_an_authors_names_too(url: str) -> None:
+    own = ("logio_place", "logio_place_", "logio_asked", "place", "value", "column1", "k0", "logio_keys", "rows_of_query")
+    execute(
+        url,
+        f"CREATE TABLE t ({', '.join(f'{name} bigint' for name in own)})",
+        *(f"INSERT INTO t VALUES ({', '.join(str(10 * n + at) for at in range(len(own)))})" for n in (1, 2)),
+    )
+    with closing(Warehouse("wh", url)) as warehouse:
+        for at, name in enumerate(own):
+            found = warehouse.read(TableRead("wh", "t", key=name), pa.array([20 + at, 5]))
+            assert found.to_pydict() == {other: [20 + place] for place, other in enumerate(own)}
+    assert read(url, QuerySource("wh", table="t", columns=own, order_by=own[0]))["logio_place"] == [10, 20]
+
+
 def test_the_order_is_that_of_the_column(url: str) -> None:
     """`ORDER BY user` is the order of a constant: one that the result may have in any way."""
     execute(url, 'CREATE TABLE t (n bigint, "user" text, "current_date" text)')

@@ -133,6 +133,29 @@ def test_owners_that_an_earlier_version_has_stored_in_sqlite_count_by_the_newest
 
 
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.mark.parametrize("table", ["t", '"it\'s 5%"', '"a.b"', '"Größe"'])
+def test_a_claim_is_taken_back_by_the_statement_of_the_message(
+    database: str, table: str, request: pytest.FixtureRequest
+) -> None:
+    """Its names are as the database has them."""
+    warehouse: Warehouse = request.getfixturevalue(database)
+    where = table
+    if database == "postgres":
+        with warehouse.engine.begin() as connection:
+            connection.exec_driver_sql('CREATE SCHEMA "My.Schema"')
+        where = f'"My.Schema".{table}'
+    write(warehouse, where, NEW, 1, 2)
+    writer = TableWriter("wh", where, {"a": "bigint"}, on_new_run="append")
+    begin = WriteAction("old", "save", "wh", 1, 1, pa.table({}), {"action": "begin"})
+    with pytest.raises(WriteRefused, match="belongs to run new") as refused:
+        warehouse.apply(Marker("old", "save", "wh", 0, 1, 1.0), writer, [begin])
+    advised = str(refused.value).partition("retry this run: ")[2]
+    with warehouse.engine.begin() as connection:
+        connection.connection.cursor().execute(advised)  # as it is: no sign means anything to SQLAlchemy
+    warehouse.apply(Marker("old", "save", "wh", 0, 1, 1.0), writer, [begin])
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def test_a_run_resumes_with_the_rows_that_an_earlier_version_has_stored(
     database: str, request: pytest.FixtureRequest
 ) -> None:
