@@ -154,7 +154,17 @@ def test_every_keyword_is_a_table_a_key_and_an_order(url: str) -> None:
 
 
 def test_names_that_our_own_statements_have_are_an_authors_names_too(url: str) -> None:
-    own = ("logio_place", "logio_place_", "logio_asked", "place", "value", "column1", "k0", "logio_keys", "rows_of_query")
+    own = (
+        "logio_place",
+        "logio_place_",
+        "logio_asked",
+        "place",
+        "value",
+        "column1",
+        "k0",
+        "logio_keys",
+        "rows_of_query",
+    )
     execute(
         url,
         f"CREATE TABLE t ({', '.join(f'{name} bigint' for name in own)})",
