@@ -146,7 +146,7 @@ def test_a_table_that_sqlite_cannot_make_is_a_refusal_at_once(tmp_path: Path) ->
 def test_a_file_that_is_no_database_or_damaged_or_not_to_be_written_is_a_refusal_at_once(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_bytes(b"no database at all " * 500)
     with pytest.raises(
-        ConfigurationError, match="connection 'wh': file is not a database: .*text.db; name an SQLite file"
+        ConfigurationError, match=r"connection 'wh': file is not a database: .*text.db; name an SQLite file"
     ):
         write(f"sqlite:///{tmp_path}/text.db")
     path = tmp_path / "wh.db"

@@ -214,7 +214,7 @@ def test_a_role_whose_connections_are_taken_is_waited_for(postgres_url: str) -> 
 @pytest.mark.postgres
 def test_a_log_in_a_schema_that_is_none_says_what_to_make(postgres_url: str) -> None:
     url = make_url(postgres_url).update_query_dict({"options": "-c search_path=nowhere"})
-    with pytest.raises(ConfigurationError, match="no schema has been selected.*create the schema"):
+    with pytest.raises(ConfigurationError, match=r"no schema has been selected.*create the schema"):
         migrate.upgrade(url.render_as_string(hide_password=False))
 
 

@@ -162,7 +162,7 @@ def test_rows_that_a_trigger_adds_below_the_table_are_refused_too(postgres_url: 
     copies = _FUNCTION.format("INSERT INTO low VALUES (NEW.*); RETURN NEW;")
     before = set_up(postgres_url, (*_HEIR, copies, _BEFORE.format("t")))
     with pytest.raises(
-        WriteRefused, match="3 rows were sent to table 't', and 6 have arrived; .* puts rows of its own"
+        WriteRefused, match=r"3 rows were sent to table 't', and 6 have arrived; .* puts rows of its own"
     ):
         write(postgres_url, ROWS)
     assert sorted(rows_of(postgres_url, "SELECT a FROM t")) == before
