@@ -51,13 +51,13 @@ class Grid:
         return (at - self.origin) // self.seconds
 
     def name(self, number: int) -> str:
-        """The start of a window, ``2017-03-05T10:00``, so that names sort like times. Raises OperatorFailed for one that no
-        calendar of ours has."""
+        """The start of a window, ``2017-03-05T10:00``, so that names sort like times; with seconds where it has some, as in
+        zones of before 1972. Raises OperatorFailed for one that no calendar of ours has."""
         try:
             start = datetime.fromtimestamp(self.start(number), UTC).replace(tzinfo=None)
         except (OverflowError, ValueError, OSError) as error:
             raise OperatorFailed(f"column {self.on!r} holds a time outside the years 1 to 9999") from error
-        return start.isoformat(timespec="minutes" if self.seconds % 60 == 0 else "seconds")
+        return start.isoformat(timespec="seconds" if self.seconds % 60 or start.second else "minutes")
 
 
 @dataclass(slots=True)

@@ -38,13 +38,13 @@ class Tumbling(Window):
     :param windows_per_event: the most windows that the records of one event may be in. By default 10,000 in mode
         ``dataframe``, otherwise any number.
 
-    An Input Set is named by the start of its window, ``"2017-03-05T10:00"`` (with seconds where the length has some),
-    so that names sort like times: in UTC also with a `zone`. Functions may ask for ``window_start``: the start in UTC, or
-    with a `zone` as a time of that zone, which is cast to the day that the window is of. A window is complete when a
-    record of a later one has been seen, or the stream ends. The records of an event may come in any order, but one of an
-    earlier window than the latest seen is late and refused: its window may be generated already, and dropping it would be
-    silent loss. So order the input by time (``ordered_by`` of a source). Global state: ``{"watermark": the latest window
-    seen}``.
+    An Input Set is named by the start of its window, ``"2017-03-05T10:00"`` (with seconds where the length or the start
+    has some), so that names sort like times: in UTC also with a `zone`. Functions may ask for ``window_start``: the start
+    in UTC, or with a `zone` as a time of that zone, which is cast to the day that the window is of. A window is complete
+    when a record of a later one has been seen, or the stream ends. The records of an event may come in any order, but one
+    of an earlier window than the latest seen is late and refused: its window may be generated already, and dropping it
+    would be silent loss. So order the input by time (``ordered_by`` of a source). Global state: ``{"watermark": the latest
+    window seen}``.
 
     Raises PipelineDefinitionError for a length that fits no day, and for an unknown zone; in a run OperatorFailed for late
     records, null times, a column that is no time, and an event in more windows than allowed.

@@ -163,7 +163,7 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         found = {name: marked_read(frame, name) if name in self._keys else frame for name, frame in reads.items()}
         with self._evaluation.gate.turn():
             result = self._operator.run_on(frames, found, self._connections.params)
-        self._check_apart(result)
+        self._check_apart(result, [*frames.values(), *found.values()])
         return result
 
     def _of_each(

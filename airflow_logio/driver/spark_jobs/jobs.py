@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -45,7 +45,7 @@ from airflow_logio.errors import (
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.spark.content_digests import have_same_records
 from airflow_logio.spark.dataset_jobs import frame_of_table, free_name, lookup, union_of_sets
-from airflow_logio.spark.kept_apart import check_kept_apart, marked_read, marked_records
+from airflow_logio.spark.kept_apart import check_kept_apart, have_whole_keys, marked_read, marked_records
 from airflow_logio.systems.connections import Connections, describe_read, number_of
 
 log = logging.getLogger(__name__)
@@ -196,11 +196,11 @@ class JobRunner(ABC, Generic[Op]):
         """Whether what has failed is the function, whichever Input Sets it gets: none is to be looked for, or set aside."""
         return self._is_refused
 
-    def _check_apart(self, result: SparkFrame) -> None:
+    def _check_apart(self, result: SparkFrame, given: Iterable[SparkFrame]) -> None:
         """Raises `OperatorFailed` if the plan of a function of many Input Sets does not keep them apart. For a run of an
-        earlier version that is a warning: its function can say nothing else."""
+        earlier version that is a warning: its function can say nothing else. `given` are its arguments."""
         try:
-            check_kept_apart(result, self._keys)
+            check_kept_apart(result, self._keys, whole_keys=have_whole_keys(given, self._keys.values()))
         except OperatorFailed as error:
             if self._contract is not Contract.EARLIER:
                 self._is_refused = True
@@ -316,7 +316,7 @@ class TableJobs(JobRunner[BatchGenerator]):
         def made(table: pa.Table, count: int) -> Sequence[Sequence[PortTable]]:
             records = marked_records(self._frame(session, table), "in")
             result = self._operator.run_with(records, found, self._connections.params)
-            self._check_apart(needed_spark_frame(result, "the operator"))
+            self._check_apart(needed_spark_frame(result, "the operator"), [records, *found.values()])
             return self._operator.split(result.toArrow(), count)
 
         outputs = made(tagged, len(sets))

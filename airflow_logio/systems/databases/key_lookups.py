@@ -16,6 +16,7 @@ from math import isfinite
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.types import NullType, UserDefinedType
 
@@ -122,7 +123,9 @@ class Lookup:
         conversion, places, values = self._conversion(), [], []
         if conversion is None:
             return [], []
-        for place, key in enumerate(keys.to_pylist()):
+        for place, key in enumerate(_python_values(keys)):
+            if key is None:
+                continue
             try:
                 value = conversion(key)
             except _NoRow:
@@ -131,10 +134,9 @@ class Lookup:
                 raise ConfigurationError(
                     f"{self.place.where}: key {key!r} of column {self.key.column.name!r} ({self.key.told.name}): {error}"
                 ) from None
-            if self.dialect == "postgresql" and isinstance(value, str) and "\0" in value:
-                continue
-            places.append(place)
-            values.append(value)
+            if self.dialect != "postgresql" or _has_postgres(value, self.key.told):
+                places.append(place)
+                values.append(value)
         return places, values
 
     def answered(self, found: pa.Table, keys: pa.Array) -> pa.Table:
@@ -150,6 +152,8 @@ class Lookup:
         sort, told = _sort_of(self.keys), self.key.told
         if sort is None or told.name in _NOT_COMPARED:
             return None
+        if self.dialect == "sqlite" and sort in ("double", "numeric") and told.sort == "whole":
+            return _number_of_any_cell
         return _CONVERSIONS.get((sort, told.sort))
 
 
@@ -177,6 +181,21 @@ def _sort_of(kind: pa.DataType) -> str | None:
 # --- keys as values that the column can have --------------------------------------------------------------------------
 
 
+def _python_values(keys: pa.Array) -> list[Any]:
+    """None for a time between two microseconds, which no row has."""
+    if not pa.types.is_timestamp(keys.type) or keys.type.unit != "ns":
+        return list(keys.to_pylist())
+    micros = keys.cast(pa.timestamp("us", keys.type.tz), safe=False)
+    return list(pc.if_else(pc.equal(micros.cast(keys.type), keys), micros, None).to_pylist())
+
+
+def _has_postgres(value: Any, told: ToldType) -> bool:
+    """Whether PostgreSQL has such a value at all: it refuses others, also where they are only compared."""
+    if isinstance(value, str):
+        return "\0" not in value
+    return told.name != "oid" or 0 <= value < 2**32
+
+
 def _same(key: Any) -> Any:
     return key
 
@@ -194,6 +213,13 @@ def _whole_part(key: Decimal | float) -> int:
     if isinstance(key, float) and abs(key) > _EXACT_IN_DOUBLES:
         raise ValueError(f"doubles beyond {_EXACT_IN_DOUBLES:,} stand for several whole numbers; cast it before")
     return _number(int(key))
+
+
+def _number_of_any_cell(key: Decimal | float) -> Any:
+    """A column of integers of SQLite may have 1.5, which is found, and refused by name."""
+    if not isfinite(key) or key != int(key):
+        return key
+    return _whole_part(key)
 
 
 def _as_double(key: int) -> float:

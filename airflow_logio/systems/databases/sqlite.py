@@ -198,8 +198,9 @@ def _double(cell: Any) -> float:
 
 
 def _decimal(cell: Any) -> Decimal:
-    """Numbers that others have stored as doubles are read as they are written."""
-    if isinstance(cell, int | float | str):
+    """Numbers that others have stored as doubles are read as they are written. Python takes 1_0 for 10, and digits of other
+    scripts."""
+    if isinstance(cell, int | float) or (isinstance(cell, str) and cell.isascii() and "_" not in cell):
         try:
             return Decimal(str(cell))
         except InvalidOperation:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.dataflow.arrow_tables import plain_type
 from airflow_logio.dataflow.column_types import ColumnType
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.reads import TableRead
@@ -61,9 +62,7 @@ def _found(
     if keys is None or read.key is None:
         yield from pieces(connection, chosen.place, chosen.statement, chosen.kinds, streams=streams)
         return
-    if pa.types.is_dictionary(keys.type):
-        keys = keys.cast(keys.type.value_type)
-    distinct = pc.unique(keys).drop_null()
+    distinct = pc.unique(keys.cast(plain_type(keys.type))).drop_null()
     if len(distinct):
         lookup = chosen.lookup(read.key, distinct.type, connection.dialect.name)
         yield from found_by_keys(connection, lookup, chosen.kinds, distinct, KEYS_PER_QUERY, streams=streams)

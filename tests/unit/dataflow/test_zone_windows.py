@@ -148,6 +148,28 @@ def test_an_event_is_cut_at_the_zones_midnight() -> None:
         window.assign(event("2024-03-30T22:00", number=2), state)
 
 
+@pytest.mark.parametrize(
+    ("zone", "before"), [("Africa/Monrovia", 1972), (BERLIN, 1893), ("Europe/Amsterdam", 1937), ("America/Nuuk", 1916)]
+)
+def test_a_clock_of_old_with_seconds_begins_windows_at_seconds(zone: str, before: int) -> None:
+    """Liberia's was 44:30 behind until 1972, and all were by the sun once. A name is the start, and finds its records."""
+    luck = random.Random(before)
+    times = sorted(at(f"{before - 30}-06-01") + luck.randrange(40 * 365 * DAY) for _ in range(200))
+    for length in ("15m", "1d", "1w"):
+        window = Tumbling(length, on="t", zone=zone)
+        grid = window.grid()
+        begun = [grid.number(one) for one in times]
+        begun = sorted({*begun, *(grid.end(one) for one in begun)})
+        names = [grid.name(one) for one in begun]
+        assert [window.number(name) for name in names] == begun
+        assert sorted(names) == names
+        records = event(*(shown(one + shift, "UTC").isoformat()[:19] for one in begun for shift in (-1, 0, 1)))
+        found = window.assign(records, window.initial_state())
+        assert sum(part.num_rows for part in found.values()) == 3 * len(begun)
+        assert all(window.part(records, name).equals(part) for name, part in found.items())
+        assert window.tags([names[7]])["window_start"].cast(pa.int64())[0].as_py() == begun[7] * 1_000_000
+
+
 def test_what_a_run_remembers() -> None:
     """Windows without a zone are what they were; with one, the rules that a host has are part of the pipeline."""
     plain, zoned = Tumbling("1d", on="t"), Tumbling("1d", on="t", zone=BERLIN)

@@ -68,6 +68,8 @@ IN_POSTGRES: list[tuple[str, list[str], pa.Array]] = [
     ("date", ["2024-03-31", "0044-03-15 BC"], pa.array([date(2024, 3, 31), date(2024, 4, 1)])),
     ("boolean", ["true", "false"], pa.array([True])),
     ("bytea", ["\\x00ff", "\\x"], pa.array([b"\0\xff", b"", b"x"])),
+    ("text", ["a"], pa.array(["a", "b"], pa.string_view())),
+    ("text", ["a"], pa.array(["a", "b"], pa.large_string())),
 ]  # fmt: skip
 
 
@@ -204,6 +206,8 @@ IN_SQLITE: list[tuple[str, list[Any], pa.Array, list[tuple[int, int]]]] = [
     ("DOUBLE", [0.0, -0.0, 0.1], pa.array([0.0, -0.0, 0.1, float("nan")]), [(0, 0), (0, 1), (1, 0), (1, 1), (2, 2)]),
     ("BOOLEAN", [0, 1], pa.array([True]), [(0, 1)]),
     ("BLOB", [b"a", b""], pa.array([b"a", b"b"]), [(0, 0)]),
+    ("TEXT", ["a", b"b"], pa.array(["a", "b"], pa.string_view()), [(0, 0)]),
+    ("DECIMAL_TEXT(9, 2)", ["10", "1_0", "\u0661\u0660"], pa.array([Decimal(10)]), [(0, 0)]),
 ]  # fmt: skip
 
 
@@ -223,6 +227,42 @@ def test_in_sqlite_each_key_has_the_rows_that_are_equal_in_whichever_form_a_cell
             asked = ", ".join(f"({place}, '{key}')" for place, key in enumerate(keys.to_pylist()))
             query = f"WITH asked(n, k) AS (VALUES {asked}) SELECT n, v FROM t JOIN asked ON t.k = asked.k ORDER BY n, v"
             assert rows_of(f"sqlite:///{tmp_path}/wh.db", query) == expected
+
+
+@pytest.mark.parametrize("key", [1.5, Decimal("1.5"), float("inf")])
+def test_in_sqlite_a_key_with_a_fraction_finds_what_a_column_of_integers_cannot_have_and_that_is_refused(
+    tmp_path: Path, key: Any
+) -> None:
+    """It keeps any number in such a column, and its own join finds that."""
+    with closing(Warehouse("wh", f"sqlite:///{tmp_path}/wh.db")) as warehouse:
+        with warehouse.engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE t (k INTEGER, v INTEGER)")
+            connection.exec_driver_sql("INSERT INTO t VALUES (?, 0), (2, 1)", (float(key),))
+        with pytest.raises(ConfigurationError, match=r"'t' of connection 'wh', column 'k', row 0 .* is no bigint"):
+            warehouse.read(READ, pa.array([key]))
+        assert warehouse.read(READ, pa.array([2.0, 2.5])).to_pylist() == [{"k": 2, "v": 1}]
+
+
+def test_a_key_that_postgresql_has_no_such_value_of_is_that_of_no_row(url: str) -> None:
+    """It refuses a statement that compares an oid with such a number."""
+    change(
+        url, "DROP TABLE IF EXISTS t; CREATE TABLE t (k oid, v bigint); INSERT INTO t VALUES (5, 0), (4294967295, 1)"
+    )
+    with closing(Warehouse("wh", url)) as warehouse:
+        found = warehouse.read(READ, pa.array([5, -1, 2**32 - 1, 2**32, 2**63 - 1]))
+    assert found.to_pylist() == [{"k": 5, "v": 0}, {"k": 2**32 - 1, "v": 1}]
+
+
+def test_a_key_between_two_microseconds_is_that_of_no_row(url: str, tmp_path: Path) -> None:
+    """PostgreSQL rounds a text of nanoseconds."""
+    keys = pa.array([1_500, 2_000, 2_001], pa.timestamp("ns"))
+    for where, kind in ((url, "timestamp"), (url, "timestamptz"), (f"sqlite:///{tmp_path}/wh.db", "timestamp")):
+        zone = "+00" if kind == "timestamptz" else ""
+        change(where, "DROP TABLE IF EXISTS t")
+        change(where, f"CREATE TABLE t (k {kind}, v bigint)")
+        change(where, rf"INSERT INTO t VALUES ('1970-01-01 00\:00\:00.000002{zone}', 0)")
+        with closing(Warehouse("wh", where)) as warehouse:
+            assert warehouse.read(READ, keys).to_pylist() == [{"k": at("1970-01-01 00:00:00.000002"), "v": 0}]
 
 
 def test_in_any_other_database_each_key_has_the_rows_that_the_database_finds() -> None:
