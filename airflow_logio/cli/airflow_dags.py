@@ -1,4 +1,4 @@
-"""What this machine can ask Airflow's own database, without Airflow: whether the DAG of a run is paused.
+"""What this machine can ask Airflow's own database, without Airflow: which DAGs are paused.
 
 The log does not know that, because Airflow tells no task of it. Where the database is not known, or does not answer in time,
 nothing is said.
@@ -21,7 +21,7 @@ VARIABLE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 ANSWER_SECONDS = 3.0
 KEPT_SECONDS = 5.0
 """For so long an answer holds: `--watch` looks every second."""
-_QUERY = sa.text("SELECT is_paused FROM dag WHERE dag_id = :dag_id")
+_DAGS = sa.table("dag", sa.column("dag_id", sa.String), sa.column("is_paused", sa.Boolean))
 
 
 class AirflowDags:
@@ -29,16 +29,15 @@ class AirflowDags:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._url = _database_url(environment)
-        self._answers: dict[str, tuple[float, bool]] = {}
+        self._asked_at = float("-inf")
+        self._paused: frozenset[str] = frozenset()
 
     def is_paused(self, dag_id: str) -> bool:
-        """Whether a DAG is known to be paused."""
-        if self._url is None:
-            return False
-        known = self._answers.get(dag_id)
-        if known is None or time.monotonic() - known[0] > KEPT_SECONDS:
-            known = self._answers[dag_id] = (time.monotonic(), _asked(self._url, dag_id))
-        return known[1]
+        """Whether a DAG is known to be paused. One question answers for all DAGs: a list has many."""
+        if self._url is not None and time.monotonic() - self._asked_at > KEPT_SECONDS:
+            self._paused = _asked(self._url)
+            self._asked_at = time.monotonic()
+        return dag_id in self._paused
 
 
 def _database_url(environment: Mapping[str, str]) -> sa.URL | None:
@@ -58,8 +57,8 @@ def _database_url(environment: Mapping[str, str]) -> sa.URL | None:
     return None if is_file and not Path(url.database or "").is_file() else url
 
 
-def _asked(url: sa.URL, dag_id: str) -> bool:
-    found: list[bool] = []
+def _asked(url: sa.URL) -> frozenset[str]:
+    found: set[str] = set()
 
     def ask() -> None:
         with suppress(
@@ -67,9 +66,9 @@ def _asked(url: sa.URL, dag_id: str) -> bool:
         ):  # a driver that is not installed, a database that is not reached, a table that is not there
             engine = sa.create_engine(url, poolclass=NullPool)
             with engine.connect() as connection:
-                found.append(bool(connection.execute(_QUERY, {"dag_id": dag_id}).scalar()))
+                found.update(connection.scalars(sa.select(_DAGS.c.dag_id).where(_DAGS.c.is_paused)))
 
     thread = threading.Thread(target=ask, daemon=True, name="logio asks Airflow's database")
     thread.start()
     thread.join(ANSWER_SECONDS)
-    return any(found)
+    return frozenset(found)

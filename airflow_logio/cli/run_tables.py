@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
@@ -32,14 +32,16 @@ MAX_REQUESTS = 10
 MAX_CAUSE = 100
 
 
-def runs(listed: Sequence[tuple[Run, Sequence[GroupStatus], SupervisorRecord | None]]) -> RenderableType:
-    """All runs, the newest first."""
+def runs(
+    listed: Sequence[tuple[Run, Sequence[GroupStatus], SupervisorRecord | None]], paused: Collection[str]
+) -> RenderableType:
+    """All runs, the newest first; `paused` are the uids of those whose DAG is paused."""
     table = new_table("uid", "run", "pipeline", "state", "started (UTC)", "groups", "next")
     for run, groups, looked in listed:
         used = [group for group in groups if group.state is not GroupState.RETIRED]
         states = ", ".join(f"{group.group} {condition_of(group)}" for group in used)
         key = run.spec.key
-        found = condition_seen(run, groups, time.time(), looked, options.log)
+        found = condition_seen(run, groups, time.time(), looked, options.log, is_paused=run.uid in paused)
         started = utc(run.created_at)
         add_row(table, run.uid[:8], _name(run), key.pipeline, found.word, started, states, found.next_step)
     return table

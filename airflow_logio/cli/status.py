@@ -23,6 +23,7 @@ from airflow_logio.errors import LogUnavailable
 from airflow_logio.run_report import as_json as documents
 from airflow_logio.run_report.as_json import document
 from airflow_logio.run_report.report import Report, Reporter
+from airflow_logio.status.condition import awaits_airflow
 from airflow_logio.status.recoveries import RecoveryNews
 from airflow_logio.store.port import LogStore
 from airflow_logio.supervision.presence import last_look
@@ -65,10 +66,13 @@ def status(
 def _runs(store: LogStore, *, as_json: bool) -> None:
     looks = store.supervisors()
     runs = [(run, store.groups(run.run_id), last_look(looks, run)) for run in store.list_runs()]
+    dags = AirflowDags()
+    paused = {run.uid for run, _, _ in runs if awaits_airflow(run) and dags.is_paused(run.spec.key.dag_id)}
     if as_json:
-        typer.echo(json.dumps([documents.listed_run(*one, options.log) for one in runs], indent=2))
+        listed = [documents.listed_run(*one, options.log, is_paused=one[0].uid in paused) for one in runs]
+        typer.echo(json.dumps(listed, indent=2))
     else:
-        out.print(run_tables.runs(runs) if runs else "no runs")
+        out.print(run_tables.runs(runs, paused) if runs else "no runs")
 
 
 def _show(report: Report, *, as_json: bool) -> None:

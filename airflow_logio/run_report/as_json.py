@@ -53,11 +53,12 @@ def supervision_document(report: Report) -> dict[str, Any]:
 
 
 def listed_run(
-    run: Run, groups: Sequence[GroupStatus], looked: SupervisorRecord | None, log: str | None
+    run: Run, groups: Sequence[GroupStatus], looked: SupervisorRecord | None, log: str | None, *, is_paused: bool
 ) -> dict[str, Any]:
     """One run in the list of all."""
     listed = {group.group: _status(group) for group in groups}
-    return run_document(run) | _condition(condition_seen(run, groups, time.time(), looked, log)) | {"groups": listed}
+    found = condition_seen(run, groups, time.time(), looked, log, is_paused=is_paused)
+    return run_document(run) | _condition(found) | {"groups": listed}
 
 
 def run_document(run: Run) -> dict[str, Any]:

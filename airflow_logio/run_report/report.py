@@ -10,7 +10,7 @@ from airflow_logio.commands import with_log
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState, RunState
-from airflow_logio.status.condition import MISSING_SECONDS, RunCondition, condition_of, condition_of_run, silent_seconds
+from airflow_logio.status.condition import MISSING_SECONDS, RunCondition, awaits_airflow, condition_of, condition_of_run, silent_seconds
 from airflow_logio.status.recoveries import Recovery, recoveries
 from airflow_logio.status.snapshot import Snapshot, SnapshotSeries
 from airflow_logio.store.port import LogStore
@@ -84,7 +84,7 @@ class Report:
     def condition(self) -> RunCondition:
         """The run's state, for people, with the next command."""
         groups = [view.status for view in self.snapshot.groups]
-        return condition_seen(self.run, groups, self.at, self.supervisor, self.log)
+        return condition_seen(self.run, groups, self.at, self.supervisor, self.log, is_paused=self.is_paused)
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -165,10 +165,16 @@ class Report:
 
 
 def condition_seen(
-    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None, log: str | None
+    run: Run,
+    groups: Sequence[GroupStatus],
+    at: float,
+    looked: SupervisorRecord | None,
+    log: str | None,
+    *,
+    is_paused: bool = False,
 ) -> RunCondition:
     """The condition of a run, with a command that asks the log that was asked now, by its connection id."""
-    found = condition_of_run(run, groups, at, looked)
+    found = condition_of_run(run, groups, at, looked, is_paused=is_paused)
     return RunCondition(found.word, with_log(found.next_step, log))
 
 
@@ -229,12 +235,8 @@ class Reporter:
             store.code_changes(run.run_id),
             self._log,
             figures.quarantined,
-            is_paused=self._asks_airflow(run) and self._is_paused(run.spec.key.dag_id),
+            is_paused=awaits_airflow(run) and self._is_paused(run.spec.key.dag_id),
         )
-
-    @staticmethod
-    def _asks_airflow(run: Run) -> bool:
-        return run.state is RunState.RUNNING and run.spec.supervision is not Supervision.PROCESS
 
 
 def _found(store: LogStore, uid: str) -> Run:

@@ -32,10 +32,29 @@ class RunCondition:
     next_step: str = ""
 
 
+def awaits_airflow(run: Run) -> bool:
+    """Whether tasks of Airflow have still to do something for a run."""
+    return run.state is RunState.RUNNING and run.spec.supervision is not Supervision.PROCESS
+
+
 def condition_of_run(
-    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None
+    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None, *, is_paused: bool = False
 ) -> RunCondition:
-    """The condition of a run from its groups; `at` is the time now, in seconds since the epoch, `looked` who last looked."""
+    """The condition of a run from its groups; `at` is the time now, in seconds since the epoch, `looked` who last looked.
+
+    `is_paused`: whether Airflow has paused its DAG, which comes before everything that its tasks have to do.
+    """
+    is_paused = is_paused and awaits_airflow(run)
+    found = _condition(run, groups, at, looked, is_paused=is_paused)
+    if not is_paused:
+        return found
+    unpause = f"unpause DAG {run.spec.key.dag_id}: Airflow starts no task of it"
+    return RunCondition(found.word, f"{unpause}; {found.next_step}" if found.next_step else unpause)
+
+
+def _condition(
+    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None, *, is_paused: bool
+) -> RunCondition:
     retry = f"logio retry {run.uid[:8]}"
     if run.state is RunState.QUARANTINED:
         return RunCondition(Outcome.QUARANTINED.value, f"fix the operator, then `{retry} --code new`")
@@ -47,7 +66,7 @@ def condition_of_run(
             return RunCondition("parked", f"fix the cause, then `{retry}` (with changed code: `--code new`)")
         return RunCondition("halted", f"`{retry}` continues it")
     if run.spec.supervision is not Supervision.PROCESS:
-        return _of_airflow(run, groups, at, looked)
+        return _of_airflow(run, groups, at, looked, is_paused=is_paused)
     return _of_a_terminal(run, groups, at, looked, retry)
 
 
@@ -61,7 +80,9 @@ def _of_a_terminal(
     return RunCondition(run.state.value, f"no process supervises it; `{retry}` does")
 
 
-def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None) -> RunCondition:
+def _of_airflow(
+    run: Run, groups: Sequence[GroupStatus], at: float, looked: SupervisorRecord | None, *, is_paused: bool
+) -> RunCondition:
     """Which groups wait for what, as far as the log knows; it knows nothing of tasks."""
     dead = [group for group in groups if group.own_place and group.state is GroupState.DEAD]
     if late := [group.group for group in dead if at - group.since > MISSING_SECONDS]:
@@ -75,7 +96,7 @@ def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: Supe
     stopped, new = _named(still, _STOPPED), _named(still, (GroupState.NEW,))
     lost = [group for group in still if group.state not in (*ENDED, GroupState.NEW)]
     steps = []
-    if lost or len(still) < len(groups):
+    if (lost or len(still) < len(groups)) and not (is_paused and run.spec.supervision is Supervision.TASK):
         steps.append(_of_supervision(run, looked))
     if stopped:
         steps.append(f"{stopped}: fix the cause, then clear the task, or `logio retry {uid}`")
@@ -83,7 +104,9 @@ def _of_airflow(run: Run, groups: Sequence[GroupStatus], at: float, looked: Supe
         steps.append(f"{new}: launched by no task of DAG run {dag_run} yet")
     waits = len(still) == len(groups) and (lost or stopped)
     word = WAITING if waits else run.state.value
-    return RunCondition(word, "; ".join(steps) or f"task `finish_run` of DAG run {dag_run} finishes it")
+    if not steps and not is_paused:
+        steps.append(f"task `finish_run` of DAG run {dag_run} finishes it")
+    return RunCondition(word, "; ".join(steps))
 
 
 def _of_supervision(run: Run, looked: SupervisorRecord | None) -> str:

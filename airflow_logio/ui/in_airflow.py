@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from airflow_logio import _compat
 from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol.replicas import replicated_group
-from airflow_logio.protocol.states import CONCLUDED, RunState
+from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.status.whole_group import members_of, states_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunKey
@@ -100,6 +100,13 @@ def retry_by_tasks(store: LogStore, run: Run, group: str | None) -> str:
         raise ProtocolViolation(
             f"no task that has ended launches {', '.join(stopped)} in DAG run {key.dag_run_id} of {key.dag_id}: wait until "
             f"its task has, or use `logio retry {run.uid[:8]}`"
+        )
+    new = [name for name in names if statuses[name].state is GroupState.NEW]
+    if new:
+        waits = f"until DAG {key.dag_id} is unpaused" if _compat.is_paused(key.dag_id) else "as Airflow's grid shows"
+        raise ProtocolViolation(
+            f"no task that has ended launches {', '.join(new)} in DAG run {key.dag_run_id} of {key.dag_id}: nothing has run "
+            f"there yet, so there is nothing to retry; its task waits, {waits}, and launches it then"
         )
     if store.quarantined(run.run_id, None if group is None else asked[0], limit=1):
         raise ProtocolViolation(

@@ -103,7 +103,7 @@ class LogSource:
                     raise LogUnavailable(self._refused[1])
                 store = self._asked()
                 looks = Looks(store, self._log, is_paused=self._is_paused)
-                self._opened = OpenLog(store, looks, SharedLists(store, self._log))
+                self._opened = OpenLog(store, looks, SharedLists(store, self._log, is_paused=self._is_paused))
             return self._opened
 
     def _asked(self) -> LogStore:
@@ -241,9 +241,17 @@ class ListAsked(NamedTuple):
 
 
 class SharedLists:
-    """The lists of one log. `log` is its connection id, for commands in sentences. Thread-safe."""
+    """The lists of one log. `log` is its connection id, for commands in sentences; `is_paused` asks Airflow about a DAG.
+    Thread-safe."""
 
-    def __init__(self, store: LogStore, log: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        log: str | None,
+        clock: Callable[[], float] = time.monotonic,
+        is_paused: IsPaused = not_known,
+    ) -> None:
+        self._is_paused = is_paused
         self._store = store
         self._log = log
         self._clock = clock
@@ -263,7 +271,15 @@ class SharedLists:
             found = self._lists.pop(asked, None)
             if found is None:
                 dag_ids, dag_run_id, named = asked
-                find = partial(listed_runs, self._store, self._log, dag_ids, dag_run_id=dag_run_id, named=named)
+                find = partial(
+                    listed_runs,
+                    self._store,
+                    self._log,
+                    dag_ids,
+                    dag_run_id=dag_run_id,
+                    named=named,
+                    is_paused=self._is_paused,
+                )
                 found = SharedValue(find, LIST_FRESH_SECONDS, self._clock)
             self._lists[asked] = found
             while len(self._lists) > MOST_LISTS:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.as_json import run_document
-from airflow_logio.run_report.report import condition_seen
+from airflow_logio.run_report.report import IsPaused, condition_seen, not_known
+from airflow_logio.status.condition import RunCondition, awaits_airflow
 from airflow_logio.status.snapshot import SnapshotSeries
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import GroupStatus, RunFigures, RunSight, SupervisorRecord
+from airflow_logio.store.records.status_records import GroupStatus, RunFigures, RunSight
 from airflow_logio.supervision.presence import last_look
 from airflow_logio.ui.causes import STOPPED, cause_of
 
@@ -39,11 +40,13 @@ def listed_runs(
     *,
     dag_run_id: str | None = None,
     named: str | None = None,
+    is_paused: IsPaused = not_known,
 ) -> ListedRuns:
     """Runs of these DAGs, or all (None): unfinished ones first, then the newest. Those of a DAG run are in the order in which
     they were begun, the newest first, and with the names of their groups. `named`: as for `LogStore.list_runs`.
 
-    `log` is the connection id of the log. Raises `LogUnavailable`.
+    `log` is the connection id of the log; `is_paused` asks Airflow about the DAG of an unfinished run. Raises
+    `LogUnavailable`.
     """
     at = time.time()
 
@@ -62,7 +65,15 @@ def listed_runs(
     looks = store.supervisors()
     seen = {one.run.uid: one for one in store.sight([run.uid for run in runs])}
     figures = store.figures([run.run_id for run in runs[:MOST_MEASURED]])
-    listed = [_listed(seen[run.uid], looks, log, figures.get(run.run_id), at) for run in runs if run.uid in seen]
+    paused = {name for name in {run.spec.key.dag_id for run in runs if awaits_airflow(run)} if is_paused(name)}
+
+    def listed_run(one: RunSight) -> dict[str, Any]:
+        found = condition_seen(
+            one.run, one.groups, at, last_look(looks, one.run), log, is_paused=one.run.spec.key.dag_id in paused
+        )
+        return _listed(one, found, figures.get(one.run.run_id))
+
+    listed = [listed_run(seen[run.uid]) for run in runs if run.uid in seen]
     if dag_run_id is not None:
         for one in listed:
             spec = seen[one["uid"]].run.spec
@@ -74,11 +85,8 @@ def _is_unfinished(run: Run) -> bool:
     return run.state is RunState.RUNNING
 
 
-def _listed(
-    one: RunSight, looks: Sequence[SupervisorRecord], log: str | None, figures: RunFigures | None, at: float
-) -> dict[str, Any]:
+def _listed(one: RunSight, found: RunCondition, figures: RunFigures | None) -> dict[str, Any]:
     used = [group for group in one.groups if group.state is not GroupState.RETIRED]
-    found = condition_seen(one.run, one.groups, at, last_look(looks, one.run), log)
     stopped = [group for group in used if group.state in STOPPED]
     return {
         **run_document(one.run),

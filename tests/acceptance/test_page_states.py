@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -82,6 +85,27 @@ def test_why_a_group_has_stopped_is_said_first_and_once_in_graph_and_list(sqlite
                 assert browser.faults() == []
                 page.keyboard.press("Escape")
                 expect(panel).to_have_count(0)
+        assert browser.complaints == []
+    store.dispose()
+
+
+def test_groups_that_were_never_launched_can_be_retried_once_they_should_have_been(sqlite_url: str) -> None:
+    """Their tasks may have failed before; a run that has just begun needs no person."""
+    store = open_store(sqlite_url)
+    run = store.start_run(two_groups())
+    assert {one.state for one in store.groups(run.run_id)} == {GroupState.NEW}
+    with page_of(sqlite_url, run.uid[:8]) as address, browsed() as browser:
+        browser.page.goto(address)
+        actions = browser.page.get_by_label("What can be done with the run")
+        expect(actions.get_by_role("button", name="Give up ...")).to_be_visible()
+        expect(actions.get_by_role("button", name="Retry ...")).to_have_count(0)
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as log, log:
+        log.execute("UPDATE logio_run SET created_at = created_at - 100")
+    with page_of(sqlite_url, run.uid[:8]) as address, browsed() as browser:
+        browser.page.goto(address)
+        actions = browser.page.get_by_label("What can be done with the run")
+        actions.get_by_role("button", name="Retry ...").click()
+        expect(browser.page.get_by_role("dialog")).to_contain_text("Not running: ingest, totals.")
         assert browser.complaints == []
     store.dispose()
 

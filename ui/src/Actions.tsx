@@ -12,8 +12,14 @@ interface Props {
 type Asked = "stop" | "drain" | "retry" | "scale" | "give_up";
 
 const STARTABLE = new Set(["parked", "halted", "dead"]);
+/** Seconds after which the tasks of a run have begun, or need a person. */
+const BEGUN = 60;
 const FINISHED = new Set(["finished", "retired"]);
 const ENDED = new Set(["parked", "halted", "finished", "retired"]);
+
+/** A group that was never launched has no task, or one that has failed before: a retry says which. */
+const isStartable = (run: Run, { state }: { state: string }) =>
+  STARTABLE.has(state) || (state === "new" && run.at - run.created_at > BEGUN);
 
 /** What a person may do to a whole run. Nothing is shown to those who may only look. */
 export function RunActions({ server, run, rights }: Props) {
@@ -25,7 +31,7 @@ export function RunActions({ server, run, rights }: Props) {
   // What came of giving it up is read to the end, also when the next look finds it given up.
   if (rights?.change !== true || (isOver && asked === null)) return null;
   const alive = run.groups.filter((one) => !ENDED.has(one.state));
-  const stopped = run.groups.filter((one) => STARTABLE.has(one.state));
+  const stopped = run.groups.filter((one) => isStartable(run, one));
   const act = (body: object = {}) => server.post<Done>(`api/runs/${run.uid}/${asked}`, body);
   const close = () => ask(null);
   return (
@@ -52,7 +58,7 @@ export function RunActions({ server, run, rights }: Props) {
       )}
       {asked === "retry" && (
         <Confirm title={`Retry what has stopped in the run of ${run.pipeline}?`} action="Retry" run={act} close={close}>
-          {stopped.length > 0 && <p>Stopped: {names(stopped)}.</p>}
+          {stopped.length > 0 && <p>Not running: {names(stopped)}.</p>}
           <p>{rights.retry}</p>
         </Confirm>
       )}
@@ -92,7 +98,7 @@ export function GroupActions({ server, run, rights, group, whole }: Props & { gr
         />
       )}
       {isAlive && <Action name="Stop ..." open={() => ask("stop")} />}
-      {rights.retry !== null && !whole && STARTABLE.has(group.state) && <Action name="Retry ..." open={() => ask("retry")} />}
+      {rights.retry !== null && !whole && isStartable(run, group) && <Action name="Retry ..." open={() => ask("retry")} />}
       {asked === "scale" && (
         <Confirm
           title={`Scale group ${group.name}?`}

@@ -283,6 +283,24 @@ def test_a_retry_brings_back_whatever_airflow_has_ended(
     assert states_now() == {**GREEN, **dict.fromkeys(ended), "start": None}
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_retry_of_what_was_never_launched_says_what_it_waits_for(
+    api: TestClient, log: LogStore, paused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All groups are new while their tasks wait for a worker: the person who asks for a retry learns that."""
+    monkeypatch.setattr(_compat, "is_paused", lambda dag_id: paused)
+    run = log.start_run(two_groups())
+    run_of_tasks({"ingest": "queued", "totals": None, "finish": None, "supervise": None}, uid=run.uid)
+    retry = f"{PREFIX}/api/runs/{run.uid}/retry"
+    for asked, named in (({}, "ingest, totals"), ({"group": "totals"}, "totals")):
+        answer = api.post(retry, json=asked, headers=as_user("dag+"))
+        assert answer.status_code == 409
+        assert f"no task that has ended launches {named} in DAG run run-1 of dag" in answer.text
+        assert ("until DAG dag is unpaused" in answer.text) is paused and "nothing has run there yet" in answer.text
+    in_state("totals", "failed")
+    assert "cleared, with what is behind: totals" in api.post(retry, json={}, headers=as_user("dag+")).text
+
+
 def test_what_has_finished_is_left_as_it_is_unless_its_task_is_red(api: TestClient, log: LogStore) -> None:
     """Its last try may have been lost by Airflow: cleared, the task is green at once, and the run can finish."""
     flow = TwoGroups(log)
@@ -334,7 +352,8 @@ def test_a_paused_dag_is_said_with_what_follows_and_is_no_missing_supervisor(
     missing = [] if supervision is Supervision.TASK else ["no supervisor looks for failed groups of this run"]
     before = warnings(run)
     assert [one.partition(" (")[0] for one in before] == missing, "`supervise` has not had its first turn"
-    asked = AirflowDags({"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path / 'airflow.db'}"})
+    environment = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path / 'airflow.db'}"}
+    asked = AirflowDags(environment)
     assert not asked.is_paused("other") and not asked.is_paused("unknown")
     pause()
     first, *rest = warnings(other)
@@ -342,7 +361,7 @@ def test_a_paused_dag_is_said_with_what_follows_and_is_no_missing_supervisor(
     assert "until it is unpaused" in first
     assert ("`logio tend" in first) == (supervision is Supervision.TASK), "the recovery DAG is another one"
     assert len(rest) == len(missing)
-    assert asked.is_paused("dag"), "`logio status` asks the same table"
+    assert AirflowDags(environment).is_paused("dag"), "`logio status` asks the same table"
 
 
 def test_a_run_that_was_refused_says_so_in_its_tab(api: TestClient, log: LogStore) -> None:

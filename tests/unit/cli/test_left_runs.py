@@ -254,7 +254,15 @@ def test_a_dag_that_is_paused_is_said_with_what_follows_from_it(
     assert "Groups that die stay dead, requests to scale wait, what is cleared or retried is not launched" in said
     assert f"`logio tend {of_airflow.uid[:8]}` recovers and scales meanwhile" in said
     assert json.loads(logio("status", of_airflow.uid, "--json")[1])["supervision"]["dag_paused"] is True
+    unpause = "unpause DAG dag: Airflow starts no task of it"
+    assert listed(logio) == ("running", unpause), "the list says so, too"
+    assert "unpause DAG dag" in " ".join(logio("status")[1].split())
+    assert f"next: {unpause}" in " ".join(logio("status", of_airflow.uid)[1].split())
     monkeypatch.setattr(condition, "MISSING_SECONDS", -1.0)
+    assert listed(logio) == ("running", unpause), "no supervisor looks: that follows from it"
+    hourly = next(one for one in store.groups(of_airflow.run_id) if one.group == "hourly")
+    assert store.park(GroupRef(of_airflow.run_id, "hourly", hourly.incarnation), "a test")
+    assert listed(logio)[1].startswith(f"{unpause}; hourly parked: fix the cause")
     assert "no supervisor looks" not in logio("status", of_airflow.uid)[1], "that follows from it"
 
 

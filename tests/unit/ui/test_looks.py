@@ -17,7 +17,7 @@ from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.status.snapshot import Amount, ConnectionView, Observer
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
-from airflow_logio.store.records.run_records import BacklogBound
+from airflow_logio.store.records.run_records import BacklogBound, Supervision
 from airflow_logio.ui import looks as looks_module
 from airflow_logio.ui import run_list
 from airflow_logio.ui.looks import FRESH_SECONDS, MOST_RUNS, ListAsked, Looks, SharedLists
@@ -216,6 +216,22 @@ def test_what_is_unfinished_is_listed_however_many_runs_are_newer(
     assert [one["run_id"] for one in found.runs] == ["first", "run-2", "run-1"]
     assert found.runs[0]["uid"] == first.uid
     assert found.older
+
+
+def test_the_list_says_whose_dag_is_paused_and_asks_once_for_each_dag(store: LogStore) -> None:
+    for dag in ("dag", "dag", "other"):
+        key = replace(spec("g", dag_run=f"run-{len(store.list_runs())}").key, dag_id=dag)
+        store.start_run(replace(spec("g"), key=key, supervision=Supervision.TASK))
+    asked: list[str] = []
+
+    def is_paused(dag_id: str) -> bool:
+        asked.append(dag_id)
+        return dag_id == "dag"
+
+    found = {one["run_id"]: one["next_step"] for one in listed_runs(store, None, None, is_paused=is_paused).runs}
+    unpause = "unpause DAG dag: Airflow starts no task of it"
+    assert found == {"run-0": unpause, "run-1": unpause, "run-2": ""}
+    assert sorted(asked) == ["dag", "other"]
 
 
 def test_the_list_of_a_dag_run_names_the_groups_of_its_runs(store: LogStore, flow: TwoGroups) -> None:
