@@ -10,7 +10,14 @@ from airflow_logio.commands import with_log
 from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.replicas import Slot
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState, RunState
-from airflow_logio.status.condition import MISSING_SECONDS, RunCondition, awaits_airflow, condition_of, condition_of_run, silent_seconds
+from airflow_logio.status.condition import (
+    MISSING_SECONDS,
+    RunCondition,
+    awaits_airflow,
+    condition_of,
+    condition_of_run,
+    silent_seconds,
+)
 from airflow_logio.status.recoveries import Recovery, recoveries
 from airflow_logio.status.snapshot import Snapshot, SnapshotSeries
 from airflow_logio.store.port import LogStore

@@ -290,7 +290,7 @@ def test_a_retry_of_what_was_never_launched_says_what_it_waits_for(
     """All groups are new while their tasks wait for a worker: the person who asks for a retry learns that."""
     monkeypatch.setattr(_compat, "is_paused", lambda dag_id: paused)
     run = log.start_run(two_groups())
-    run_of_tasks({"ingest": "queued", "totals": None, "finish": None, "supervise": None}, uid=run.uid)
+    run_of_tasks(dict.fromkeys(("ingest", "totals", "finish", "supervise"), "queued"), uid=run.uid)
     retry = f"{PREFIX}/api/runs/{run.uid}/retry"
     for asked, named in (({}, "ingest, totals"), ({"group": "totals"}, "totals")):
         answer = api.post(retry, json=asked, headers=as_user("dag+"))
