@@ -143,7 +143,7 @@ class Contender:
         if owner is None:
             return True
         if owner.is_newer_than(self.mine):
-            raise self._not_owner(owner)
+            raise self._not_owner(owner, begins=True)
         return not self._joins and owner.run_uid != self.mine.run_uid
 
     def empties(self, *, is_filled: bool, youngest: Owner | None = None) -> bool:
@@ -184,7 +184,7 @@ class Contender:
         if owner is not None and owner.run_uid != self.mine.run_uid and owner.is_newer_than(self.mine):
             raise self._not_owner(owner)
 
-    def _not_owner(self, owner: Owner | None) -> WriteRefused:
+    def _not_owner(self, owner: Owner | None, *, begins: bool = False) -> WriteRefused:
         if owner is None:
             return WriteRefused(
                 f"{self._where} has no owner, though run {self.mine.run_uid} has begun to write to it: its row in "
@@ -193,13 +193,16 @@ class Contender:
             )
         return WriteRefused(
             f"{self._where} belongs to run {owner.run_uid}: a newer run has taken it over, and run {self.mine.run_uid} must "
-            f"not write to it any more.{self._way_out(owner)}"
+            f"not write to it any more.{self._way_out(owner, begins=begins)}"
         )
 
-    def _way_out(self, owner: Owner) -> str:
+    def _way_out(self, owner: Owner, *, begins: bool) -> str:
         """A fresh run would append its rows a second time where the owner has deleted none."""
         if not self._joins:
-            return ""
+            by_clock = (
+                f" By its clock, that run was started later ({_shown(owner)}) than this one ({_shown(self.mine)})."
+            )
+            return f"{by_clock} {started_later(self.mine.run_uid)}." if begins else ""
         return (
             f" If that run replaces the rows, a fresh one of this run (`logio fresh {self.mine.run_uid[:8]}`) writes all of "
             "its rows once. If it appends as well (a fresh run of an earlier version shut out all older ones), the rows of "

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_logio.errors import EpochVoid, Fenced, IncompatibleRun, OtherRunUnfinished, ProtocolViolation, UnknownRun
 from airflow_logio.protocol import effects as fx
@@ -17,6 +18,7 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.conftest import QUICK
@@ -55,6 +57,25 @@ def test_a_superseded_run_gives_way_to_the_next_generation(log_store: LogStore) 
     assert [run.uid for run, _ in log_store.unfinished()] == [second.uid]
     assert log_store.supersede(second.run_id)
     assert log_store.start_run(spec("a", "b")).spec.key.generation == 3
+
+
+def test_a_fresh_run_is_younger_than_the_one_before_it_whatever_the_clock_says(log_store: LogStore) -> None:
+    """Tables and folders tell by these times which run has replaced what another one has written."""
+    runs = [superseded(log_store, "a") for _ in range(3)]
+    assert runs[0].created_at < runs[1].created_at < runs[2].created_at, "in one tick of the clock, too"
+
+
+def test_the_clock_of_the_log_goes_back_before_a_fresh_run(sql_store: SqlLogStore) -> None:
+    first = superseded(sql_store, "a")
+    ahead = first.created_at + 3600
+    with sql_store.engine.begin() as connection:
+        connection.execute(sa.update(schema.run).values(created_at=ahead))
+    second = sql_store.start_run(spec("a"))
+    assert ahead < second.created_at < ahead + 1
+    assert sql_store.supersede(second.run_id)
+    assert sql_store.start_run(spec("a")).created_at > second.created_at
+    other = replace(spec("a"), key=replace(spec("a").key, dag_run_id="another"))
+    assert sql_store.start_run(other).created_at < ahead, "of no other run"
 
 
 def test_the_earlier_generation_keeps_its_rows_and_its_end(log_store: LogStore) -> None:

@@ -107,11 +107,37 @@ def how_to_begin_anew(run: Run) -> str:
     """What a person does for the next generation of a superseded run to begin."""
     key = run.spec.key
     if run.spec.supervision is Supervision.PROCESS:
-        return f"`logio run ... --run-id {key.dag_run_id}` begins the fresh one"
+        return f"`logio run ... --run-id {key.dag_run_id}` begins the fresh one{_what_stays(run)}"
     return (
         f"Clear DAG run {key.dag_run_id} of {key.dag_id} from the task that starts the run onwards: that task begins the "
-        "fresh one"
+        f"fresh one{_what_stays(run)}"
     )
+
+
+def _what_stays(run: Run) -> str:
+    """What would be there twice: a fresh run makes all records anew, and its writers that append remove nothing."""
+    found = [operator.get("settings", {}) for operator in run.spec.graph.get("operators", {}).values()]
+    # A DatasetWriter that appends does not say so in its settings, but has `partition_by`.
+    said = [(one.get("on_new_run", "append" if "partition_by" in one else ""), one) for one in found]
+    appending = [one for mode, one in said if mode == "append" and "connection" in one]
+    tables = [f"table {one['table']!r} of {one['connection']!r}" for one in appending if "table" in one]
+    folders = [f"folder {one['folder'] or '.'!r} of {one['connection']!r}" for one in appending if "folder" in one]
+    if not tables and not folders:
+        return ""
+    files = f" (its files have names that begin with {run.uid}, in the folders and in _logio)" if folders else ""
+    return (
+        f". What this run has appended to {', '.join((*tables, *folders))} stays, and the fresh one appends all of it again: "
+        f"remove it before that begins{files}"
+    )
+
+
+AFTER_SECONDS = 0.001
+
+
+def earliest_start(earlier: Run | None) -> float:
+    """The time that a run of the next generation has started at, at the earliest: younger than the run that was given up for
+    it, whatever the clock says by now. Tables and folders tell older runs from younger ones by these times."""
+    return 0.0 if earlier is None else earlier.created_at + AFTER_SECONDS
 
 
 def check_superseding(run: Run, state: RunState, groups: GroupStates) -> bool:

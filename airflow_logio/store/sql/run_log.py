@@ -24,6 +24,7 @@ from airflow_logio.store.rules.run_rules import (
     check_graph,
     check_superseding,
     digest_of,
+    earliest_start,
     encode_spec,
     members,
     number_for,
@@ -187,7 +188,8 @@ def start(connection: Connection, spec: RunSpec, *, alone: bool, code: bytes | N
         if alone:
             check_alone(spec, list(_unfinished(connection, spec.key.pipeline)))
         generation = 1 if run is None else run.spec.key.generation + 1
-        run = _create(connection, replace(spec, key=replace(spec.key, generation=generation)))
+        key = replace(spec.key, generation=generation)
+        run = _create(connection, replace(spec, key=key), earliest_start(run))
         keep_code(connection, run.run_id, spec.code_digest, code)
     check_graph(run, spec.graph_fingerprint, spec.graph)
     return run
@@ -263,7 +265,7 @@ def _unfinished(connection: Connection, pipeline: str) -> Iterator[tuple[Run, Gr
         yield run, group_states(connection, run)
 
 
-def _create(connection: Connection, spec: RunSpec) -> Run:
+def _create(connection: Connection, spec: RunSpec, earliest: float) -> Run:
     key, table, clock = spec.key, schema.run, now(connection.dialect.name)
     insert = sa.insert(table).values(
         uid=uuid.uuid4().hex,
@@ -273,7 +275,7 @@ def _create(connection: Connection, spec: RunSpec) -> Run:
         generation=key.generation,
         spec=encode_spec(spec),
         state=RunState.RUNNING.value,
-        created_at=clock,
+        created_at=sa.case((clock > earliest, clock), else_=earliest),
     )
     run = to_run(connection.execute(insert.returning(*table.c)).one())
     unused = spec.unused_replicas()

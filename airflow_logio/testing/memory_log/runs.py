@@ -27,6 +27,7 @@ from airflow_logio.store.rules.run_rules import (
     check_graph,
     check_superseding,
     digest_of,
+    earliest_start,
     encode_spec,
     members,
     number_for,
@@ -43,7 +44,8 @@ def start(tables: Tables, spec: RunSpec, *, alone: bool, code: bytes | None) -> 
         if alone:
             check_alone(spec, _unfinished(tables, spec.key.pipeline))
         generation = 1 if newest is None else newest.spec.key.generation + 1
-        newest = _create(tables, replace(spec, key=replace(spec.key, generation=generation)))
+        earliest = earliest_start(None if newest is None else newest.as_run())
+        newest = _create(tables, replace(spec, key=replace(spec.key, generation=generation)), earliest)
         keep_code(tables, newest.run_id, spec.code_digest, code)
     check_graph(newest.as_run(), spec.graph_fingerprint, spec.graph)
     return newest.as_run()
@@ -99,11 +101,11 @@ def group_states(tables: Tables, run_id: int) -> GroupStates:
     return GroupStates(states, slots.open_slots(tables, run_id))
 
 
-def _create(tables: Tables, spec: RunSpec) -> RunRow:
+def _create(tables: Tables, spec: RunSpec, earliest: float) -> RunRow:
     run_id, clock = next(tables.run_ids), tables.now()
     # Goes through its stored form, as in a database: what cannot be stored is found here.
     stored = msgspec.json.decode(encode_spec(spec), type=RunSpec)
-    row = RunRow(run_id, uuid.uuid4().hex, stored, clock)
+    row = RunRow(run_id, uuid.uuid4().hex, stored, max(clock, earliest))
     tables.put(tables.runs, run_id, row)
     tables.put(tables.run_keys, spec.key, run_id)
     unused = spec.unused_replicas()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_logio.cli import control, run
 from airflow_logio.cli.app import main
+from airflow_logio.dataflow import DatasetWriter, ParquetSource, Pipeline, TableWriter
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import GroupState, RunState
@@ -19,7 +21,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from tests.support.grocery import write_slice
-from tests.support.logs import SOMEBODY
+from tests.support.logs import SOMEBODY, spec
 
 SALES = f"{Path(__file__).parents[3] / 'dags' / 'pipelines' / 'sales.py'}:sales"
 
@@ -82,6 +84,7 @@ def test_a_run_is_given_up_and_begins_anew(store: LogStore, logio: Logio, start:
     code, said = logio("fresh", run.uid[:8])
     assert (code, store.find_run(run.uid).state) == (0, RunState.SUPERSEDED)
     assert "is given up. `logio run ... --run-id nightly` begins the fresh one" in said
+    assert "appended" not in said, "its writers replace what is there"
     code, said = logio("retry", run.uid)
     assert code == 1 and "was given up for a fresh run: it does not resume" in said
 
@@ -95,6 +98,22 @@ def test_a_run_is_given_up_and_begins_anew(store: LogStore, logio: Logio, start:
     said = logio("status")[1]
     assert "nightly (generation 1)" in said and "nightly (generation 2)" in said
     assert "nightly (generation 2) of sales" in logio("status", fresh.uid)[1]
+
+
+def test_what_an_appending_run_has_left_is_named_before_the_fresh_one_appends_it_again(
+    store: LogStore, logio: Logio
+) -> None:
+    """Rows of both would be there twice, without a word."""
+    pipeline = Pipeline("sums", connections=["wh", "lake"])
+    rows = pipeline.source("ingest", ParquetSource("/none.parquet", columns=["a"]))
+    pipeline.writer("save", TableWriter("wh", "s.t", {"a": "bigint"}, on_new_run="append"), rows)
+    pipeline.writer("put", DatasetWriter("lake", "days"), rows)
+    pipeline.writer("all", TableWriter("wh", "u", {"a": "bigint"}, on_new_run="replace"), rows)
+    run = store.start_run(replace(spec(), graph=pipeline.describe()))
+    code, said = logio("fresh", run.uid[:8])
+    assert code == 0
+    assert "appended to table 's.t' of 'wh', folder 'days' of 'lake' stays, and the fresh one appends all of it" in said
+    assert f"names that begin with {run.uid}" in said
 
 
 def test_only_a_uid_names_the_run(store: LogStore, logio: Logio, start: Callable[..., Run]) -> None:

@@ -230,6 +230,15 @@ def test_a_run_that_replaces_deletes_no_rows_of_one_that_was_started_later(wareh
     assert contents(warehouse) == [(2, "between"), (2, "last")], "the later one had written no row"
 
 
+def test_a_run_that_begins_under_an_earlier_clock_says_which_clocks(warehouse: Warehouse) -> None:
+    apply(warehouse, NEW, 1, 2)
+    said = (
+        r"By its clock, .* later \(1970-01-01 00:00:02\.000.*\) than this one \(1970-01-01 00:00:01.*`logio fresh old`"
+    )
+    with pytest.raises(WriteRefused, match=said):
+        apply(warehouse, OLD, 1, 2)
+
+
 def test_before_a_retry_it_is_known_whether_a_newer_run_has_the_table(warehouse: Warehouse) -> None:
     warehouse.check_not_replaced(REPLACE, Owner(*OLD))
     apply(warehouse, OLD, 1, 2)
