@@ -20,7 +20,7 @@ from airflow_logio.launch import driver_config
 from airflow_logio.launch.driver_config import FAILED, FINISHED, DriverConfig
 from airflow_logio.launch.driver_folders import discard_keytab
 from airflow_logio.launch.shared_server import ServerClient, ServerRecipe
-from airflow_logio.spark.connect_engine import Address, ConnectEngine, ConnectTarget, SessionName
+from airflow_logio.spark.connect_engine import Address, ConnectEngine, ConnectTarget, ServerAddress, SessionName
 from airflow_logio.spark.engine import ClassicEngine, SparkEngine
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,8 @@ def _address(target: ConnectTarget, recipe: ServerRecipe | None) -> Address:
         return ServerClient(recipe).connected
     url = target.url
     assert url is not None
-    return lambda _: (url, target.token)
+    address = ServerAddress(url, target.token)
+    return lambda _: address
 
 
 def use_once() -> None:

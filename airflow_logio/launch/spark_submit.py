@@ -78,6 +78,13 @@ SERVER_CONF: Mapping[str, str] = {
     # Clients cannot choose a pool: within the one that there is, jobs of all groups get their share.
     "spark.scheduler.allocation.file": Path(__file__).with_name("fair_pools.xml").as_uri(),
 }
+_OF_THE_SERVER = (
+    "spark.connect.authenticate.token",
+    "spark.connect.grpc.binding.address",
+    "spark.connect.grpc.binding.port",
+    "spark.connect.grpc.port.maxRetries",
+)
+"""How clients find a server that is started for them, and what it asks them for: it would be in vain, or shown."""
 _NEEDED_BY_CLIENTS = {
     "grpc": "grpcio",
     "grpc_status": "grpcio-status",
@@ -188,10 +195,7 @@ def _check_client(settings: SparkSettings) -> None:
             "machine only; copy it there"
         )
     if not is_address(settings.master):
-        if settings.keytab_content is not None:
-            raise ConfigurationError(
-                "a Spark Connect server takes a keytab from a file only: give keytab, with its path"
-            )
+        _check_own_server(settings)
         return
     if split_token(settings.master)[1] is not None:
         raise ConfigurationError(
@@ -212,6 +216,18 @@ def _check_client(settings: SparkSettings) -> None:
                 "which has its application already: set it where the server is started"
             )
     check_session_conf(settings.conf, settings.master)
+
+
+def _check_own_server(settings: SparkSettings) -> None:
+    """Refuse what a server cannot have that is started for the drivers of a run."""
+    if settings.keytab_content is not None:
+        raise ConfigurationError("a Spark Connect server takes a keytab from a file only: give keytab, with its path")
+    if own := [name for name in _OF_THE_SERVER if name in settings.conf]:
+        raise ConfigurationError(
+            f"{own[0]} cannot be set for the Spark Connect server that the drivers of a run share: it listens on 127.0.0.1, "
+            "on a free port, and has a new token each time it starts. Leave it out, or start a server yourself and give "
+            "its address (sc://host:port) as the master"
+        )
 
 
 def _is_found(module: str) -> bool:

@@ -54,6 +54,26 @@ class ExecutedPlans(grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
         return continuation(client_call_details, request)
 
 
+class OnlyToServer(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[misc]
+    grpc.StreamUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
+):
+    """Lets no request out when the server does not run any more: a channel connects again by itself, and would give token
+    and records to the program that has the port then. Fails them with `ConnectionError`, which is a lost server."""
+
+    def __init__(self, is_there: Callable[[], bool]) -> None:
+        self._is_there = is_there
+
+    def _checked(self, continuation: Callable[..., Any], client_call_details: Any, requests: Any) -> Any:
+        if not self._is_there():
+            raise ConnectionError("the Spark Connect server has ended")
+        return continuation(client_call_details, requests)
+
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = intercept_stream_stream = _checked
+
+
 def _action(plan: Any) -> str | None:
     kind = plan.WhichOneof("op_type")
     command = plan.command

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, SparkLost
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, SparkLost
 from airflow_logio.spark.engine import SparkEngine
 from airflow_logio.store.records.driver_records import SparkApplication
 
@@ -58,8 +58,21 @@ class ConnectTarget:
     token: str | None = field(default=None, repr=False)
 
 
-Address = Callable[[bool], tuple[str, str | None]]
-"""Address and token of a server; asked with whether the application of the last one has ended."""
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a server is, and what it asks its clients for."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    is_there: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
+    """Whether the server still runs: asked before each request, which another program could get that has taken its port.
+    None if that cannot be told, as of a server elsewhere."""
+
+
+Address = Callable[[bool], ServerAddress]
+"""Where a server is; asked with whether the last one is of no use any more, because its application has ended."""
+SILENT_SECONDS = 120.0
+"""A server that the drivers of the run have for themselves is replaced when it has not answered a new client for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +91,19 @@ class SessionName:
 
 
 class ConnectEngine(SparkEngine):
-    """As `SparkEngine`. Raises `ConfigurationError` where the server refuses token, settings or code, and
-    `ExternalUnavailable` if it does not answer for `patience`."""
+    """As `SparkEngine`. Raises `ConfigurationError` where the server refuses token, settings or code. If it does not answer:
+    `ExternalUnavailable` after `patience` for an existing server, `SparkLost` for one that the drivers start themselves."""
 
     def __init__(self, target: ConnectTarget, name: SessionName, address: Address) -> None:
-        """`address` says where the server is, and its token; it may have to start it. It is told whether the last server's
-        application has ended."""
+        """`address` says where the server is; it may have to start it."""
         self._target = target
         self._name = name
         self._address = address
         self._plans: Any = None
-        self._found: dict[str, list[str]] = {}
+        self._actions: dict[str, list[str]] = {}
+        self._server: ServerAddress | None = None
+        """The last one that was found."""
+        self._is_known = threading.Event()
         self._has_ended = False
         self._stopped = threading.Event()
 
@@ -107,35 +122,64 @@ class ConnectEngine(SparkEngine):
     def made(self) -> Any:
         """As `SparkEngine`. Waits for a server that does not answer."""
         session, url = self._answering()
-        session.interruptAll()  # jobs of the last epoch, if this session was lost on the way only
-        for name, value in self._target.conf.items():
-            self._set(session, name, value, url)
-        if self._target.py_files:
-            session.addArtifacts(*self._target.py_files, pyfile=True)
+        try:
+            self._furnish(session, url)
+        except LogioError:
+            raise
+        except Exception as error:
+            if not self.is_lost(session, error):
+                raise
+            raise SparkLost(
+                f"the Spark Connect server {url} was lost as a session began: {_first_line(error)}"
+            ) from error
         self._stopped.set()  # an earlier session is lost
         self._stopped = threading.Event()
         keep = threading.Thread(target=_kept, args=(session, self._stopped), name="logio-spark-kept", daemon=True)
         keep.start()
         return session
 
+    def _furnish(self, session: Any, url: str) -> None:
+        session.interruptAll()  # jobs of the last epoch, if this session was lost on the way only
+        for name, value in self._target.conf.items():
+            self._set(session, name, value, url)
+        if self._target.py_files:
+            session.addArtifacts(*self._target.py_files, pyfile=True)
+
     def _answering(self) -> tuple[Any, str]:
         """A session that has answered, and where it is."""
         begun = time.monotonic()
         while True:
-            address = self._address(self._has_ended)
+            address = self._server = self._address(self._has_ended)
+            self._is_known.set()
             self._has_ended = False
             session = self._opened(address, self._name, self._plans)
             try:
                 session.conf.get(_APPLICATION)
-                return session, address[0]
+                return session, address.url
             except Exception as error:
-                _check_answer(error, address[0])
-                if time.monotonic() >= begun + self.patience:
-                    raise ExternalUnavailable(
-                        f"the Spark Connect server {address[0]} has not answered for {self.patience:.0f} s: "
-                        f"{_first_line(error)}. Start it, or correct its address; then `logio retry` resumes the group"
-                    ) from error
+                _check_answer(error, address.url)
+                self._check_patience(error, address, time.monotonic() - begun)
             time.sleep(AGAIN_SECONDS)
+
+    def _check_patience(self, error: Exception, address: ServerAddress, seconds: float) -> None:
+        """Raises for a server that has not answered for so long, where it is not to be asked again.
+
+        One that the drivers have started is lost: they start another one. It is not a system that a person starts.
+        """
+        said = _first_line(error)
+        if address.is_there is not None:
+            if not address.is_there():
+                raise SparkLost(f"the Spark Connect server {address.url} has ended: {said}") from error
+            if seconds >= SILENT_SECONDS:
+                self._has_ended = True  # to be replaced
+                raise SparkLost(
+                    f"the Spark Connect server {address.url} has not answered for {seconds:.0f} s: {said}"
+                ) from error
+        elif seconds >= self.patience:
+            raise ExternalUnavailable(
+                f"the Spark Connect server {address.url} has not answered for {self.patience:.0f} s: {said}. Start it, or "
+                "correct its address; then `logio retry` resumes the group"
+            ) from error
 
     def application(self, session: Any) -> SparkApplication | None:
         """As `SparkEngine`: the server's. It does not say where its UI is."""
@@ -157,9 +201,9 @@ class ConnectEngine(SparkEngine):
         before = session.getTags()
         session.clearTags()
         session.addTag(job_group)
-        self._found[job_group] = []
+        self._actions[job_group] = []
         try:
-            with self._plans.noting(self._found[job_group]):
+            with self._plans.noting(self._actions[job_group]):
                 yield
         finally:
             session.clearTags()
@@ -174,7 +218,7 @@ class ConnectEngine(SparkEngine):
     def actions(self, job_group: str, session: Any) -> Sequence[str]:
         """As `SparkEngine`. What the server does to find the columns of a DataFrame, `pivot` without values included, is
         no action here."""
-        return self._found.pop(job_group, [])
+        return self._actions.pop(job_group, [])
 
     def is_lost(self, session: Any, error: BaseException) -> bool:
         """As `SparkEngine`: the server, or this session of it."""
@@ -190,12 +234,15 @@ class ConnectEngine(SparkEngine):
         return True
 
     def end_earlier(self) -> None:
-        """As `SparkEngine`: close the sessions of the last incarnations, with the jobs that run in them."""
+        """As `SparkEngine`: close the sessions of the last incarnations, with the jobs that run in them. Waits until there is
+        a server for a session of this one: it starts none for theirs."""
         incarnation = self._name.incarnation
+        self._is_known.wait()
+        assert self._server is not None
         for last, is_standby in itertools.product(range(max(1, incarnation - EARLIER), incarnation), (False, True)):
             earlier = SessionName(self._name.run_uid, self._name.group, last, is_standby)
             try:
-                session = self._opened(self._address(False), earlier, None)
+                session = self._opened(self._server, earlier, None)
                 session.conf.get(_APPLICATION)  # a server remembers the end of those only that it had
                 session.stop()
             except Exception as error:
@@ -207,22 +254,23 @@ class ConnectEngine(SparkEngine):
         with suppress(Exception):
             session.stop()
 
-    def _opened(self, address: tuple[str, str | None], name: SessionName, plans: Any) -> Any:
+    def _opened(self, address: ServerAddress, name: SessionName, plans: Any) -> Any:
         """The client of a session; nothing is sent yet."""
-        url, token = address
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
         from airflow_logio.spark import connect_channels
 
-        builder = connect_channels.builder(url)
+        builder = connect_channels.builder(address.url)
         builder.set("session_id", name.number())
         if builder.userId is None:
             builder.set("user_id", self._target.user)
-        if token is not None:
-            builder.set("token", token)
+        if address.token is not None:
+            builder.set("token", address.token)
         if plans is not None:
             builder.add_interceptor(plans)
+        if address.is_there is not None:
+            builder.add_interceptor(connect_channels.OnlyToServer(address.is_there))
         session = SparkSession.builder.channelBuilder(builder).create() if plans else SparkSession(builder)
         session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         return session

@@ -12,15 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.cli.connection_file import DEFAULT_LOG
 from airflow_logio.crash import CrashPoint
-from airflow_logio.launch import processes, shared_server
+from airflow_logio.driver.spark_session import MOST_LOSSES
+from airflow_logio.launch import processes, shared_server, spark_submit
+from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.launch.driver_folders import processes_under
 from airflow_logio.launch.shared_server import Server
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.liveness import Lease
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.sql import migrate
 from tests.acceptance.test_logio_run import SALES as SALES_FILE
 from tests.acceptance.test_logio_run import folder, is_exact, started
 from tests.acceptance.test_lost_terminals import all_run, condition
@@ -49,7 +55,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `support/connect_sessions.py` has found out."""
     command = [sys.executable, "-m", "tests.support.connect_sessions", str(tmp_path_factory.mktemp("sessions"))]
     child = subprocess.run(
-        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300, check=False
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600, check=False
     )
     assert child.returncode == 0, child.stderr
     made: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
@@ -117,6 +123,75 @@ def test_a_successor_closes_the_session_of_a_zombie(found: dict[str, Any]) -> No
 def test_what_a_server_refuses_is_said(found: dict[str, Any], wrong: str, said: str) -> None:
     assert re.search(said, found["wrong"][wrong])
     assert "_InactiveRpcError" not in found["wrong"][wrong]
+
+
+def test_a_program_on_the_port_of_a_dead_server_gets_no_token_and_no_record(found: dict[str, Any]) -> None:
+    """An open session finds its server lost, without asking that program, and the next one has another server."""
+    assert found["ended"] == {"lost": True, "again": 3, "got": False}
+
+
+TINY = """
+from airflow_logio import Count, EveryEvents, ParquetSource, Pipeline, generate
+
+@generate(mode="executors")
+def passed(rows):
+    return rows
+
+tiny = Pipeline("tiny")
+numbers = tiny.source("numbers", ParquetSource({path!r}, records_per_event=1))
+made = tiny.operator("made", passed, numbers, window=EveryEvents(1))
+done = tiny.sink("done", Count(), made)
+tiny.group("all", numbers, made, done)
+"""
+
+
+def tiny(tmp_path: Path, server: str, recoveries: int) -> Any:
+    """A run of one group, whose server is started by this program of sh; it may call `real`, Spark's own."""
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "numbers.parquet")
+    (tmp_path / "tiny.py").write_text(TINY.format(path=str(tmp_path / "numbers.parquet")))
+    program = tmp_path / "submit"
+    real = spark_submit.find_spark_submit(None, {})
+    program.write_text(f'#!/bin/sh\necho $$ >> {tmp_path}/starts\nreal() {{ exec {real} "$@"; }}\n{server}\n')
+    program.chmod(0o755)
+    spark = SparkSettings(connect=True, master="local[1]", spark_binary=str(program))
+    launcher = ArmedSparkLauncher(tmp_path / "drivers")
+    ref = parse_ref(f"{tmp_path / 'tiny.py'}:tiny")
+    sqlite = f"sqlite:///{tmp_path / 'log.db'}"
+    migrate.upgrade(sqlite)
+    settings: dict[str, Any] = {"connections": {}, "params": {}, "recoveries": recoveries, "spark": spark}
+    return running(sqlite, "", tmp_path, launcher, ref=ref, **settings)
+
+
+def starts(tmp_path: Path) -> int:
+    return len((tmp_path / "starts").read_text().splitlines())
+
+
+def test_a_server_that_is_killed_as_it_starts_costs_recoveries_until_the_budget_is_spent(tmp_path: Path) -> None:
+    """And none before its driver has tried four times."""
+    with tiny(tmp_path, "kill -9 $$", recoveries=1) as run:
+        run.until(lambda: run.status("all").state is GroupState.PARKED, "the group is parked", timeout=240)
+        status = run.status("all")
+        assert status.incarnation == 2, "its supervisor has launched it again"
+        assert status.error is not None and "killed while it started (SIGKILL" in status.error
+        assert status.error.startswith("BudgetSpent") or "recover" in status.error
+        assert starts(tmp_path) == 2 * (1 + MOST_LOSSES)
+
+
+def test_a_server_that_refuses_its_settings_parks_the_group_with_its_first_error(tmp_path: Path) -> None:
+    with tiny(tmp_path, "echo 'Error: Unrecognized option: --fooo' >&2; exit 1", recoveries=1) as run:
+        run.until(lambda: run.status("all").state is GroupState.PARKED, "the group is parked", timeout=240)
+        status = run.status("all")
+        assert status.incarnation == 1 and starts(tmp_path) == 1
+        said = r"ConfigurationError: .* exit code 1; the first error in .*:\nError: Unrecognized option: --fooo"
+        assert re.search(said, status.error or ""), status.error
+
+
+def test_a_server_that_is_killed_five_times_as_it_starts_is_started_by_the_next_driver(tmp_path: Path) -> None:
+    server = f'if [ $(wc -l < {tmp_path}/starts) -gt {2 + MOST_LOSSES} ]; then real "$@"; fi; kill -9 $$'
+    with tiny(tmp_path, server, recoveries=1) as run:
+        run.finish()
+        assert run.status("all").incarnation == 2 and starts(tmp_path) == 3 + MOST_LOSSES
+        assert run.count("done.in", "in") == 3
 
 
 def server_of(tmp_path: Path, run: Running) -> Server:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,13 @@ import pyarrow as pa
 from airflow_logio.driver.spark_jobs.job_groups import FunctionJobs
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import LogioError
-from airflow_logio.launch import driver_process, spark_submit
+from airflow_logio.launch import driver_process, shared_server, spark_submit
 from airflow_logio.launch.shared_server import ServerClient
 from airflow_logio.launch.spark_settings import SparkSettings
-from airflow_logio.spark.connect_engine import ConnectEngine, ConnectTarget, SessionName
+from airflow_logio.spark.connect_engine import ConnectEngine, ConnectTarget, ServerAddress, SessionName
 from airflow_logio.spark.determinism import FRAMES_SAFETY, check_repeatable, check_safety
 from airflow_logio.spark.engine import task_slots
+from tests.support.waiting import eventually
 
 SETTINGS = SparkSettings(master="local[3]", connect=True)
 
@@ -181,11 +184,11 @@ def closed(sessions: Sessions, first: SparkSessions) -> dict[str, Any]:
 
 def wrong(sessions: Sessions) -> dict[str, str]:
     """Addresses, tokens and settings that are none."""
-    url, _ = sessions.client.connected()
+    url = sessions.client.connected().url
     name, static = SessionName("run", "wrong", 1), ConnectTarget(None, "tests", {"spark.sql.warehouse.dir": "/x"})
 
     def at(url: str, token: str | None) -> SparkSessions:
-        made = SparkSessions(ConnectEngine(sessions.target, name, lambda _: (url, token)))
+        made = SparkSessions(ConnectEngine(sessions.target, name, lambda _: ServerAddress(url, token)))
         made.patience = 1.0
         return made
 
@@ -194,6 +197,57 @@ def wrong(sessions: Sessions) -> dict[str, str]:
         "address": said(at("sc://localhost:1", None).get),
         "static": said(sessions.of(9, static).get),
     }
+
+
+def ended(sessions: Sessions, folder: Path) -> dict[str, Any]:
+    """The server is killed, and another program has its port: what an open session then sends, and a new one."""
+    (of_server,) = (folder / shared_server.FOLDER).iterdir()
+    server = shared_server.known(of_server)
+    assert server is not None
+    at_work = sessions.of(20)
+    session = at_work.get()
+    shared_server.end(server)
+    got: list[bytes] = []
+    with _listening(server.port) as listening:
+        threading.Thread(target=_keep_all, args=(listening, got), daemon=True).start()
+        with suppress(Exception):
+            session.range(3).count()
+        try:
+            session.createDataFrame(pa.table({"secret": ["of a record"]})).toArrow()
+            lost = False
+        except Exception as error:
+            lost = at_work.is_lost(error)
+        again = at_work.returns() and at_work.get().range(3).count()
+        shown = b"".join(got)
+    return {"lost": lost, "again": again, "got": server.token.encode() in shown or b"of a record" in shown}
+
+
+def _listening(port: int) -> socket.socket:
+    """The threads of a process that was killed end one after the other, and its sockets with the last of them."""
+
+    def attempt() -> socket.socket | None:
+        try:
+            return socket.create_server(("127.0.0.1", port))
+        except OSError:
+            return None
+
+    found = eventually(attempt, what="the port is free", timeout=60)
+    assert found is not None
+    return found
+
+
+def _keep_all(listening: socket.socket, got: list[bytes]) -> None:
+    with suppress(OSError):
+        while True:
+            connection, _ = listening.accept()
+            threading.Thread(target=_keep, args=(connection, got), daemon=True).start()
+
+
+def _keep(connection: socket.socket, got: list[bytes]) -> None:
+    with suppress(OSError), connection:
+        connection.sendall(bytes(9)[:3] + b"\x04" + bytes(5))  # settings of HTTP/2: a client begins to talk
+        while more := connection.recv(65536):
+            got.append(more)
 
 
 def main(folder: Path) -> None:
@@ -207,6 +261,7 @@ def main(folder: Path) -> None:
         "cancelled": cancelled(first),
         "closed": closed(sessions, first),
         "wrong": wrong(sessions),
+        "ended": ended(sessions, folder),
         "command": " ".join(spark_submit.server_command(SETTINGS)),
     }
     sys.stdout.write(json.dumps(found) + "\n")

@@ -1,13 +1,15 @@
 """Keeps one Spark Connect server running for the drivers of a run on this machine, and ends it when they are gone (ADR-116).
 
 Called as ``connect_server.py FOLDER -- COMMAND...``: COMMAND becomes the server, and FOLDER has the file that each client
-has locked. Nothing but the standard library is imported: this process waits for as long as the server lives.
+has locked. It notes there what it knows: in ``<its pid>.pid`` the pid of the server, and in ``<its pid>.end`` how the server
+has ended. Nothing but the standard library is imported: this process waits for as long as the server lives.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -28,24 +30,46 @@ IDLE_SECONDS = 20.0
 """A server without clients is kept for so long: one that has died is recovered meanwhile."""
 LOOK_SECONDS = 1.0
 END_SECONDS = 10.0
+NOT_A_PROGRAM = 126
+"""Noted for a command that cannot be executed, as a shell does."""
+LASTING = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOEXEC}
+    | {errno.ELOOP, errno.ENAMETOOLONG, errno.E2BIG, errno.EINVAL}
+)
+"""Errors of the system that come again until a person mends something; others say that the machine is short of something."""
 _PR_SET_PDEATHSIG = 1
 
 
 def main(folder: Path, command: list[str]) -> int:
-    """Run the server until it ends, or has no clients; returns its exit code."""
-    # This process has no threads, for which that would be unsafe.
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: PLW1509
+    """Run the server until it ends, or has no clients; returns its exit code, which is negative for a signal.
+
+    It is noted, too. If there is no note, this process was killed, or there was no room for one.
+    """
+    own = os.getpid()
+    note = folder / f"{own}.end"
+    try:
+        # This process has no threads, for which that would be unsafe.
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=lambda: _die_with(own))  # noqa: PLW1509
+    except OSError as error:
+        if error.errno not in LASTING:  # no memory for a process, for instance
+            raise
+        sys.stderr.write(f"Error: {command[0]} cannot be executed: {error}\n")
+        note.write_text(str(NOT_A_PROGRAM))
+        return NOT_A_PROGRAM
 
     def end(_number: int, _frame: FrameType | None) -> None:
         server.kill()
 
     signal.signal(signal.SIGTERM, end)
     try:
-        (folder / f"{os.getpid()}.pid").write_text(str(server.pid))
+        (folder / f"{own}.pid").write_text(str(server.pid))
         _keep(server, folder)
     finally:
         server.kill()
-    return server.wait()
+    code = server.wait()
+    with contextlib.suppress(OSError):  # the folder was removed, or the disk is full
+        note.write_text(str(code))
+    return code
 
 
 def _keep(server: subprocess.Popen[bytes], folder: Path) -> None:
@@ -59,13 +83,16 @@ def _keep(server: subprocess.Popen[bytes], folder: Path) -> None:
             _end(server)
             with contextlib.suppress(OSError):  # a full disk
                 sys.stderr.write("no driver needs this server any more\n")
-        time.sleep(LOOK_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(LOOK_SECONDS)
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     """On Linux, the kernel ends the server if this process is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was killed before
+            os._exit(1)
 
 
 def _is_noted(path: Path) -> bool:

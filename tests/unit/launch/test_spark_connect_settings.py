@@ -90,6 +90,14 @@ def test_a_keytab_of_a_connection_is_refused_for_a_shared_server() -> None:
         spark_submit.check(replace(SHARED, keytab_content=b"keytab"))
 
 
+@pytest.mark.parametrize("name", ["authenticate.token", "grpc.binding.address", "grpc.binding.port"])
+def test_where_a_shared_server_listens_cannot_be_set(name: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"spark\.connect\.{name} cannot be set for .*, or start a server yourself"
+    ):
+        spark_submit.check(replace(SHARED, conf={f"spark.connect.{name}": "1"}))
+
+
 @pytest.mark.parametrize("settings", [ELSEWHERE, SHARED])
 def test_a_session_has_the_properties_of_sessions(settings: SparkSettings) -> None:
     asked = replace(settings, conf={"spark.sql.shuffle.partitions": "9"})
