@@ -137,9 +137,18 @@ class ParquetWriter(IdempotentWriter[_Place]):
         # The token keeps drivers apart: none renames a file that another one is still writing.
         hidden = f"{folder}/.{_file(action)}.{action.token}.tmp"
         self._fill(client, hidden, action)
-        if client.is_local:
-            _sync(hidden)
-        client.system.move(hidden, target)
+        try:
+            if client.is_local:
+                _sync(hidden)
+            client.system.move(hidden, target)
+        except FileNotFoundError as error:
+            if not _is_folder(client, folder):
+                raise
+            raise ExternalUnavailable(
+                f"connection {self.connection!r}: {hidden} was removed before it had its name: by a later driver of this "
+                "group, which removes what earlier ones leave half-written and takes the place of this one, or by a program "
+                "that cleans the folder up. It is written again"
+            ) from error
         if client.is_local:
             _sync(folder)
 
@@ -161,6 +170,12 @@ class ParquetWriter(IdempotentWriter[_Place]):
             left_by = file.base_name.removesuffix(".tmp").rpartition(".")[2]
             if file.base_name.endswith(".tmp") and left_by.isdecimal() and int(left_by) < token:
                 client.system.delete_file(file.path)
+
+
+def _is_folder(client: _Place, path: str) -> bool:
+    from pyarrow import fs
+
+    return bool(client.system.get_file_info(path).type == fs.FileType.Directory)
 
 
 def _content(action: WriteAction) -> pa.Table:

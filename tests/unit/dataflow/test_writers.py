@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -278,10 +279,28 @@ def test_a_driver_that_still_writes_a_file_does_not_touch_its_successors(
         assert target.read_bytes() == seen[0]
 
     monkeypatch.setattr(pq, "write_table", halfway)
-    # What it has begun was swept, so it fails.
-    with before.connect(str(tmp_path)) as place, suppress(ExternalUnavailable, ConfigurationError):
-        before.write(place, action(1, token=1))
-    assert pq.read_table(target) == ROWS and len(seen) == 1
+    with before.connect(str(tmp_path)) as place:
+        swept = r"\.000000000001\.parquet\.1\.tmp was removed before it had its name: by a later driver of this group"
+        with pytest.raises(ExternalUnavailable, match=swept):
+            before.write(place, action(1, token=1))
+        assert pq.read_table(target) == ROWS and len(seen) == 1
+        monkeypatch.setattr(pq, "write_table", whole)
+        before.write(place, action(1, token=1))  # as after a program that cleans folders up
+    assert pq.read_table(target) == ROWS and files(tmp_path) == ["run1/save/000000000001.parquet"]
+
+
+def test_a_folder_that_is_removed_while_a_file_is_written_is_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, writer = pq.write_table, ParquetWriter("lake")
+
+    def removed(table: pa.Table, stream: Any, **settings: Any) -> None:
+        whole(table, stream, **settings)
+        shutil.rmtree(tmp_path / "run1")
+
+    monkeypatch.setattr(pq, "write_table", removed)
+    with writer.connect(str(tmp_path)) as place, pytest.raises(ConfigurationError, match="Make the folder"):
+        writer.write(place, action(1))
 
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
