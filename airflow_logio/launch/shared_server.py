@@ -210,8 +210,9 @@ class ServerClient:
 
     def _jvm_of(self, keeper: DriverIdentity, start: _Start) -> DriverIdentity:
         path = self._folder / f"{keeper.pid}.pid"
-        self._wait_until(lambda: processes.is_gone(keeper) is not False or (path.is_file() and bool(path.read_text())))
-        found = processes.identity_of(int(path.read_text())) if path.is_file() else None
+        self._wait_until(lambda: processes.is_gone(keeper) is not False or _noted(path) is not None)
+        pid = _noted(path)
+        found = None if pid is None else processes.identity_of(pid)
         if found is None:
             processes.wait_for_end(keeper, END_SECONDS)
             raise start.failed()
@@ -258,10 +259,11 @@ class _Start:
 
     def failed(self) -> LogioError:
         """What has ended it: `ConfigurationError` if that is the server's own refusal, which would come again."""
-        code, said = self._exit_code(), self._said()
+        code, said = _noted(self._folder / f"{self.keeper_pid}.end"), self._said()
         if code is None:
             return SparkLost(
-                f"the process that was to keep the Spark Connect server was killed while that started{said}"
+                "the process that keeps the Spark Connect server has ended while that started, and could not say why: it was "
+                f"killed, or the disk is full{said}"
             )
         if (killed_by := _signal_of(code)) is not None:
             hint = ", as a machine does that has no memory left" if killed_by == "SIGKILL" else ""
@@ -270,12 +272,6 @@ class _Start:
             return _PortTaken(f"the Spark Connect server did not get port {self._port} of this machine{said}")
         what = f"the Spark Connect server does not start: it has ended with exit code {code}{said}"
         return SparkLost(what) if _PASSING.search(said) else ConfigurationError(what)
-
-    def _exit_code(self) -> int | None:
-        try:
-            return int((self._folder / f"{self.keeper_pid}.end").read_text())
-        except (OSError, ValueError):
-            return None
 
     def _said(self) -> str:
         """Behind a message about it: the first error of its log."""
@@ -301,6 +297,14 @@ def first_error(text: str) -> str:
     end = next((number for number, line in enumerate(lines) if number > first and line.startswith(_USAGE)), len(lines))
     found = dict.fromkeys(line for line in lines[first:end] if not _NO_ERROR.match(line))
     return "\n".join(list(found)[:EXCERPT_LINES])
+
+
+def _noted(path: Path) -> int | None:
+    """The number that a keeper has noted; None if it has not, or had no room for it."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _signal_of(code: int) -> str | None:

@@ -157,7 +157,7 @@ class ConnectEngine(SparkEngine):
                 session.conf.get(_APPLICATION)
                 return session, address.url
             except Exception as error:
-                _check_answer(error, address.url)
+                _check_answer(error, address)
                 self._check_patience(error, address, time.monotonic() - begun)
             time.sleep(AGAIN_SECONDS)
 
@@ -313,15 +313,20 @@ def _answers(session: Any) -> bool:
     return answered.is_set()
 
 
-def _check_answer(error: Exception, url: str) -> None:
+def _check_answer(error: Exception, address: ServerAddress) -> None:
     """Raises for an answer that will be the same again."""
     said = str(error)
     if _CLOSED in said:
         raise SparkLost("the next driver of the group has closed this one's Spark session") from error
     if any(word in said for word in _REFUSED):
+        elsewhere = (
+            "Its token is the password of the Airflow connection, or SPARK_CONNECT_AUTHENTICATE_TOKEN where `logio` is "
+            "run"
+        )
+        own = "It was started with a token, and has another one: leave spark.connect.authenticate.token out of Spark's files"
         raise ConfigurationError(
-            f"the Spark Connect server {url} refuses this client: {_first_line(error)}. Its token is the password of the "
-            "Airflow connection, or SPARK_CONNECT_AUTHENTICATE_TOKEN where `logio` is run"
+            f"the Spark Connect server {address.url} refuses this client: {_first_line(error)}. "
+            f"{elsewhere if address.is_there is None else own}"
         ) from error
 
 

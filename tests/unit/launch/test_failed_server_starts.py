@@ -32,6 +32,7 @@ from airflow_logio.spark.connect_engine import (
     ServerAddress,
     SessionName,
 )
+from tests.store.small_disk import small_folder
 from tests.support.waiting import eventually
 from tests.unit.launch.test_shared_server import ended, port_of, recipe, slow_server, state
 
@@ -116,7 +117,10 @@ def stranger(port: int = 0) -> Iterator[Stranger]:
         ("os.kill(os.getpid(), signal.SIGSEGV)", r"killed while it started \(SIGSEGV\)"),
         ("sys.exit(128 + signal.SIGKILL)  # a shell whose JVM was killed", r"killed while it started \(SIGKILL"),
         ("sys.exit(128 + signal.SIGTERM)  # a JVM that was asked to end", r"killed while it started \(SIGTERM"),
-        ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)", "the process that was to keep .* was killed"),
+        (
+            "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)",
+            "the process that keeps .* has ended .*: it was killed",
+        ),
         ("sys.exit('java.io.IOException: No space left on device')", "exit code 1; the first error .*No space left"),
         ("sys.exit('# There is insufficient memory for the Java Runtime Environment')", "insufficient memory"),
         ("sys.exit('Error: unable to create native thread: possibly out of memory')", "native thread"),
@@ -252,6 +256,22 @@ def test_a_folder_without_room_is_an_outage_and_no_server_is_left(
     (server,) = noted
     eventually(lambda: processes.is_gone(server.keeper) and processes.is_gone(server.jvm), what="it has ended")
     ServerClient(recipe).connected()
+
+
+def test_a_full_disk_is_an_outage(recipe: ServerRecipe, tmp_path: Path) -> None:
+    with small_folder(tmp_path / "otherwise") as disk:
+        folder = disk.path / ".connect"
+        folder.mkdir(parents=True)
+        on_disk = replace(recipe, folder=str(folder))
+        disk.fill()
+        try:
+            error = refusal(on_disk)
+        finally:
+            disk.make_room()
+        assert isinstance(error, SparkLost), repr(error)
+        server = ServerClient(on_disk).connected()
+        assert server.is_there is not None and server.is_there()
+        shared_server.end(state(on_disk))
 
 
 def test_a_folder_that_a_person_must_mend_is_a_misconfiguration(recipe: ServerRecipe, tmp_path: Path) -> None:
