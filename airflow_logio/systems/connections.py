@@ -206,6 +206,11 @@ class DeclaredConnection:
         """A name in the quotes of the database, for the text of a query."""
         return in_text(self.warehouse().engine.dialect, name)
 
+    def column(self, rows: str, name: str) -> str:
+        """As `SourceConnection` has it."""
+        is_sqlite = self.warehouse().engine.dialect.name == "sqlite"
+        return f"{rows}.{self.quoted(name)}" if is_sqlite else self.quoted(name)
+
     def rising(self, table: str, by: str, *, append_only: bool) -> FollowedColumn:
         """A column by which a table is read, as a driver follows it."""
         return rising_column(self.warehouse(), table, by, append_only=append_only)

@@ -116,9 +116,8 @@ def _read(connections: Connections, read: TableRead) -> None:
 
 def _ask(name: str, connections: Connections, source: QuerySource, params: Mapping[str, Any]) -> None:
     """Its statement, for no row."""
-    action = source.action(params)
-    statement = f"SELECT * FROM ({action['statement']}) AS checked WHERE 1 = 0"
-    asked = connections.source(source.connection, name)
+    action, asked = source.action(params), connections.source(source.connection, name)
+    statement = f"SELECT * FROM ({source.statement_of(asked, action)}) AS checked WHERE 1 = 0"
     for _ in asked.query(statement, action["values"], source.columns, source.table):
         pass
 

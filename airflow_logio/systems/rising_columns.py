@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.sources.connected import Settled
 from airflow_logio.errors import ConfigurationError, SourceChanged
-from airflow_logio.systems.databases.table_names import TableName, quoted, table_name
+from airflow_logio.systems.databases.table_names import TableName, in_double_quotes, quoted, table_name
 from airflow_logio.systems.databases.table_reads import column_kind, described_table
 from airflow_logio.systems.warehouse import Warehouse
 
@@ -376,8 +376,8 @@ def check_numbers(connection: Connection, name: TableName, by: str, place: str) 
         found = f"several sequences ({names})" if sequences else "no sequence"
         raise ConfigurationError(
             f"{place} is read by column {by!r}, which has {found} as its default: only numbers of one sequence rise from row "
-            f"to row. Make it an identity column (ALTER TABLE ... ALTER COLUMN {by} ADD GENERATED ALWAYS AS IDENTITY), or "
-            "read the table by a SparkSource"
+            f"to row. Make it an identity column (ALTER TABLE ... ALTER COLUMN {in_double_quotes(by)} ADD GENERATED ALWAYS "
+            "AS IDENTITY), or read the table by a SparkSource"
         )
     [sequence] = sequences
     told = f"{place} is read by column {by!r}, whose sequence {sequence.name}"
@@ -402,8 +402,8 @@ def _problem_of(member: sa.Row[Any], by: str, *, is_partition: bool) -> str | No
         return f"{what} is not logged: a crash of the server empties it, and its numbers begin anew"
     if not member.attnotnull:
         return (
-            f"{what} may have rows without {by}, which would never be read: ALTER TABLE {member.name} ALTER COLUMN {by} "
-            "SET NOT NULL"
+            f"{what} may have rows without {by}, which would never be read: ALTER TABLE {member.name} "
+            f"ALTER COLUMN {in_double_quotes(by)} SET NOT NULL"
         )
     if member.default is not None and not _NEXT_VALUE.fullmatch(str(member.default)):
         return f"{what} fills it by {member.default}: numbers rise only as nextval() gives them"

@@ -52,6 +52,16 @@ class SourceConnection(Protocol):
         """
         ...
 
+    def column(self, rows: str, name: str) -> str:
+        """A column of rows, for the text of a query that reads only these, so that it is an error if there is none.
+
+        PostgreSQL takes ``t.count`` for ``count(t)`` if `t` has no such column, and SQLite ``"count"`` for a text.
+
+        :param rows: what the query calls the rows.
+        :param name: the name of the column as it is.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:

@@ -100,7 +100,7 @@ class QuerySource(ConnectedSource):
         values = {name: params[name] for name in sorted(self.placeholders())}
         return {
             "connection": self.connection,
-            "statement": self._statement(_as_standard),
+            "statement": self._statement(_as_standard, lambda name: f"{ROWS}.{_as_standard(name)}"),
             "values": values,
             QUOTED: True,
         }
@@ -109,8 +109,7 @@ class QuerySource(ConnectedSource):
         self, connection: SourceConnection, params: Mapping[str, Any], action: Mapping[str, Any], offset: int
     ) -> Iterator[SourceBatch]:
         """Raises SourceNotOrdered for rows that are equal in `order_by`, and SourceChanged if some have gone."""
-        # What an earlier version has logged is asked as it was logged: events were made of it.
-        statement = self._statement(connection.quoted) if action.get(QUOTED) else action["statement"]
+        statement = self.statement_of(connection, action)
         skipped = max(offset - 1, 0)
         if skipped:  # the last row of the event before shows that the next one is another one
             statement = f"{statement} LIMIT {_EVERY} OFFSET {skipped}"
@@ -120,6 +119,13 @@ class QuerySource(ConnectedSource):
         for table in regroup(self._behind(pieces, ties, first, offset), self.records_per_event):
             start, offset = offset, offset + table.num_rows
             yield SourceBatch(table, offset, {"first": start, "last": offset - 1})
+
+    def statement_of(self, connection: SourceConnection, action: Mapping[str, Any]) -> str:
+        """The text of a read action with names quoted as that database does it. What an earlier version has logged is as it
+        was logged: events were made of it."""
+        if not action.get(QUOTED):
+            return str(action["statement"])
+        return self._statement(connection.quoted, lambda name: connection.column(ROWS, name))
 
     def _behind(self, pieces: Iterator[pa.Table], ties: _Ties | None, unwanted: int, offset: int) -> Iterator[pa.Table]:
         seen = 0
@@ -135,17 +141,16 @@ class QuerySource(ConnectedSource):
                 "rows are not append-only. Declare the source with replayable=False and start a new run"
             )
 
-    def _statement(self, quoted: Callable[[str], str]) -> str:
-        """`quoted` quotes a name as the database does. Each name is that of a column of the rows: in SQLite, a name in quotes
-        that stands alone and is none is a text."""
-        names = ", ".join(f"{ROWS}.{quoted(name)} AS {quoted(name)}" for name in self.columns) or "*"
+    def _statement(self, quoted: Callable[[str], str], column: Callable[[str], str]) -> str:
+        """`quoted` quotes a name as the database does, `column` names a column of the rows and nothing else."""
+        names = ", ".join(f"{column(name)} AS {quoted(name)}" for name in self.columns) or "*"
         if self.query is not None:
             rows = f"({bare(self.query)}) AS {ROWS}"
         else:
             rows = (
                 ".".join(quoted(part) for part in schema_and_table(str(self.table)) if part is not None) + f" AS {ROWS}"
             )
-        order = ", ".join(f"{ROWS}.{quoted(name)}" for name in self.order_by)
+        order = ", ".join(map(column, self.order_by))
         return f"SELECT {names} FROM {rows}" + (f" ORDER BY {order}" if order else "")
 
 

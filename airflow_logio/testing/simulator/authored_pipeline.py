@@ -319,6 +319,9 @@ class Rows:
     def quoted(self, name: str) -> str:
         return name
 
+    def column(self, rows: str, name: str) -> str:
+        return f"{rows}.{name}"
+
     def query(
         self,
         statement: str,

@@ -168,6 +168,9 @@ def test_a_source_of_ones_own_that_reads_a_connection() -> None:
         def quoted(self, name: str) -> str:
             return name
 
+        def column(self, rows: str, name: str) -> str:
+            return name
+
     source = examples.measurements
     (batch,) = source.read_from(Station(), {}, source.action({"since": 3}), 0)
     assert (batch.table.num_rows, batch.next_offset) == (2, 2)

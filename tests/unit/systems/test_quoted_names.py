@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.dataflow import EveryEvents, Pipeline, QuerySource, TableSource, generate
+from airflow_logio.dataflow import Count, EveryEvents, Pipeline, QuerySource, TableSource, generate
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
@@ -208,6 +208,31 @@ def test_a_name_that_is_no_column_is_no_text(url: str) -> None:
     ):
         with pytest.raises(ConfigurationError):
             read(url, source)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("name", ["count", "row_to_json", "json_agg", "num_nulls", "total", "to_jsonb"])
+def test_a_name_that_is_no_column_is_no_function(name: str, postgres_url: str) -> None:
+    """PostgreSQL takes `t.count` for `count(t)` where there is no such column: one row, and a number of rows in it."""
+    execute(
+        postgres_url,
+        "CREATE TABLE t (a bigint)",
+        "INSERT INTO t VALUES (1), (2)",
+        "CREATE FUNCTION total(t) RETURNS bigint LANGUAGE sql AS 'SELECT 7::bigint'",
+    )
+    kind = "bigint" if name in ("count", "num_nulls", "total") else "json"
+    for source in (
+        QuerySource("wh", table="t", columns={name: kind}),
+        QuerySource("wh", "SELECT * FROM t", columns={name: kind}),
+        QuerySource("wh", table="t", order_by=name),
+    ):
+        with pytest.raises(ConfigurationError, match=f'column "{name}" does not exist'):
+            read(postgres_url, source)
+    execute(postgres_url, f'ALTER TABLE t ADD COLUMN "{name}" text DEFAULT 5')
+    assert read(postgres_url, QuerySource("wh", table="t", columns=("a", name), order_by="a")) == {
+        "a": [1, 2],
+        name: ["5", "5"],
+    }
 
 
 def write(
@@ -412,6 +437,12 @@ def test_a_database_with_other_quotes() -> None:
         for name in everything:
             source = QuerySource("wh", table="select", columns=dict.fromkeys(everything, "bigint"), order_by=name)
             assert read(url, source) == everything, name
+        checked = Pipeline("p", connections=["wh"])
+        columns_of = dict.fromkeys(everything, "bigint")
+        checked.source("rows", QuerySource("wh", table="select", columns=columns_of))
+        checked.sink("done", Count(), "rows.out")
+        with closing(Connections("p", {"wh": url}, WriterIdentity("run", 1, 0.0), 1.0)) as connections:
+            assert [found.problem for found in inspect_systems(checked, {}, connections)] == [None, None]
         with engine.begin() as connection:  # SQLAlchemy cannot describe that one
             connection.connection.cursor().execute("ALTER TABLE `select` DROP COLUMN `a``b`")
         engine.dispose()
