@@ -54,7 +54,7 @@ POLL_SECONDS = 0.05
 LOG_NAME = "server.log"
 LOG_BYTES = 16 * 2**20
 """The log of earlier servers is kept apart when it is longer than this, and that of those before them is removed."""
-EXCERPT_BYTES, EXCERPT_LINES, EXCERPT_WIDTH = 2**20, 12, 400
+EXCERPT_BYTES, EXCERPT_LINES, EXCERPT_WIDTH = 8 * 2**20, 12, 400
 _LOCK = "lock"
 _REACHED = frozenset({LOOPBACK, f"::ffff:{LOOPBACK}", "0.0.0.0", "::"})
 """Addresses at which a program listens that is asked at `LOOPBACK`."""
@@ -70,9 +70,11 @@ _PASSING = re.compile(
 """Errors of a machine that is short of something, and of a cluster that does not answer: no setting of the server is."""
 _ERROR = re.compile(
     r"(?:^| )(?:ERROR|FATAL|SEVERE)\b|\"level\":\s*\"(?:ERROR|FATAL)\"|^(?i:error\b|exception in thread|unrecognized)"
-    r"|^[\w.$]+(?:Exception|Error)\b|^\S+: line \d+: |^Traceback |^# There is insufficient|: not found$"
+    r"|^[\w.$]+(?:Exception|Error)\b|^\S+: line \d+: |^Traceback |^# There is insufficient|: not found$|OutOfMemoryError"
 )
-_NO_ERROR = re.compile(r"WARNING: |\S+ \S+ (?:TRACE|DEBUG|INFO|WARN)\b|\{.*\"level\":\s*\"(?:TRACE|DEBUG|INFO|WARN)\"")
+_NO_ERROR = re.compile(
+    r"WARNING: |(?:\S+ ){0,3}(?:TRACE|DEBUG|INFO|WARN)\b|\{.*\"level\":\s*\"(?:TRACE|DEBUG|INFO|WARN)\""
+)
 _USAGE = "Usage: "
 _FRAME = re.compile(r"\s+at |\s+\.\.\. \d+ more")
 
@@ -291,7 +293,8 @@ def first_error(text: str) -> str:
     """The first error of a server's log and what follows from it, in at most `EXCERPT_LINES` lines: without frames of stacks,
     what is no error, and what was said before. The last lines of a log without an error."""
     lines = [line.rstrip()[:EXCERPT_WIDTH] for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
-    first = next((number for number, line in enumerate(lines) if _ERROR.search(line)), None)
+    errors = (number for number, line in enumerate(lines) if _ERROR.search(line) and not _NO_ERROR.match(line))
+    first = next(errors, None)
     if first is None:
         return "\n".join(lines[-EXCERPT_LINES:])
     end = next((number for number, line in enumerate(lines) if number > first and line.startswith(_USAGE)), len(lines))

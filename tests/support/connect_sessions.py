@@ -200,7 +200,7 @@ def wrong(sessions: Sessions) -> dict[str, str]:
 
 
 def ended(sessions: Sessions, folder: Path) -> dict[str, Any]:
-    """The server is killed, and another program has its port: what an open session then sends, and a new one."""
+    """The server is killed, and another program has its port: what an open session then sends."""
     (of_server,) = (folder / shared_server.FOLDER).iterdir()
     server = shared_server.known(of_server)
     assert server is not None
@@ -217,9 +217,8 @@ def ended(sessions: Sessions, folder: Path) -> dict[str, Any]:
             lost = False
         except Exception as error:
             lost = at_work.is_lost(error)
-        again = at_work.returns() and at_work.get().range(3).count()
         shown = b"".join(got)
-    return {"lost": lost, "again": again, "got": server.token.encode() in shown or b"of a record" in shown}
+    return {"lost": lost, "got": server.token.encode() in shown or b"of a record" in shown}
 
 
 def _listening(port: int) -> socket.socket:

@@ -196,6 +196,14 @@ def test_an_excerpt_has_no_secret(recipe: ServerRecipe) -> None:
             '26/11/30 01:48:00 INFO A: no ERROR yet\nException in thread "main" a.B: c\n',
             ['Exception in thread "main" a.B: c'],
         ),
+        (
+            "2026-11-30 01:48:00,123 [main] INFO A: 0 of ERROR level\nof A\nINFO B\nERROR C: d\nWARN E\n",
+            ["ERROR C: d"],
+        ),
+        (
+            "INFO begun\nTerminating due to java.lang.OutOfMemoryError: Java heap space\n",
+            ["Terminating due to java.lang.OutOfMemoryError: Java heap space"],
+        ),
         ("", []),
     ],
 )
