@@ -27,6 +27,8 @@ from airflow_logio.systems.payloads.payload_store import HIDDEN
 
 BROADCAST_BYTES = 32 * 2**20
 """Effects of declared reads up to this size are broadcast: Spark cannot know the size of an Arrow table."""
+_NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double", "decimal"})
+_DAY_MICROS = 86_400_000_000
 _ONE_PATH = "Mode 'dataframe' needs a folder that driver and all executors have mounted under one path, as one user"
 _READ_OPTIONS = {
     "ignoreMissingFiles": "false",
@@ -321,6 +323,37 @@ def lookup(session: Any, effect: pa.Table) -> SparkFrame:
 
     frame = frame_of_table(session, effect)
     return F.broadcast(frame) if effect.nbytes <= BROADCAST_BYTES else frame
+
+
+def keyed_as(rows: SparkFrame, key: str, records: SparkFrame) -> SparkFrame:
+    """The rows of a read by key, with keys of the type that they have in the records; as they are, if there are none.
+
+    The database has found each row by a key that is equal to its own, so none of them changes: a decimal becomes the whole
+    number that it is, midnight UTC the day. Spark would compare a day with midnight in the zone of its session.
+    """
+    from pyspark.sql import functions as F
+
+    has, asked = _type_of(rows, key), _type_of(records, key)
+    if has is None or asked is None or has == asked:
+        return rows
+    quoted = "`{}`".format(key.replace("`", "``"))
+    column, kinds = rows[quoted], (has.typeName(), asked.typeName())
+    if kinds == ("date", "timestamp"):
+        made = F.timestamp_micros(F.unix_date(column).cast("long") * _DAY_MICROS)
+    elif kinds == ("timestamp", "date"):
+        made = F.date_from_unix_date(F.expr(f"CAST(unix_micros({quoted}) DIV {_DAY_MICROS} AS INT)"))
+    elif kinds == ("timestamp", "timestamp_ntz"):
+        seconds = f"CAST(unix_micros({quoted}) AS DECIMAL(18, 0)) * 0.000001BD"
+        made = F.expr(f"TIMESTAMP_NTZ '1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})")
+    elif kinds == ("date", "timestamp_ntz") or _NUMBERS.issuperset(kinds):
+        made = column.cast(asked)
+    else:
+        return rows
+    return rows.withColumn(key, made)
+
+
+def _type_of(frame: SparkFrame, name: str) -> Any:
+    return next((field.dataType for field in frame.schema.fields if field.name.lower() == name.lower()), None)
 
 
 # --- whether driver and executors share the payload store -------------------------------------------------------------

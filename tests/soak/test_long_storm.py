@@ -1,6 +1,7 @@
-"""An hour of storms: as `tests/acceptance/test_storm.py`, with seeds that nobody has seen, in every process of pytest-xdist.
+"""An hour of storms: as `tests/acceptance/test_storm.py` and `test_frame_storm.py`, with seeds that nobody has seen, in
+every process of pytest-xdist.
 
-`LOGIO_STORM_SECONDS` is another time, `LOGIO_STORM_SEED` one seed to be repeated.
+`LOGIO_STORM_SECONDS` is another time, `LOGIO_STORM_SEED` one seed to be repeated (`-k data_frames` for one of those).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.frame_storm import storms as frame_storms
 from tests.support.postgres import PostgresServer
 from tests.support.storm.places import place_of
 from tests.support.storm.storms import MOST_SECONDS, storm
@@ -49,4 +51,25 @@ def test_storms(
             record_property("storms", count)
             record_property("storms without something that was planned", mild)
             assert mild <= 1 + count // 10
+            return
+
+
+@pytest.mark.timeout(SECONDS + 5 * frame_storms.MOST_SECONDS)
+@pytest.mark.parametrize("process", range(PROCESSES))
+def test_storms_of_data_frames(
+    process: int, postgres_server: PostgresServer, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    dice, ends_at = random.SystemRandom(), time.monotonic() + SECONDS
+    for count in itertools.count(1):
+        seed = int(SEED) if SEED else dice.randrange(1_000, 1_000_000_000)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        try:
+            frame_storms.storm(seed, postgres_server, folder)
+        except BaseException as error:
+            error.add_note(f"after {count - 1} others; again: {AGAIN.format(seed)} -k data_frames")
+            raise
+        shutil.rmtree(folder)
+        if SEED or time.monotonic() > ends_at:
+            record_property("storms", count)
             return

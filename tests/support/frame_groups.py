@@ -111,10 +111,10 @@ class Group:
         return query(f"SELECT {columns} FROM read_parquet('{self.root}/orders/*.parquet') {rest} ORDER BY ALL")
 
 
-def driven(settings: EpochSettings, driver: Driver, stop: threading.Event) -> bool:
+def driven(settings: EpochSettings, driver: Driver, stop: threading.Event, patience: float = PATIENCE_SECONDS) -> bool:
     """Whether a group has finished, which `stop` makes halt when patience ends; raises what ends it."""
     recovered = driver.session.recover(operators_of(settings, None))
-    timer = threading.Timer(PATIENCE_SECONDS, stop.set)
+    timer = threading.Timer(patience, stop.set)
     timer.start()
     try:
         return GroupEpoch(settings, driver.session, 0, recovered).run()

@@ -40,7 +40,7 @@ from airflow_logio.spark.dataset_jobs import (
     written_by_driver,
 )
 from airflow_logio.spark.dataset_parts import FileSpans, frame_of_set, frame_of_sets
-from airflow_logio.spark.kept_apart import marked_read, marked_records
+from airflow_logio.spark.kept_apart import marked_records
 from airflow_logio.spark.row_readers import (
     MOST_ASKED,
     MOST_IN_DRIVER,
@@ -160,7 +160,7 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
     def _of_all(self, session: Any, sets: Sequence[InputSet], reads: Mapping[str, SparkFrame]) -> SparkFrame:
         """What the function makes of many Input Sets, with column ``inset_id``."""
         frames = {port: marked_records(frame, port) for port, frame in self._frames(session, sets).items()}
-        found = {name: marked_read(frame, name) if name in self._keys else frame for name, frame in reads.items()}
+        found = self._marked(reads, frames)
         with self._evaluation.gate.turn():
             result = self._operator.run_on(frames, found, self._connections.params)
         self._check_apart(result, [*frames.values(), *found.values()])
@@ -175,8 +175,9 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         def make(name: str) -> SparkFrame:
             self._evaluation.gate.check_wanted()
             frames = self._frames_of_one(session, by_name[name], spans)
+            found = self._keyed(reads, frames)
             with self._evaluation.gate.turn():
-                return self._operator.run_one(name, frames, reads, self._connections.params)
+                return self._operator.run_one(name, frames, found, self._connections.params)
 
         return made_apart(list(by_name), make)
 

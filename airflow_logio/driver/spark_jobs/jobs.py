@@ -17,12 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.arrow_tables import INSET_ID, needed_spark_frame, split_by_input_set
 from airflow_logio.dataflow.functions.function_operators import keys_of
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import BatchGenerator, InputSet, PortTable, SparkFrame
+from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.driver.logics.replay_check import is_due
 from airflow_logio.driver.mailbox import Closed
 from airflow_logio.driver.spark_jobs.faults import shortened, shuffle_lost
@@ -44,7 +46,7 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.spark.content_digests import have_same_records
-from airflow_logio.spark.dataset_jobs import frame_of_table, free_name, lookup, union_of_sets
+from airflow_logio.spark.dataset_jobs import frame_of_table, free_name, keyed_as, lookup, union_of_sets
 from airflow_logio.spark.kept_apart import check_kept_apart, have_whole_keys, marked_read, marked_records
 from airflow_logio.systems.connections import Connections, describe_read, number_of
 
@@ -209,6 +211,20 @@ class JobRunner(ABC, Generic[Op]):
                 log.warning("%s: %s: %s. An earlier version began the run", self._name, self._function, error)
             self._is_warned = True
 
+    def _keyed(self, reads: Mapping[str, SparkFrame], records: Mapping[str, SparkFrame]) -> dict[str, SparkFrame]:
+        """The rows of reads, by name; those of tables by key with keys as the records have them. `records` are by port."""
+        found = dict(reads)
+        for name, key in self._keys.items():
+            if isinstance(self._operator.reads[name], TableRead):
+                for frame in records.values():
+                    found[name] = keyed_as(found[name], key, frame)
+        return found
+
+    def _marked(self, reads: Mapping[str, SparkFrame], records: Mapping[str, SparkFrame]) -> dict[str, SparkFrame]:
+        """As `_keyed`, and those by key are found again in the plan of a function of many Input Sets."""
+        found = self._keyed(reads, records)
+        return {name: marked_read(frame, name) if name in self._keys else frame for name, frame in found.items()}
+
     def _compared(self, sets: Sequence[InputSet]) -> int | None:
         """The place of the Input Set that is generated alone, too, beside this plan over several; None for most plans."""
         if self._contract is not Contract.MANY or len(sets) == 1:
@@ -311,10 +327,9 @@ class TableJobs(JobRunner[BatchGenerator]):
     def _of_all(
         self, session: Any, sets: Sequence[InputSet], tagged: pa.Table, reads: Mapping[str, SparkFrame]
     ) -> Sequence[Sequence[PortTable]]:
-        found = {name: marked_read(frame, name) if name in self._keys else frame for name, frame in reads.items()}
-
         def made(table: pa.Table, count: int) -> Sequence[Sequence[PortTable]]:
             records = marked_records(self._frame(session, table), "in")
+            found = self._marked(reads, {"in": records})
             result = self._operator.run_with(records, found, self._connections.params)
             self._check_apart(needed_spark_frame(result, "the operator"), [records, *found.values()])
             return self._operator.split(result.toArrow(), count)
@@ -335,7 +350,8 @@ class TableJobs(JobRunner[BatchGenerator]):
 
         def make(name: str) -> SparkFrame:
             frame = self._frame(session, records[name])
-            made = self._operator.run_one(name, frame, reads, self._connections.params)
+            found = self._keyed(reads, {"in": frame})
+            made = self._operator.run_one(name, frame, found, self._connections.params)
             return needed_spark_frame(made, "the operator")
 
         frames = made_apart(list(records), make)
@@ -355,11 +371,18 @@ class TableJobs(JobRunner[BatchGenerator]):
         """The effects of the declared reads, by name."""
         effects = {}
         for name, read in self._operator.reads.items():
-            keys = keys_of(tables, read)
+            keys = _without_signs_of_zero(keys_of(tables, read))
             table = self._connections.read(read, keys)
             described = describe_read(read, number_of(keys))
             effects[name] = (table, Read(read.connection, described, table, table.num_rows))
         return effects
+
+
+def _without_signs_of_zero(keys: pa.Array | None) -> pa.Array | None:
+    """A join of Spark takes -0.0 for 0.0, as databases do: asked for both, it would give the rows of either to each."""
+    if keys is None or not pa.types.is_floating(keys.type):
+        return keys
+    return pc.unique(pc.if_else(pc.equal(keys, pa.scalar(0, keys.type)), pa.scalar(0, keys.type), keys))
 
 
 def _first_lines(error: BaseException, count: int = 6) -> str:

@@ -231,6 +231,8 @@ _SECTIONS = {
 
 
 _MISSING = object()
+_ZONE_RULES = ", window, rules was "
+"""In what `changes_between` says of windows of a zone: the pipeline is the same, the host is not."""
 
 
 def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> None:
@@ -243,14 +245,17 @@ def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> None:
     said = "; ".join(changes[:MOST_CHANGES]) or f"its graph was {run.spec.graph_fingerprint}, now {fingerprint}"
     more = f"; and {len(changes) - MOST_CHANGES} more changes" if len(changes) > MOST_CHANGES else ""
     uid = run.uid[:8]
+    begun = f"was started by another version of pipeline {run.spec.key.pipeline!r}"
     continued = (
         f"Restore that version and `logio retry {uid}`"
         if run.spec.code_digest is None
         else f"`logio retry {uid}` continues it with the version that it has"
     )
+    if changes and all(_ZONE_RULES in change for change in changes):
+        begun = "was started where time zones had other rules than on this host, so its windows would begin elsewhere"
+        continued = f"Install the package `tzdata` that it began with and `logio retry {uid}`"
     raise IncompatibleRun(
-        f"run {run.spec.key} was started by another version of pipeline {run.spec.key.pipeline!r}: {said}{more}. "
-        f"{continued}, or start a fresh run (`logio fresh {uid}`)"
+        f"run {run.spec.key} {begun}: {said}{more}. {continued}, or start a fresh run (`logio fresh {uid}`)"
     )
 
 

@@ -337,7 +337,10 @@ def _of_sqlite(lookup: Lookup, places: Sequence[int], values: Sequence[Any]) -> 
         .columns(sa.column("place", sa.Integer()), sa.column("value", NullType()))
         .cte("logio_asked")
     )
-    joined = lookup.key.column.table.join(asked, left == asked.c.value)
+    value = asked.c.value
+    # Some versions of SQLite lose rows in a join by such a column, unless they find no equality to be clever about.
+    is_equal = left.between(value, value) if sort == "text" and lookup.key.told.may_trim else left == value
+    joined = lookup.key.column.table.join(asked, is_equal)
     statement = lookup.statement.add_columns(asked.c.place.label(lookup.place_name)).select_from(joined).where(*bounds)
     return statement, {f"k{number}": cell for number, cell in enumerate(cells)}
 

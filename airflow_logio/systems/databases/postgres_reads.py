@@ -96,6 +96,8 @@ class ToldType(NamedTuple):
     """Of a NUMERIC that has one."""
     scale: int = 0
     is_enum: bool = False
+    may_trim: bool = False
+    """Of a text in SQLite: whether it may have the collation RTRIM."""
 
 
 def read_times_as_text(engine: Engine) -> None:

@@ -160,7 +160,8 @@ def told_and_kinds(
     """
     if connection.dialect.name != "postgresql":
         kinds = {name: column_kind(table.columns[name]) for name in names}
-        return {name: told_of_kind(kind) for name, kind in kinds.items()}, kinds
+        may_trim = connection.dialect.name == "sqlite" and sqlite.may_trim(connection)
+        return {name: told_of_kind(kind)._replace(may_trim=may_trim) for name, kind in kinds.items()}, kinds
     nothing = sa.select(*(_as_it_is(table.columns[name]) for name in names)).limit(0)
     with connection.execute(nothing) as result:
         told = dict(zip(names, postgres_reads.told_types(connection, result.cursor.description), strict=True))

@@ -131,6 +131,9 @@ APART: dict[str, Function] = {
     ),
     "a read by key": lambda rows, shops, F: rows.join(shops, "store", "left").groupBy("inset_id", "city").count(),
     "a read by key, broadcast": lambda rows, shops, F: rows.join(F.broadcast(shops), "store"),
+    "a read by key, as texts": lambda rows, shops, F: rows.join(
+        shops, rows["store"].cast("string") == shops["store"].cast("string")
+    ).select("inset_id", "city"),
     "a read by key, grouped by it": lambda rows, shops, F: rows.join(
         shops.groupBy("store").agg(F.max("city").alias("city")), "store"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_logio import EveryEvents, FunctionRead, TableWriter, Tumbling, generate, stateless
+from airflow_logio import EveryEvents, FunctionRead, TableRead, TableWriter, Tumbling, generate, stateless
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import OperatorFailed
 from tests.support.frame_groups import Group, orders_at
-from tests.support.warehouse import rows_of
+from tests.support.warehouse import change, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -121,6 +122,36 @@ def numbered(orders: Any) -> Any:
     return orders.coalesce(1).select(F.monotonically_increasing_id().alias("number"))
 
 
+WALL_TIMES = ("2024-03-31T02:30:00.000001", "2024-03-31T00:30:00", "0001-01-03T00:00", "9999-12-30T23:59:59.999999")
+KEYS: dict[str, tuple[str, str, list[Any], pa.DataType, list[int]]] = {
+    "decimals": ("BIGINT", "(1, 'a')", [Decimal("1.0"), Decimal("1.5")], pa.decimal128(20, 1), [0]),
+    "zeros": ("DOUBLE", "(0, 'a'), (1, 'b')", [0.0, -0.0, 2.0], pa.float64(), [0, 1]),
+    "whole numbers": ("DECIMAL(9,2)", "(1, 'a')", [1, 2], pa.int64(), [0]),
+    "days": (
+        "TIMESTAMP",
+        "('2024-03-31 00:00:00', 'a')",
+        [dt.date(2024, 3, 31), dt.date(2024, 3, 30)],
+        pa.date32(),
+        [0],
+    ),
+    "wall times": (
+        "TIMESTAMP",
+        "('2024-03-31 02:30:00.000001', 'a'), ('0001-01-03 00:00:00', 'b'), ('9999-12-30 23:59:59.999999', 'c')",
+        [dt.datetime.fromisoformat(text) for text in WALL_TIMES],
+        pa.timestamp("us"),
+        [0, 2, 3],
+    ),
+    "midnights": (
+        "DATE",
+        "('2024-03-31', 'a'), ('1969-12-31', 'b')",
+        [dt.datetime(2024, 3, 31, tzinfo=dt.UTC), dt.datetime(1969, 12, 31, tzinfo=dt.UTC)],
+        pa.timestamp("us", "UTC"),
+        [0, 1],
+    ),
+}
+"""Type in the table, its rows, keys of the records and their type, and the records for which the database finds one."""
+
+
 def test_a_read_by_key_is_that_of_the_input_set_alone(tmp_path: Path, sessions: SparkSessions) -> None:
     """All of its rows, and none for a key that only another Input Set of the job has."""
 
@@ -135,6 +166,41 @@ def test_a_read_by_key_is_that_of_the_input_set_alone(tmp_path: Path, sessions: 
     group.save(group.operator("pairs", counted, "from_orders", window=EveryEvents(1)))
     assert group.run()
     assert group.published("count") == [(5,), (5,), (8,)]
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("mode", ["dataframe", "executors"])
+@pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
+def test_a_join_by_key_finds_what_the_database_finds_once(
+    tmp_path: Path,
+    sessions: SparkSessions,
+    keys: tuple[str, str, list[Any], pa.DataType, list[int]],
+    mode: str,
+    many: bool,
+) -> None:
+    """Whatever type the table has: the key is that of the records, and a plan of many Input Sets is known to join by it."""
+    column, stored, asked, kind, expected = keys
+
+    @generate(mode=mode, reads={"names": TableRead("warehouse", "names", ("at", "name"), key="at")}, many=many)
+    def named(orders: Any, names: Any) -> Any:
+        return orders.join(names, "at").select(*(["inset_id"] if many else []), "id", "name")
+
+    orders = orders_at(*range(len(asked))).append_column("at", pa.array(asked, kind))
+    group = Group(tmp_path, sessions, orders=[orders])
+    change(group.warehouse, f"CREATE TABLE names (at {column}, name TEXT)")
+    change(group.warehouse, f"INSERT INTO names VALUES {stored}".replace(":", r"\:"))
+    rows = "from_orders"
+    if mode == "executors":
+        rows = group.operator("tables", stateless(lambda orders: orders), rows)
+    group.save(group.operator("named", named, rows, window=EveryEvents(1)))
+    session = sessions.get()
+    before = session.conf.get("spark.sql.session.timeZone")
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        assert group.run()
+    finally:
+        session.conf.set("spark.sql.session.timeZone", before)
+    assert group.published("id") == [(id,) for id in expected]
 
 
 def test_a_function_of_the_other_contract_is_told_what_it_gets(tmp_path: Path, sessions: SparkSessions) -> None:

@@ -265,6 +265,15 @@ def test_a_key_between_two_microseconds_is_that_of_no_row(url: str, tmp_path: Pa
             assert warehouse.read(READ, keys).to_pylist() == [{"k": at("1970-01-01 00:00:00.000002"), "v": 0}]
 
 
+def test_many_keys_of_a_small_table_without_an_index_lose_no_row_for_their_blanks(tmp_path: Path) -> None:
+    """SQLite makes an index for such a join itself, and some versions look in a filter before that tells texts by length."""
+    change(f"sqlite:///{tmp_path}/wh.db", "CREATE TABLE t (k TEXT COLLATE RTRIM, v INTEGER)")
+    change(f"sqlite:///{tmp_path}/wh.db", "INSERT INTO t VALUES ('a', 1), ('a ', 2), ('b', 3)")
+    keys = pa.array(["a  ", *(f"y{number}" for number in range(500))])
+    with closing(Warehouse("wh", f"sqlite:///{tmp_path}/wh.db")) as warehouse:
+        assert places_of(keys, warehouse.read(READ, keys)) == [(0, 1), (0, 2)]
+
+
 def test_in_any_other_database_each_key_has_the_rows_that_the_database_finds() -> None:
     """MariaDB compares without case, and without blanks at the end."""
     noon = at("2024-02-29 12:00")
