@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.spark.determinism import FRAMES_SAFETY
+from airflow_logio.spark.determinism import FRAMES_SAFETY, SHUFFLE_SAFETY
 
 LOCAL_MASTER = "local[1]"
 CLIENT_MODE = "client"
@@ -162,14 +162,16 @@ class SparkSettings:
     def effective_conf(self, group_conf: Mapping[str, str], *, frames: bool = False) -> dict[str, str]:
         """The group's settings, overridden by the launch's; small-machine defaults for local masters underneath.
 
-        `frames`: the group has operators of mode ``dataframe``. Raises `ConfigurationError` for properties that a session
-        of a Spark Connect server cannot have.
+        `frames`: the group has operators of mode ``dataframe``. What keeps apart what a task made, and what it made when it
+        ran again, is always on; an earlier Spark ignores it. Raises `ConfigurationError` for properties that a session of a
+        Spark Connect server cannot have.
         """
+        safety = FRAMES_SAFETY if frames else SHUFFLE_SAFETY
         conf = dict(BATCH_CONF)
         if frames:
             conf |= FRAMES_CONF
         if is_client(self):
-            return {**_session_conf(self, conf, group_conf), **(FRAMES_SAFETY if frames else {})}
+            return {**_session_conf(self, conf, group_conf), **safety}
         if self.master.startswith("local"):
             conf |= {
                 "spark.ui.enabled": "false",
@@ -181,7 +183,7 @@ class SparkSettings:
         if self.use_krb5ccache:
             conf[KERBEROS_CREDENTIALS] = "ccache"
         memory = {DRIVER_MEMORY: self.driver_memory} if self.driver_memory else {}
-        return {**conf, **group_conf, **self.conf, **memory, **(FRAMES_SAFETY if frames else {})}
+        return {**conf, **group_conf, **self.conf, **memory, **safety}
 
 
 def is_address(master: str) -> bool:

@@ -7,6 +7,8 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -124,6 +126,50 @@ def _in_utc(kind: Any) -> Any:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _in_utc(field.type)) for field in kind])
     return kind
+
+
+def bad_text(frame: SparkFrame) -> Any | None:
+    """A column that is true for records with text that is not UTF-8, in nested columns as well; None for a DataFrame without
+    text.
+
+    Spark makes such text of bytes (``cast("string")``) and reads it from files, without a word.
+    """
+    from pyspark.sql import functions as F
+
+    found = [_bad(F.col(f"`{field.name.replace('`', '``')}`"), field.dataType) for field in frame.schema.fields]
+    told = [one for one in found if one is not None]
+    return reduce(or_, told) if told else None
+
+
+def _bad(column: Any, kind: Any) -> Any | None:
+    from pyspark.sql import functions as F
+
+    match kind.typeName():
+        case "string" | "varchar" | "char":
+            return ~F.is_valid_utf8(column)
+        case "struct":
+            inner = [_bad(column.getField(field.name), field.dataType) for field in kind.fields]
+            told = [one for one in inner if one is not None]
+            return reduce(or_, told) if told else None
+        case "array":
+            return _bad_item(column, kind.elementType)
+        case "map":
+            parts = (
+                _bad_item(F.map_keys(column), kind.keyType),
+                _bad_item(F.map_values(column), kind.valueType),
+            )
+            told = [one for one in parts if one is not None]
+            return reduce(or_, told) if told else None
+        case _:
+            return None
+
+
+def _bad_item(items: Any, kind: Any) -> Any | None:
+    from pyspark.sql import functions as F
+
+    if _bad(items, kind) is None:
+        return None
+    return F.exists(items, lambda item: _bad(item, kind))
 
 
 # --- what is sent has the same columns for a whole run ----------------------------------------------------------------

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -14,8 +14,9 @@ from typing import Any
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import SparkFrame
-from airflow_logio.errors import LogUnavailable
+from airflow_logio.errors import LogUnavailable, OperatorFailed
 from airflow_logio.spark.engine import task_slots
+from airflow_logio.spark.schemas import bad_text
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.manifests import DataFile
 from airflow_logio.systems.payloads.task_files import PROBE, lines_of, sealed
@@ -60,9 +61,9 @@ def written(payloads: EpochPayloads, purpose: str, frame: SparkFrame, mode: int)
     """Run the job that writes the records of a DataFrame into a new folder, and make the files durable.
 
     They are as many as the DataFrame has partitions with records, in no order, and have `mode`, less the umask. Their records
-    are counted on the way into them, and again from their footers. None if Spark does not say how many there were. Raises
-    what the jobs raise, and `LogUnavailable` if the counts differ: then something is missing. Where all is to be written
-    again, nothing is left of it.
+    are counted on the way into them, and again from their footers; those with text that is not UTF-8 as well. None if Spark
+    does not say how many there were. Raises what the jobs raise, `OperatorFailed` for such text, by column, and
+    `LogUnavailable` if the counts differ: then something is missing. Where all is to be written again, nothing is left of it.
     """
     folder = payloads.new_folder(purpose)
     crash_here(CrashPoint.BEFORE_DATASET_JOB)
@@ -81,13 +82,32 @@ def _written(payloads: EpochPayloads, folder: str, frame: SparkFrame, mode: int)
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    counted = Observation()
-    rows = frame.observe(counted, F.count(F.lit(1)).alias("records"))
+    counted, bad = Observation(), bad_text(frame)
+    told = [F.count(F.lit(1)).alias("records"), F.count_if(F.lit(False) if bad is None else bad).alias("bad")]
+    rows = frame.observe(counted, *told)
     for name, value in WRITER_SAFETY.items():
         frame.sparkSession.conf.set(name, value)
     rows.write.mode("append").options(**_OPTIONS).parquet(f"file://{os.path.join(payloads.root, folder)}")
-    records = _records(payloads, counted)
-    return None if records is None else seal(frame.sparkSession, payloads, folder, records, mode)
+    found = _counts(payloads, counted)
+    if found is None:
+        return None
+    if found["bad"]:
+        raise _not_text(payloads, folder, found["bad"])
+    return seal(frame.sparkSession, payloads, folder, found["records"], mode)
+
+
+def _not_text(payloads: EpochPayloads, folder: str, count: int) -> OperatorFailed:
+    """Which column has text that is not UTF-8, from the files."""
+    import pyarrow.parquet as pq
+
+    for name in _listed(payloads, folder):
+        with pq.ParquetFile(os.path.join(payloads.root, name)) as file:
+            for batch in file.iter_batches():
+                try:
+                    task_files.check_text(batch)
+                except task_files.NotText as error:
+                    return OperatorFailed(f"{count:,} record(s) of the DataFrame have text that is none: {error}")
+    return OperatorFailed(f"{count:,} record(s) of the DataFrame have text that is not UTF-8")
 
 
 def seal(session: Any, payloads: EpochPayloads, folder: str, records: int, mode: int) -> list[DataFile]:
@@ -137,16 +157,16 @@ def _made_durable(payloads: EpochPayloads, session: Any, paths: Sequence[str], m
     ]
 
 
-def _records(payloads: EpochPayloads, counted: Any) -> int | None:
+def _counts(payloads: EpochPayloads, counted: Any) -> Mapping[str, int] | None:
     """What Spark has counted. Its listeners tell it; they may be slow or lose something, and then `get` waits for ever.
 
     Raises what Spark raises, and `LogUnavailable` if the epoch ends meanwhile.
     """
-    answers: SimpleQueue[int | BaseException] = SimpleQueue()
+    answers: SimpleQueue[Mapping[str, int] | BaseException] = SimpleQueue()
 
     def ask() -> None:
         try:
-            answers.put(int(counted.get["records"]))
+            answers.put({name: int(value) for name, value in counted.get.items()})
         except BaseException as error:
             answers.put(error)
 

@@ -46,6 +46,31 @@ class ForeignInputSet(ValueError):
     """A row that belongs to no Input Set of the job."""
 
 
+class NotText(ValueError):
+    """A text that is not UTF-8."""
+
+
+def check_text(batch: pa.RecordBatch) -> None:
+    """Raises `NotText` for a value that is none of its column's type. Of what Spark hands over, only text can be one: it
+    makes it of bytes without looking at them. 10 µs per thousand records of two text columns."""
+    try:
+        batch.validate(full=True)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise NotText(_said_of_text(batch, error)) from error
+
+
+def _said_of_text(batch: pa.RecordBatch, error: Exception) -> str:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            return (
+                f"column {name!r} has a value that is not UTF-8. Decode the bytes with the encoding that they have, "
+                f"decode({name}, 'ISO-8859-1') for example, or keep them as binary"
+            )
+    return str(error)
+
+
 def passed_on(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same records: a task that has only to be there."""
     yield from batches
@@ -89,13 +114,14 @@ def written(
 
     A file that would become larger than `most_bytes` ends, and another one begins: one piece of records may be more. Files
     have `mode`, less the umask: those that will be published look as readers are to see them, in a folder for its owner only.
-    Nothing is written for a task without records. Raises OSError, `TooManyPartitions`.
+    Nothing is written for a task without records. Raises OSError, `NotText`, `TooManyPartitions`.
     """
     target = os.path.join(root, folder)
     files: dict[tuple[str, ...], _OpenFile] = {}
     whole: list[_OpenFile] = []
     try:
         for batch in batches:
+            check_text(batch)
             for piece in _pieces(batch, most_bytes):
                 for partition, records in _parts(piece, partition_by):
                     file = files.get(partition)

@@ -13,6 +13,7 @@ from airflow_logio.dataflow import Pipeline, SparkSource, stateless
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, SparkTarget
 from airflow_logio.launch.spark_submit import check, command, find_spark_submit, group_properties
+from airflow_logio.spark.determinism import SHUFFLE_SAFETY
 
 
 def executable(path: Path) -> Path:
@@ -25,6 +26,14 @@ def executable(path: Path) -> Path:
 def line(settings: SparkSettings, group: dict[str, str] | None = None) -> list[str]:
     conf = settings.effective_conf(group or {})
     return command(settings, conf, "of the launch", None, Path("/driver.py"), Path("/driver.json"))
+
+
+@pytest.mark.parametrize("frames", [False, True])
+def test_what_a_task_makes_when_it_runs_again_is_kept_apart_in_both_modes(frames: bool) -> None:
+    """A job of mode `executors` may lose an executor, too, and mix records of two computations. No author turns that off."""
+    off = dict.fromkeys(SHUFFLE_SAFETY, "false")
+    conf = SparkSettings(conf=off).effective_conf(off, frames=frames)
+    assert SHUFFLE_SAFETY.items() <= conf.items()
 
 
 # --- the binary -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_logio import DatasetWriter, FolderSource
 from airflow_logio.driver.spark_session import SparkSessions
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, OperatorFailed
 from airflow_logio.spark import dataset_jobs, spark_files
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from tests.support.waiting import eventually
@@ -174,3 +174,45 @@ def test_a_huge_value_goes_through_a_chain_as_it_is(tmp_path: Path, sessions: Sp
         (found,) = work.published(folder)
         is_same = found["noise"] == noise
         assert is_same, "and nobody prints it"
+
+
+# --- text that is none ------------------------------------------------------------------------------------------------
+
+LATIN = "CAST(X'61E9' AS STRING)"
+"""``a``, and a byte of Latin-1: Spark takes it for text."""
+
+
+MADE = {
+    "text": LATIN,
+    "odd name": f"IF(id = 7, {LATIN}, 'é€')",
+    "list": f"IF(id = 7, array('a', NULL, {LATIN}), array('é'))",
+    "struct": f"named_struct('n', id, 's', IF(id = 7, {LATIN}, NULL))",
+    "keys": f"map(IF(id = 7, {LATIN}, 'k'), 1)",
+    "values": f"map(1, array(IF(id = 7, {LATIN}, 'v')))",
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "column"), [*(("whole", name) for name in MADE), ("in tasks", "list"), ("Input Sets", "odd name")]
+)
+def test_text_that_is_not_utf8_is_refused_by_column_before_it_is_stored(
+    spark: Any, epoch: EpochPayloads, way: str, column: str
+) -> None:
+    """Arrow would refuse the event where it is read: then the log would be called damaged."""
+    frame = spark.range(0, 20, 1, 2).selectExpr("id", f"{MADE[column]} AS `{column}`")
+    with pytest.raises(Exception, match=f"(?s)column '{column}' has a value that is not UTF-8. Decode") as caught:
+        if way == "whole":
+            dataset_jobs.materialized(epoch, "event 1", "d/1", frame)
+        elif way == "in tasks":
+            dataset_jobs.written_files(epoch, "d/1", frame)
+        else:
+            dataset_jobs.materialized_apart(epoch, ["one", "two"], "d/1", [frame, frame])
+    assert isinstance(caught.value, OperatorFailed) is (way == "whole")
+    assert [path for path in Path(epoch.root).rglob("*.parquet")] == []
+
+
+def test_bytes_and_all_other_text_are_stored_as_they_are(spark: Any, epoch: EpochPayloads) -> None:
+    texts = ["", "é€😀", "\x00", "\ufffd", None, "\U0010ffff"]
+    table = pa.table({"t": texts, "l": [[one] for one in texts], "b": [b"a\xe9"] * len(texts)})
+    stored = dataset_jobs.materialized(epoch, "event 1", "d/1", spark.createDataFrame(table).coalesce(1))
+    assert dataset_jobs.frame_of(spark, stored).toArrow().to_pylist() == table.to_pylist()
