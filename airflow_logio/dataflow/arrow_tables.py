@@ -281,6 +281,16 @@ def regroup(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
         yield rest.combine_chunks()
 
 
+def has_order(kind: Any) -> bool:
+    """Whether values of a type can be compared: those of lists and structs cannot."""
+    value = pa.nulls(1, uniform_type(kind))
+    try:
+        pc.less(value, value)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
 class OrderCheck:
     """Refuses rows out of the ascending order of a column; ties are allowed, nulls and NaN are not.
 

@@ -9,11 +9,12 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
-from airflow_logio.errors import LogioError, SparkLost
+from airflow_logio.dataflow.windows.zones import SESSION_ZONE
+from airflow_logio.errors import LogioError, OperatorFailed, SparkLost
 from airflow_logio.spark.engine import ClassicEngine, SparkEngine, most_task_slots, task_slots
 from airflow_logio.store.records.driver_records import SparkApplication
 
@@ -83,6 +84,26 @@ class SparkSessions:
         session = self.get()
         self._engine.enter(session, job_group, description)
         return session
+
+    @contextmanager
+    def keeping_zone(self, function: str) -> Iterator[None]:
+        """Within the block, `function` is called. All operators of a group share the session, so that a zone which one of
+        them sets would decide what others make of times. Raises `OperatorFailed`, with the zone as it was."""
+        session = self.get()
+        before = session.conf.get(SESSION_ZONE)
+        try:
+            yield
+        except Exception:
+            with suppress(Exception):
+                session.conf.set(SESSION_ZONE, before)
+            raise
+        if (after := session.conf.get(SESSION_ZONE)) != before:
+            session.conf.set(SESSION_ZONE, before)
+            raise OperatorFailed(
+                f"{function} sets {SESSION_ZONE} from {before!r} to {after!r}, in a session that it shares with other "
+                f"operators: say Pipeline(..., zone={after!r}), or give the group of the operator "
+                f"spark={{{SESSION_ZONE!r}: {after!r}}}; or set it back before the function returns"
+            )
 
     def apart(self, job_group: str) -> AbstractContextManager[None]:
         """Within the block, jobs that this thread starts are those of another job group; otherwise as `entered` has said."""

@@ -164,6 +164,37 @@ def analyzed(frame: Any) -> tuple[str, bool]:
     )
 
 
+_OF_MEMORY = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range", "CTERelationRef", "CommandResult"})
+"""Leaves of a plan that have their records, or make them."""
+
+
+def reads_elsewhere(frame: Any, root: str | None) -> bool:
+    """Whether the plan of a classic DataFrame reads anything but records in memory and files below `root`: what the next
+    plan's author may have written anew until then."""
+    own = None if root is None else f"{root.rstrip('/')}/"
+    return any(_is_elsewhere(leaf, own) for leaf in _leaves(frame._jdf.queryExecution().analyzed()))
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    """Those of the plans within its expressions, too."""
+    subqueries = plan.subqueriesAll()
+    for one in (plan, *(subqueries.apply(place) for place in range(subqueries.size()))):
+        leaves = one.collectLeaves()
+        yield from (leaves.apply(place) for place in range(leaves.size()))
+
+
+def _is_elsewhere(leaf: Any, root: str | None) -> bool:
+    if leaf.nodeName() in _OF_MEMORY:
+        return False
+    if root is None or leaf.nodeName() != "LogicalRelation":
+        return True
+    relation = leaf.relation()
+    if not relation.getClass().getName().endswith(".HadoopFsRelation"):
+        return True
+    paths = str(relation.location().rootPaths().mkString("\n")).split("\n")
+    return not all(f"/{path.removeprefix('file:').lstrip('/')}".startswith(root) for path in paths)
+
+
 @contextmanager
 def _whole_plans(session: Any) -> Iterator[None]:
     before = session.conf.get(_FIELDS)

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from airflow_logio.errors import ConfigurationError
 
 WILD = frozenset("*?[")
 """What makes a pattern of a path."""
 
+_KEPT = "~=+,@()!$&'*;:"
+"""Signs that a URI may have in the name of a file; Arrow takes others for quoted, or for the end of the path."""
 _CLOCK_STEP_SECONDS = 0.05
 """Local file systems take times from a clock with steps of up to 10 ms: two changes within one step look like one."""
 
@@ -103,14 +106,15 @@ def is_pattern(path: str) -> bool:
 
 
 def matching(path: str) -> list[str]:
-    """The files that a path means, in the order of their names: itself, or what its pattern matches.
+    """The files that a path means, in the order of their names: itself, or what its pattern matches. As in a shell, a name
+    that begins with a dot is matched by such a pattern only.
 
     Raises ConfigurationError if a pattern matches nothing.
     """
     if not is_pattern(path):
         return [path]
     folder, _, name = path.rpartition("/")
-    found = sorted(_listed(folder, name) if "://" in path else filter(os.path.isfile, glob.glob(path)))
+    found = _listed(folder, name) if "://" in path else sorted(filter(os.path.isfile, glob.glob(path)))
     if not found:
         raise ConfigurationError(f"no file matches {path}")
     return found
@@ -124,8 +128,9 @@ def _listed(folder: str, pattern: str) -> list[str]:
         infos = system.get_file_info(fs.FileSelector(inner))
     except OSError as error:
         raise ConfigurationError(f"cannot list {folder}: {error}") from error
-    names = [info.base_name for info in infos if info.is_file]
-    return [f"{folder}/{name}" for name in names if fnmatch.fnmatchcase(name, pattern)]
+    names = sorted(info.base_name for info in infos if info.is_file)
+    shown = [name for name in names if pattern.startswith(".") or not name.startswith(".")]
+    return [f"{folder}/{quote(name, safe=_KEPT)}" for name in shown if fnmatch.fnmatchcase(name, pattern)]
 
 
 def parquet_fingerprint(handle: Any, size: int) -> str:

@@ -23,8 +23,8 @@ from airflow_logio.errors import (
 )
 
 FOLDER, AFTER, FILES, BYTES = "folder", "after", "files", "bytes"
-_SKIPPED = ("_", ".")
-"""Spark passes over files whose names begin so, without a word."""
+_SKIPPED, _COPIED = ("_", "."), "._COPYING_"
+"""Spark passes over files whose names begin or end so, without a word; Hadoop names files so that it copies."""
 _MISREAD = frozenset("*?[]{}:=\\")
 """Spark takes these for patterns, schemes and partitions."""
 _PATTERNS = _MISREAD - {":", "="}
@@ -123,7 +123,7 @@ def _listed(folder: str) -> list[tuple[str, int]]:
         raise ConfigurationError(f"Spark would take {found[0]} in the path {folder} for a pattern: rename the folder")
     try:
         with os.scandir(folder) as entries:
-            there = [entry for entry in entries if not entry.name.startswith(_SKIPPED)]
+            there = [one for one in entries if not one.name.startswith(_SKIPPED) and not one.name.endswith(_COPIED)]
             files = [(entry.name, entry.stat().st_size) for entry in there if entry.is_file()]
             inner = [entry.name for entry in there if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:

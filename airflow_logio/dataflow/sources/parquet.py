@@ -13,6 +13,7 @@ from airflow_logio.dataflow.arrow_tables import (
     SCHEMA,
     OrderCheck,
     check_values,
+    has_order,
     needed_table,
     regroup,
     schema_of,
@@ -45,7 +46,7 @@ from airflow_logio.errors import (
 
 _READ_ROWS = 65_536
 """About so many rows are decoded at a time: enough to be fast, little to hold."""
-FILES, TYPES = "files", "types"
+FILES, TYPES, ORDER = "files", "types", "order"
 _READ_AGAIN = 5
 """A file that was touched is read again so often in a row, without a new event, before it counts as unavailable."""
 
@@ -68,9 +69,9 @@ class ParquetSource(SourceOperator):
         ``params``, the run's parameters.
 
     Files whose columns differ without loss are one schema: integers are widened, columns of nulls alone get the type of
-    the others, and texts of pandas and polars are texts. Others are refused by name when the run is started. Dates and
-    times of old versions of Spark (the Julian calendar, INT96) are those that Spark reads; the times of a zone before 1900,
-    which only Spark knows, are refused.
+    the others, texts of pandas and polars are texts, and columns are in the order of the first file. Others are refused
+    by name when the run is started. Dates and times of old versions of Spark (the Julian calendar, INT96) are those that
+    Spark reads; the times of a zone before 1900, which only Spark knows, are refused.
 
     Each file is a read action of its own. A file that is overwritten is noticed before any event is made of the change,
     and parks the group (docs/correctness.md says what is not seen: memory maps, and bytes patched in files above 256
@@ -139,13 +140,13 @@ class ParquetSource(SourceOperator):
                 self._columns_in(path, schema.names)
                 total += rows
                 schemas.append((path, schema))
-            path, types = files[0], self._common(schemas)
+            path, types, order = files[0], self._common(schemas), self._order([schema.names for _, schema in schemas])
             first = self._action(path, types)
             if not total:
                 first |= self._schema(path, first)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigurationError(f"cannot read Parquet file {path!r}: {error}{_hint(path)}") from error
-        plan = {FILES: files, TYPES: types} if types else files
+        plan = {FILES: files, TYPES: types, ORDER: order} if types or order else files
         return first | {"part": 0, "total_rows": total, "plan": plan}
 
     def _common(self, schemas: Sequence[tuple[str, pa.Schema]]) -> str | None:
@@ -158,19 +159,25 @@ class ParquetSource(SourceOperator):
             return None
         return schema_text(wanted) if wanted.names else None
 
+    def _order(self, names: Sequence[Sequence[str]]) -> list[str] | None:
+        """The columns of the first file, if one of the others has the same in another order."""
+        first = list(names[0])
+        other = any(list(one) != first and sorted(one) == sorted(first) for one in names)
+        return first if other and self.columns is None else None
+
     def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
         """As `action`, for the next of the files that were there when the run was started.
 
         Raises SourceChanged if it no longer exists or is no longer a Parquet file, ExternalUnavailable.
         """
-        part, files, types = int(previous.get("part", 0)) + 1, previous.get("plan", ()), None
+        part, files, types, order = int(previous.get("part", 0)) + 1, previous.get("plan", ()), None, None
         if isinstance(files, Mapping):
-            files, types = files[FILES], files[TYPES]
+            files, types, order = files[FILES], files[TYPES], files.get(ORDER)
         if part >= len(files):
             return None
         path = files[part]
         try:
-            return self._action(path, types) | {"part": part}
+            return self._action(path, types, order) | {"part": part}
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             raise SourceChanged(
                 f"{path} was there when the run was started, and cannot be read now: {error}"
@@ -178,16 +185,25 @@ class ParquetSource(SourceOperator):
         except OSError as error:
             raise ExternalUnavailable(f"cannot read {path}: {error}") from error
 
-    def _action(self, path: str, types: str | None = None) -> dict[str, Any]:
+    def _action(self, path: str, types: str | None = None, order: Sequence[str] | None = None) -> dict[str, Any]:
         with opened(path) as file:
             size = file.size()
             fingerprint = parquet_fingerprint(file.handle, size)
             content = parquet(file.handle)
             columns = self._columns_in(path, content.schema_arrow.names)
+            if order is not None and sorted(columns) == sorted(order):
+                columns = list(order)
+            self._check_order(path, content.schema_arrow)
             rows = content.metadata.num_rows
             changed = None if types is None else changed_types(content.schema_arrow, schema_of(types), columns)
         action = {"path": path, "rows": rows, "size": size, "fingerprint": fingerprint, "columns": columns}
         return action | ({TYPES: schema_text(changed)} if changed else {})
+
+    def _check_order(self, path: str, schema: pa.Schema) -> None:
+        if self.ordered_by is not None and not has_order(kind := schema.field(self.ordered_by).type):
+            raise ConfigurationError(
+                f"{path}, column {self.ordered_by!r} is {kind}, which has no order: name another column in ordered_by"
+            )
 
     def _schema(self, path: str, action: Mapping[str, Any]) -> dict[str, str]:
         if self._transform is not None:  # it was promised records

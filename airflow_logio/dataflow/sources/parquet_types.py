@@ -84,6 +84,11 @@ def _common_list(one: Any, other: Any) -> Any:
     return None if values is None else pa.list_(values)
 
 
+def _common_map(one: Any, other: Any) -> Any:
+    key, item = _common(one.key_type, other.key_type), _common(one.item_type, other.item_type)
+    return None if key is None or item is None else pa.map_(key, item)
+
+
 def _common_integer(one: Any, other: Any) -> Any:
     signed = [pa.types.is_signed_integer(kind) for kind in (one, other)]
     if signed[0] == signed[1]:
@@ -115,7 +120,9 @@ _RULES: tuple[tuple[Callable[[Any], bool], Callable[[Any, Any], Any]], ...] = (
     (pa.types.is_decimal, _common_decimal),
     (pa.types.is_time, _common_time),
     (pa.types.is_timestamp, _common_timestamp),
-    (pa.types.is_list, _common_list),
+    (lambda kind: pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind), _common_list),
+    (pa.types.is_map, _common_map),
+    (pa.types.is_date, lambda *_: pa.date32()),
     (pa.types.is_struct, _common_struct),
 )
 

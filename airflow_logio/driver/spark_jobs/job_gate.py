@@ -109,7 +109,8 @@ class JobGate:
             with self.turn(), connections.calls.call("frames", point):
                 if operator.materialize_input:
                     self.before_job()
-                with self._functions.called() as jobs:
+                keeping_zone = self._settings.sessions.keeping_zone(f"the function of operator {receiver.operator!r}")
+                with keeping_zone, self._functions.called() as jobs:
                     made = operator.frames(receiver.name, frame, connections.params)
             if not operator.materialize_input:
                 self._functions.refuse_actions(jobs)

@@ -13,6 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -244,6 +245,10 @@ class JobRunner(ABC, Generic[Op]):
             "one Input Set"
         )
 
+    def _called(self) -> AbstractContextManager[None]:
+        """The call of the author's function."""
+        return self._sessions.keeping_zone(self._function)
+
     @property
     def _function(self) -> str:
         return f"function {getattr(self._operator, 'function_name', type(self._operator).__name__)!r}"
@@ -330,7 +335,8 @@ class TableJobs(JobRunner[BatchGenerator]):
         def made(table: pa.Table, count: int) -> Sequence[Sequence[PortTable]]:
             records = marked_records(self._frame(session, table), "in")
             found = self._marked(reads, {"in": records})
-            result = self._operator.run_with(records, found, self._connections.params)
+            with self._called():
+                result = self._operator.run_with(records, found, self._connections.params)
             self._check_apart(needed_spark_frame(result, "the operator"), [records, *found.values()])
             return self._operator.split(result.toArrow(), count)
 
@@ -351,7 +357,8 @@ class TableJobs(JobRunner[BatchGenerator]):
         def make(name: str) -> SparkFrame:
             frame = self._frame(session, records[name])
             found = self._keyed(reads, {"in": frame})
-            made = self._operator.run_one(name, frame, found, self._connections.params)
+            with self._called():
+                made = self._operator.run_one(name, frame, found, self._connections.params)
             return needed_spark_frame(made, "the operator")
 
         frames = made_apart(list(records), make)

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import BatchGenerator, SparkFrame
 from airflow_logio.protocol.replicas import base_operator
-from airflow_logio.spark.determinism import analyzed
+from airflow_logio.spark.determinism import analyzed, reads_elsewhere
 from airflow_logio.spark.engine import is_remote
 from airflow_logio.spark.schemas import schema_of
 
@@ -40,17 +40,20 @@ class NotTogether(Exception):
     """The plans of these Input Sets cannot share a job."""
 
 
-def made_apart(names: Sequence[str], make: Callable[[str], SparkFrame]) -> list[SparkFrame] | None:
-    """What `make` makes of each Input Set.
+def made_apart(
+    names: Sequence[str], make: Callable[[str], SparkFrame], root: str | None = None
+) -> list[SparkFrame] | None:
+    """What `make` makes of each Input Set, from records in memory and files below `root`.
 
     None for several if one would be another in the union of their plans: what is random, or numbered by tasks, depends on
     the place of a task in its job. A Connect server looks at a plan only when it runs, and a view that a function has made
-    for one Input Set would be that of the last one.
+    for one Input Set would be that of the last one; a file or a table, which the function may have written itself, is read
+    only then by any Spark.
     """
     made: list[SparkFrame] = []
     for name in names:
         frame = make(name)
-        if len(names) > 1 and (is_remote(frame) or not analyzed(frame)[1]):
+        if len(names) > 1 and (is_remote(frame) or not analyzed(frame)[1] or reads_elsewhere(frame, root)):
             return None
         made.append(frame)
     return made

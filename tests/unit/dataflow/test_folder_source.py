@@ -22,7 +22,7 @@ def put(where: Path, *names: str, columns: tuple[str, ...] = ("id",)) -> None:
 
 @pytest.fixture
 def orders(tmp_path: Path) -> Path:
-    put(tmp_path / "orders", "b.parquet", "a.parquet", "c.parquet", "_SUCCESS", ".d.parquet")
+    put(tmp_path / "orders", "b.parquet", "a.parquet", "c.parquet", "_SUCCESS", ".d.parquet", "b.parquet._COPYING_")
     return tmp_path / "orders"
 
 

@@ -62,6 +62,19 @@ def read(source: ParquetSource, params: Mapping[str, Any] | None = None) -> list
         (pa.array([1.5], pa.float32()), pa.array([0.1]), pa.float64()),
         (pa.array([Decimal("1.50")]), pa.array([Decimal("1234.5")]), pa.decimal128(6, 2)),
         (pa.array([dt.time(1)], pa.time32("ms")), pa.array([dt.time(2)], pa.time64("us")), pa.time64("us")),
+        (pa.array([[1, 2]], pa.list_(pa.int32(), 2)), pa.array([[3]]), pa.list_(pa.int64())),
+        (
+            pa.array([[1, 2]], pa.list_(pa.int8(), 2)),
+            pa.array([[1, 2, 3]], pa.list_(pa.int8(), 3)),
+            pa.list_(pa.int8()),
+        ),
+        (
+            pa.array([[("a", 1)]], pa.map_(pa.large_string(), pa.int8())),
+            pa.array([[("b", 2)]], pa.map_(pa.string(), pa.int64())),
+            pa.map_(pa.string(), pa.int64()),
+        ),
+        (pa.array([NOON.date()], pa.date64()), pa.array([NOON.date()]), pa.date32()),
+        (pa.array([Decimal("1.50")], pa.decimal256(20, 2)), pa.array([Decimal("1.5")]), pa.decimal128(20, 2)),
     ],
 )
 def test_files_that_differ_without_loss_are_one_schema(one: Any, other: Any, wanted: Any, tmp_path: Path) -> None:
@@ -101,6 +114,38 @@ def test_a_column_that_a_later_file_does_not_have_is_told_before_a_run(tmp_path:
     with pytest.raises(ConfigurationError, match=r"/1\.parquet has no column 'x', only \['y'\]"):
         ParquetSource(where, columns=["x"]).action({})
     assert ParquetSource(where).action({})["total_rows"] == 2, "where none is named, each file has its own"
+
+
+def test_columns_are_in_the_order_of_the_first_file(tmp_path: Path) -> None:
+    """Where all have the same: a window could not put them together otherwise. The plan says it to later drivers."""
+    tables = [{"a": [1], "b": ["x"]}, {"b": ["y"], "a": [2]}, {"b": [None], "c": [0]}]
+    for number, columns in enumerate(tables):
+        pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet")
+    events = read(ParquetSource(f"{tmp_path}/*.parquet"))
+    assert [event.column_names for event in events] == [["a", "b"], ["a", "b"], ["b", "c"]]
+    assert pa.concat_tables(events[:2]).to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    assert [event.column_names for event in read(ParquetSource(f"{tmp_path}/[01].parquet", columns=["b", "a"]))] == [
+        ["b", "a"]
+    ] * 2
+
+
+@pytest.mark.parametrize("begins", ["", "file://"])
+def test_a_pattern_finds_files_by_any_name_but_hidden_ones(tmp_path: Path, begins: str) -> None:
+    """As a path and as a URI, in which signs of a name may mean something else."""
+    names = ["a b.parquet", "c%20d.parquet", "e#f?.parquet", "g=h,i.parquet", "ü.parquet"]
+    for number, name in enumerate(names):
+        pq.write_table(pa.table({"n": [number]}), tmp_path / name)
+    (tmp_path / ".half.parquet").write_bytes(b"PAR1")
+    events = read(ParquetSource(f"{begins}{tmp_path}/*.parquet"))
+    assert [event["n"][0].as_py() for event in events] == list(range(len(names)))
+
+
+def test_a_column_that_has_no_order_is_refused_before_a_run(tmp_path: Path) -> None:
+    where = written(tmp_path, pa.array([[1]]))
+    with pytest.raises(
+        ConfigurationError, match=r"0\.parquet, column 'x' is list<.*>, which has no order: name another"
+    ):
+        ParquetSource(where, ordered_by="x").action({})
 
 
 def test_files_of_pandas_and_polars_side_by_side(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -150,6 +151,69 @@ KEYS: dict[str, tuple[str, str, list[Any], pa.DataType, list[int]]] = {
     ),
 }
 """Type in the table, its rows, keys of the records and their type, and the records for which the database finds one."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "query"),
+    [
+        ("dataframe", "SELECT (SELECT max(day) FROM {file}) AS day FROM {orders} LIMIT 1"),
+        ("executors", "SELECT * FROM {file}"),
+    ],
+)
+def test_what_a_function_writes_and_reads_again_is_that_of_its_input_set(
+    tmp_path: Path, sessions: SparkSessions, caplog: pytest.LogCaptureFixture, mode: str, query: str
+) -> None:
+    """Spark reads a file when a job runs: in a shared one, all days would have read what the last one wrote. What a job may
+    share has one, with views, subqueries and joins of its own records."""
+
+    def written(orders: Any, window_start: dt.datetime) -> Any:
+        (tmp_path / "scratch.csv").write_text(f"day\n{window_start.day}\n")
+        spark = orders.sparkSession
+        return spark.sql(query, file=spark.read.csv(str(tmp_path / "scratch.csv"), header=True), orders=orders)
+
+    def of_memory(orders: Any) -> Any:
+        orders.createOrReplaceTempView("orders")
+        with_most = "WITH m AS (SELECT max(cents) AS c FROM orders)"
+        return orders.sparkSession.sql(
+            f"{with_most} SELECT id, (SELECT c FROM m) AS day FROM orders JOIN m ON c = cents"
+        )
+
+    caplog.set_level(logging.INFO)
+    group = Group(tmp_path, sessions, orders=cut([18]))
+    rows = "from_orders"
+    if mode == "executors":
+        rows = group.operator("tables", stateless(lambda orders: orders), rows)
+    for name, function in (("written", written), ("of_memory", of_memory)):
+        group.save(group.operator(name, generate(mode=mode)(function), rows, window=DAY), name)
+    assert group.run()
+    assert group.published("day", "written") == [("10",), ("11",), ("9",)]
+    expected = group.expected("arg_max(id, cents), max(cents)", "GROUP BY date_trunc('day', ts)")
+    assert group.published("id, day", "of_memory") == expected
+    alone = {one.getMessage().partition(":")[0] for one in caplog.records if "job of its own" in one.getMessage()}
+    assert alone == {"written"}
+
+
+@pytest.mark.parametrize(("mode", "many"), [("dataframe", False), ("dataframe", True), ("executors", False)])
+def test_a_function_that_leaves_another_zone_in_the_session_is_refused(
+    tmp_path: Path, sessions: SparkSessions, mode: str, many: bool
+) -> None:
+    """Other operators of its group would see other days."""
+
+    def moves(orders: Any) -> Any:
+        orders.sparkSession.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+        return orders
+
+    group = Group(tmp_path, sessions, orders=cut([18]))
+    rows = "from_orders"
+    if mode == "executors":
+        rows = group.operator("tables", stateless(lambda orders: orders), rows)
+    group.save(group.operator("daily", generate(mode=mode, many=many)(moves), rows, window=DAY))
+    says = (
+        r"operator 'daily', Input Set .*: function 'moves' sets spark\.sql.* to 'Europe/Berlin'.*zone='Europe/Berlin'"
+    )
+    with pytest.raises(OperatorFailed, match=says):
+        group.run()
+    assert sessions.get().conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
 
 
 def test_a_read_by_key_is_that_of_the_input_set_alone(tmp_path: Path, sessions: SparkSessions) -> None:
