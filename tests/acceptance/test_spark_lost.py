@@ -13,6 +13,7 @@ CHILD = '''
 import os, sys, threading
 import psutil, pyarrow as pa
 from airflow_logio.driver import spark_session
+from airflow_logio.driver.spark_jobs.job_gate import Turn
 from airflow_logio.driver.spark_jobs.jobs import TableJobs
 from airflow_logio.driver.spark_jobs.together import Contract
 from airflow_logio.systems.connections import Connections, WriterIdentity
@@ -48,7 +49,8 @@ done, failed = [], []
 sessions = spark_session.SparkSessions()
 connections = Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0)
 stopping = threading.Event()
-common = (sessions, connections, str, done.append, failed.append, "jobs", stopping, Contract.MANY)
+turn = Turn(connections.calls, lambda: None)
+common = (sessions, connections, str, done.append, failed.append, "jobs", stopping, turn, Contract.MANY)
 runner = TableJobs("p", "op", Unlucky(), *common)
 runner.start([("a", None), ("b", None)])
 runner.thread.join()

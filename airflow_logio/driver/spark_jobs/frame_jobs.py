@@ -161,7 +161,7 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
         """What the function makes of many Input Sets, with column ``inset_id``."""
         frames = {port: marked_records(frame, port) for port, frame in self._frames(session, sets).items()}
         found = self._marked(reads, frames)
-        with self._evaluation.gate.turn(), self._called():
+        with self._called():
             result = self._operator.run_on(frames, found, self._connections.params)
         self._check_apart(result, [*frames.values(), *found.values()])
         return result
@@ -176,7 +176,7 @@ class FrameJobs(JobRunner[FrameWindowOperator]):
             self._evaluation.gate.check_wanted()
             frames = self._frames_of_one(session, by_name[name], spans)
             found = self._keyed(reads, frames)
-            with self._evaluation.gate.turn(), self._called():
+            with self._called():
                 return self._operator.run_one(name, frames, found, self._connections.params)
 
         return made_apart(list(by_name), make, self._payloads.root)

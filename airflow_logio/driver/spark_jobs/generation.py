@@ -15,9 +15,10 @@ import pyarrow as pa
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import BatchGenerator, Operator
 from airflow_logio.driver.epoch_settings import EpochSettings
-from airflow_logio.driver.mailbox import Failure
+from airflow_logio.driver.mailbox import Closed, Failure
 from airflow_logio.driver.spark_jobs.evaluation import Evaluation
 from airflow_logio.driver.spark_jobs.frame_jobs import FrameJobs
+from airflow_logio.driver.spark_jobs.job_gate import Turn
 from airflow_logio.driver.spark_jobs.jobs import Generated, JobRunner, TableJobs
 from airflow_logio.driver.spark_jobs.together import contract_of
 from airflow_logio.protocol.group import GroupProtocol
@@ -55,6 +56,7 @@ class Generation:
         self._stopping = threading.Event()
         self._runners: dict[str, JobRunner[Any]] = {}
         frames: dict[str, FrameWindowOperator] = {}
+        turn = Turn(settings.connections.calls, self._check_wanted) if evaluation is None else evaluation.gate.turn
         for name, operator in members.items():
             common = (
                 settings.pipeline.name,
@@ -67,6 +69,7 @@ class Generation:
                 lambda error: put(Failure(error)),
                 job_group,
                 self._stopping,
+                turn,
             )
             graph = settings.run.spec.graph
             if operator.mode is ExecutionMode.EXECUTORS:
@@ -81,6 +84,10 @@ class Generation:
         tables = JobQueue(protocol, [name for name in self._runners if name not in frames], extent)
         of_frames = JobQueue(protocol, frames, frame_extent, FRAME_BOUNDS)
         self._queues = {name: of_frames if name in frames else tables for name in self._runners}
+
+    def _check_wanted(self) -> None:
+        if self._stopping.is_set():
+            raise Closed
 
     def is_full(self) -> bool:
         """Enough is triggered for the next job and the one after it: take no more events into memory meanwhile."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -17,13 +17,35 @@ from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark.dataset_jobs import probe
 from airflow_logio.spark.determinism import FRAMES_SAFETY, check_repeatable
-from airflow_logio.systems.calls import Call
+from airflow_logio.systems.calls import Call, CallWatch
 from airflow_logio.systems.payloads import EpochPayloads
 
 PROBE = "probe of the payload store"
 """What `logio status` says of a driver whose executors do not answer its first job."""
 TURN_SECONDS = 0.25
 """Between two looks at whether the epoch still lasts, while the function of another event is called."""
+
+
+class Turn:
+    """Functions of authors that make DataFrames are called one at a time: what one does to the session on its way, such as a
+    view of some name, is not for another event, nor for another operator. `check_wanted` raises `Closed` when the epoch has
+    ended."""
+
+    def __init__(self, calls: CallWatch, check_wanted: Callable[[], None]) -> None:
+        self._calls = calls
+        self._check_wanted = check_wanted
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """A thread that waits for its turn is in no call of its own. Raises `Closed`."""
+        with self._calls.inner("turn", limited=False):
+            while not self._lock.acquire(timeout=TURN_SECONDS):
+                self._check_wanted()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 class JobGate:
@@ -34,7 +56,7 @@ class JobGate:
         self._payloads = payloads
         self._functions = functions
         self._faults = JobFaults(settings.sessions, payloads, self.check_wanted)
-        self._turn = threading.Lock()
+        self.turn = Turn(settings.connections.calls, self.check_wanted)
         self._probing = threading.Lock()
         self._is_probed = False
         self._closed = threading.Event()
@@ -85,19 +107,6 @@ class JobGate:
         self.before_job()
         point = at if at.operator == operator else FailurePoint(operator, action=f"what comes of {at}")
         return self._settings.connections.calls.call("job", point)
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Functions of authors that make DataFrames are called one at a time: what one does to the session on its way, such
-        as a view of some name, is not for another event. A thread that waits for its turn is in no call of its own. Raises
-        `Closed`."""
-        with self._settings.connections.calls.inner("turn", limited=False):
-            while not self._turn.acquire(timeout=TURN_SECONDS):
-                self.check_wanted()
-        try:
-            yield
-        finally:
-            self._turn.release()
 
     def call(
         self, operator: FrameOperator, receiver: Port, frame: SparkFrame, at: FailurePoint

@@ -13,7 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +29,7 @@ from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.driver.logics.replay_check import is_due
 from airflow_logio.driver.mailbox import Closed
 from airflow_logio.driver.spark_jobs.faults import shortened, shuffle_lost
+from airflow_logio.driver.spark_jobs.job_gate import Turn
 from airflow_logio.driver.spark_jobs.together import (
     MOST_PLANS,
     Contract,
@@ -94,11 +95,13 @@ class JobRunner(ABC, Generic[Op]):
         failed: Callable[[BaseException], None],
         job_group: str,
         stopping: threading.Event,
+        turn: Turn,
         contract: Contract,
     ) -> None:
         self._pipeline = pipeline
         self._name = name
         self._operator = operator
+        self._turn = turn
         self._contract = contract
         self._keys = {name: read.key for name, read in operator.reads.items() if read.key is not None}
         # A read by key is that of its Input Sets: what one finds must not depend on which others are in the job.
@@ -245,9 +248,11 @@ class JobRunner(ABC, Generic[Op]):
             "one Input Set"
         )
 
-    def _called(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _called(self) -> Iterator[None]:
         """The call of the author's function."""
-        return self._sessions.keeping_zone(self._function)
+        with self._turn(), self._sessions.keeping_zone(self._function):
+            yield
 
     @property
     def _function(self) -> str:

@@ -12,6 +12,7 @@ import requests
 
 from airflow_logio.dataflow.operators import External, InputEvent, InputSet, PortTable, StatefulOperator
 from airflow_logio.driver.logics.adapters import StatefulLogic, StatelessLogic
+from airflow_logio.driver.spark_jobs.job_gate import Turn
 from airflow_logio.driver.spark_jobs.jobs import TableJobs
 from airflow_logio.driver.spark_jobs.together import Contract
 from airflow_logio.errors import FailurePoint, OperatorFailed
@@ -278,6 +279,7 @@ def test_a_job_names_the_events_of_the_input_set_to_blame() -> None:
         errors.append,
         "jobs",
         threading.Event(),
+        Turn(CONNECTIONS.calls, lambda: None),
         Contract.MANY,
     )
     runner.start(group.protocol.start_job("op", ["1", "0"]))
@@ -317,6 +319,7 @@ def test_a_job_that_is_cancelled_with_its_epoch_blames_no_input_set() -> None:
         told.append,
         "jobs",
         stopping,
+        Turn(CONNECTIONS.calls, lambda: None),
         Contract.MANY,
     )
     runner.start([("0", None), ("1", None)])

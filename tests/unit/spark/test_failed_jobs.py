@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_logio.dataflow.operators import InputSet
+from airflow_logio.driver.spark_jobs.job_gate import Turn
 from airflow_logio.driver.spark_jobs.jobs import Generated, TableJobs
 from airflow_logio.driver.spark_jobs.together import Contract
 from airflow_logio.driver.spark_session import SparkSessions
@@ -86,7 +87,8 @@ def test_a_job_that_has_lost_its_shuffle_runs_again_and_sets_nothing_aside(
     done: list[Generated] = []
     failed: list[BaseException] = []
     connections = Connections("work", {}, WriterIdentity("run", 1, 0.0), 1.0)
-    common = (sessions, connections, str, done.append, failed.append, "logio test", threading.Event(), Contract.EARLIER)
+    ended, turn = threading.Event(), Turn(connections.calls, lambda: None)
+    common = (sessions, connections, str, done.append, failed.append, "logio test", ended, turn, Contract.EARLIER)
     runner = TableJobs("work", "op", cast(Any, Losing(times)), *common)
     runner.start([("a", None), ("b", None)])
     assert runner.thread is not None

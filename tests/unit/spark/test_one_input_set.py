@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -191,6 +192,30 @@ def test_what_a_function_writes_and_reads_again_is_that_of_its_input_set(
     assert group.published("id, day", "of_memory") == expected
     alone = {one.getMessage().partition(":")[0] for one in caplog.records if "job of its own" in one.getMessage()}
     assert alone == {"written"}
+
+
+@pytest.mark.parametrize("mode", ["dataframe", "executors"])
+def test_views_of_one_name_are_those_of_each_operator(tmp_path: Path, sessions: SparkSessions, mode: str) -> None:
+    """Functions of several operators are called one at a time. The first waits for the other one's view, for a while."""
+    there = {name: threading.Event() for name in ("one", "two")}
+
+    def of(name: str, other: str) -> Any:
+        def made(orders: Any) -> Any:
+            orders.selectExpr(f"'{name}' AS whose").createOrReplaceTempView("mine")
+            there[name].set()
+            there[other].wait(2)
+            return orders.sparkSession.sql("SELECT DISTINCT whose FROM mine")
+
+        return made
+
+    group = Group(tmp_path, sessions, orders=cut([18]))
+    rows = "from_orders"
+    if mode == "executors":
+        rows = group.operator("tables", stateless(lambda orders: orders), rows)
+    for name, other in (("one", "two"), ("two", "one")):
+        group.save(group.operator(name, generate(mode=mode)(of(name, other)), rows, window=DAY), name)
+    assert group.run()
+    assert [group.published("whose", name) for name in ("one", "two")] == [[("one",)] * 3, [("two",)] * 3]
 
 
 @pytest.mark.parametrize(("mode", "many"), [("dataframe", False), ("dataframe", True), ("executors", False)])
