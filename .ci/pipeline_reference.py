@@ -18,7 +18,18 @@ TOPICS: dict[str, tuple[str, dict[str, str]]] = {
     "The pipeline": (
         "The graph of operators, and what its methods return.",
         dict.fromkeys(
-            ["Pipeline", "Node", "Group", "Replicated", "LineageScope", "lineage_paths", "lineage_ports"], ""
+            [
+                "Pipeline",
+                "Days",
+                "Hours",
+                "Node",
+                "Group",
+                "Replicated",
+                "LineageScope",
+                "lineage_paths",
+                "lineage_ports",
+            ],
+            "",
         ),
     ),
     "Sources": (

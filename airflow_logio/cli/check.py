@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from airflow_logio.cli.common import LogOption, out, pairs, warn
+from airflow_logio.cli.common import LogOption, PartitionOption, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import Wanted, describe
 from airflow_logio.commands import counted
@@ -33,6 +33,7 @@ def check(
     events: Annotated[
         int, typer.Option("--try", min=0, help="Also run the first N events of each source, in this process")
     ] = 0,
+    partition: PartitionOption = None,
     log: LogOption = None,
 ) -> None:
     """Check a pipeline with its parameters, connections, tables, columns and permissions; nothing is changed.
@@ -44,6 +45,7 @@ def check(
         pipeline_ref=pipeline,
         params=pairs("--param", param or ()),
         connection_ids=pairs("--connection", connection or ()),
+        partition=partition,
     )
     known = ConnectionUrls.load(warn)
     described = describe(known.payloads(log), wanted, known, lambda text: out.print(text, markup=False))

@@ -67,6 +67,10 @@ LogOption = Annotated[
         "--log", help="Connection id of the log. Default: LOGIO_URL, else .logio/logio.db", callback=_note_log
     ),
 ]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option("--partition", help="Day or hour that the run is for, where the pipeline has one run for each"),
+]
 RunArgument = Annotated[str, typer.Argument(help="Run: its uid, the beginning of it, or its run id")]
 
 

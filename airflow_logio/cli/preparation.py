@@ -13,9 +13,11 @@ from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.databases import sqlite_url
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import bundle, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, collect, load_kept, newest, take_new
@@ -49,6 +51,8 @@ class Wanted:
     """None: the default, or for a continued run, the value that it was started with."""
     alone: bool = False
     """Whether another unfinished run of the pipeline is a reason not to start this one."""
+    partition: str | None = None
+    """The partition that the run is for, as it was written."""
 
 
 def prepare(
@@ -121,13 +125,15 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})
+    partition = partition_of(pipeline, wanted.partition)
     code = collect(ref)
     spec = run_spec(
         pipeline,
         ref,
         dag_id=CLI_DAG_ID,
-        dag_run_id=wanted.run_id or f"{pipeline.name}__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}",
+        dag_run_id=wanted.run_id or _name(pipeline, partition),
         params=params,
+        partition=partition,
         connections=ids,
         hold_sources=wanted.hold_sources,
         replay_seconds=wanted.replay_seconds,
@@ -141,6 +147,23 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     if (assumed or files) and pipeline.local.prepare is not None and (said := pipeline.local.prepare(urls)):
         say(said)
     return Described(ref, pipeline.for_run(spec.params), spec, urls, code)
+
+
+def partition_of(pipeline: Pipeline, text: str | None) -> PartitionKey | None:
+    """The partition that a command names. Raises `ConfigurationError` if the pipeline has no such partition."""
+    if text is None:
+        return None
+    if pipeline.partition is None:
+        raise ConfigurationError(
+            f"--partition {text!r}: pipeline {pipeline.name!r} has no partitions; define it with "
+            "Pipeline(..., partition=Days('day', zone=...))"
+        )
+    return pipeline.partition.key_of(text)
+
+
+def _name(pipeline: Pipeline, partition: PartitionKey | None) -> str:
+    """The name of a run that was given none: that of a partition is the same each time, so it is found again."""
+    return f"{pipeline.name}__{f'{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}' if partition is None else partition.text}"
 
 
 def other_unfinished(store: LogStore, run: Run) -> list[Run]:

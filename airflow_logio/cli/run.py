@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from airflow_logio.cli.common import LogOption, err, opened, options, out, pairs, warn
+from airflow_logio.cli.common import LogOption, PartitionOption, err, opened, options, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.preparation import Wanted, prepare
@@ -48,6 +48,7 @@ def run(
     connection: Annotated[
         list[str] | None, typer.Option("--connection", help="name=conn_id; default: the id is the name")
     ] = None,
+    partition: PartitionOption = None,
     log: LogOption = None,
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="Name of the run; an earlier run of that name is continued")
@@ -78,6 +79,7 @@ def run(
         spark=SparkOptions.given(master, driver_memory, conf, connect),
         replay_seconds=replay_seconds,
         alone=alone,
+        partition=partition,
     )
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)

@@ -22,6 +22,7 @@ from airflow_logio.dataflow.operators import (
     WriterOperator,
 )
 from airflow_logio.dataflow.pipeline import Node, Pipeline
+from airflow_logio.dataflow.pipeline.days import Days, Hours
 from airflow_logio.dataflow.pipeline.definition import Group, Replicated
 from airflow_logio.dataflow.pipeline.lineage import LineageScope, lineage_paths, lineage_ports
 from airflow_logio.dataflow.reads import FunctionRead, TableRead
@@ -60,6 +61,7 @@ __all__ = [
     "ConnectedSource",
     "Count",
     "DatasetWriter",
+    "Days",
     "Dispatcher",
     "EveryEvents",
     "External",
@@ -68,6 +70,7 @@ __all__ = [
     "FunctionOperator",
     "FunctionRead",
     "Group",
+    "Hours",
     "IdempotentWriter",
     "InputEvent",
     "InputSet",

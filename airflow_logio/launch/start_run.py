@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_logio.databases import read_url
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.dataflow.pipeline.validation import check_session_zone
 from airflow_logio.dataflow.sources import TableSource
 from airflow_logio.dataflow.unavailability import is_missing_input
@@ -46,6 +48,7 @@ def run_spec(
     dag_run_id: str,
     params: Mapping[str, Any],
     connections: Mapping[str, str],
+    partition: PartitionKey | None = None,
     budget: RecoveryBudget | None = None,
     lease: Lease | None = None,
     backlog: BacklogBound | None = None,
@@ -58,13 +61,16 @@ def run_spec(
 ) -> RunSpec:
     """The description of a run, checked: parameters, connections (name → connection id), readable sources.
 
+    `partition` is what the run is for, if the pipeline has partitions; one that has not ended is refused.
     `replay_seconds` is by default `REPLAY_SECONDS`. `payloads` is the root of the deployment's payload store
     (`payload_root`); it is not part of the description. `code` is what drivers will import: give it to `start_run`, too.
     `spark` is kept for later launches; it holds no secrets.
 
     Raises `ConfigurationError` or `PipelineDefinitionError`, naming what is wrong.
     """
-    checked = pipeline.check_params(params)
+    checked = pipeline.check_params(params, partition)
+    if partition is not None and pipeline.partition is not None:
+        pipeline.partition.check_ended(partition, datetime.now(UTC))
     pipeline = pipeline.for_run(checked)
     missing = [name for name in pipeline.connections if name not in connections]
     unknown = [name for name in connections if name not in pipeline.connections]
@@ -105,6 +111,7 @@ def run_spec(
         replicated=replicated_shapes(pipeline),
         code_digest=None if code is None else code.digest,
         spark=dict(spark or {}),
+        partition=None if partition is None else partition.text,
     )
 
 

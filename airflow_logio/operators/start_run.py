@@ -11,6 +11,7 @@ from airflow_logio import _compat
 from airflow_logio.commands import with_log
 from airflow_logio.dataflow.parameters import needed_param, unknown_param
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.connections import database_url
 from airflow_logio.hooks.logio import LogioHook
@@ -150,6 +151,7 @@ class LogioStartRunOperator(BaseOperator):
             dag_id=dag_id,
             dag_run_id=run_id,
             params=self._given(pipeline, context),
+            partition=partition_of(pipeline, context["dag_run"]),
             connections=self.connections,
             replay_seconds=self.replay_seconds,
             lease=self.lease,
@@ -210,6 +212,34 @@ class LogioStartRunOperator(BaseOperator):
             return dict(self.pipeline_params)
         params = context["params"]
         return {name: params[name] for name in pipeline.params if name in params}
+
+
+def partition_of(pipeline: Pipeline, dag_run: Any) -> PartitionKey | None:
+    """What a DAG run of a pipeline with partitions is for: its partition key, else its data interval. It is not guessed.
+
+    Raises `ConfigurationError` if it has neither, or both and they are not the same partition.
+    """
+    if pipeline.partition is None:
+        return None  # the schedule of a DAG may have keys that its pipeline needs not
+    named = getattr(dag_run, "partition_key", None)
+    begin, end = dag_run.data_interval_start, dag_run.data_interval_end
+    has_interval = begin is not None and end is not None
+    if named is None:
+        return pipeline.partition.of_interval(begin, end) if has_interval else None  # refused with the parameters
+    key = pipeline.partition.key_of(named)
+    if has_interval and begin != end and (other := pipeline.partition.of_interval(begin, end)) != key:
+        raise ConfigurationError(
+            f"the DAG run has the partition key {named!r}, which is {key.text} of {pipeline.partition.zone}, and a data "
+            f"interval that is {other.text}: it can have one of the two"
+        )
+    at = getattr(dag_run, "partition_date", None)
+    if pipeline.partition.is_of_clock(named) and at is not None and at != key.start:
+        raise ConfigurationError(
+            f"the DAG run has the partition key {named!r}, which the clock of {pipeline.partition.zone} shows at "
+            f"{key.start.isoformat()}; its schedule means {at.isoformat()}. Give the timetable the zone of the pipeline, or "
+            "keys with an offset: key_format='%Y-%m-%dT%H:%M%z'"
+        )
+    return key
 
 
 def _settings(spec: RunSpec) -> tuple[object, ...]:

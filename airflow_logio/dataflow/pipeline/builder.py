@@ -19,6 +19,7 @@ from airflow_logio.dataflow.functions.several_functions import SeveralFunctions
 from airflow_logio.dataflow.functions.windowed_operators import WindowedOperator, windowed
 from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operators import ManualOperator, Operator, SourceOperator, WriterOperator
+from airflow_logio.dataflow.pipeline.days import Partitioning, PartitionKey, check_partition, partition_params
 from airflow_logio.dataflow.pipeline.definition import (
     CallLimit,
     Definition,
@@ -100,6 +101,8 @@ class Pipeline:
     :param fuse: operators that are in no `group` share one where nothing tells them apart, which costs the least.
         False: each has a group of its own. Cut where you want a unit of failure, of scaling, or of parallel work
         (ADR-121).
+    :param partition: what one run is for: `Days` or `Hours`. Each run then has a day (or hour), which gives it the
+        parameters ``{day}``, ``{day_start}`` and ``{day_end}``. By default runs have none.
     :param zone: the time zone of its Spark sessions, ``"Europe/Berlin"``: that in which functions of mode ``executors``
         and ``dataframe`` cast times to dates and texts. By default UTC. Their windows of time must have the same zone
         (`Tumbling(..., zone=...)`), so that a start that is cast to a date is the day of its window.
@@ -115,6 +118,7 @@ class Pipeline:
         connections: Iterable[str] = (),
         environment: Iterable[str] = (),
         fuse: bool = True,
+        partition: Partitioning | None = None,
         zone: str | None = None,
     ) -> None:
         check_name("pipeline", name)
@@ -124,6 +128,8 @@ class Pipeline:
         named = tuple(check_name("connection", connection) for connection in connections)
         session_zone = "" if zone is None else check_zone(zone)
         self._definition = Definition(name, typed, named, fuse, check_variables(environment), session_zone)
+        if (divided := check_partition(partition)) is not None:
+            self._definition.divide(divided)
         if len(set(named)) < len(named):
             self._definition.refuse(f"a connection is named twice in {named}")
 
@@ -352,7 +358,7 @@ class Pipeline:
         self._open()
         files = {name: Path(file) for name, file in (connections or {}).items()}
         local = LocalDefaults(dict(params or {}), files, prepare)
-        if flaw := local.flaw(self._definition.params, self._definition.connections):
+        if flaw := local.flaw(self.params, self._definition.connections):
             self._definition.refuse(flaw)
         self._definition.local = local
 
@@ -386,7 +392,7 @@ class Pipeline:
         """The same pipeline with nothing replicated, in the same groups. However many replicas there are, they must
         produce what it produces.
         """
-        plain = Pipeline(self.name, params=self.params, connections=self.connections)
+        plain = Pipeline(self.name)
         plain._definition = replace(check_whole(self._definition)[0], replicated=[])
         return plain.freeze()
 
@@ -399,8 +405,13 @@ class Pipeline:
 
     @property
     def params(self) -> dict[str, type]:
-        """Run parameters and their types."""
-        return dict(self._definition.params)
+        """Run parameters and their types, without those that the partition of a run gives."""
+        return self._definition.given_params()
+
+    @property
+    def partition(self) -> Partitioning | None:
+        """What one run is for; None if runs have no day or hour of their own."""
+        return self._definition.partition
 
     @property
     def connections(self) -> tuple[str, ...]:
@@ -533,14 +544,16 @@ class Pipeline:
         """
         return base_operator(operator) in self._definition.replays
 
-    def check_params(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of a run's parameters, checked, text turned into the declared type.
+    def check_params(self, given: Mapping[str, Any], partition: PartitionKey | None = None) -> dict[str, Any]:
+        """The values of a run's parameters, checked, text turned into the declared type, and those of its partition.
 
-        :param given: name → value.
+        :param given: name → value, without those that the partition gives.
+        :param partition: the partition of the run, if the pipeline has one for each.
 
-        Raises ConfigurationError if one is missing, unknown or wrong.
+        Raises ConfigurationError if one is missing, unknown or wrong, and if the partition is missing or there is none.
         """
-        return parameters.check_params(self.name, self._definition.params, given)
+        own = partition_params(self.name, self.partition, given, partition)
+        return parameters.check_params(self.name, self.params, given) | own
 
     def for_run(self, params: Mapping[str, Any]) -> Pipeline:
         """The pipeline as a run has it: with the parameters in the names of folders (docs/parameters.md). Its description

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from airflow_logio.dataflow.names import check_name, did_you_mean, quoted
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.pipeline.days import Partitioning
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.lineage import LineageScope, MadeFrom
 from airflow_logio.dataflow.replication.partition import Partition
@@ -214,6 +215,23 @@ class Definition:
     local: LocalDefaults = field(default_factory=LocalDefaults)
     columns: dict[Port, MadeFrom] = field(default_factory=dict)
     """Output port → what its columns are made from. Said of the graph, no part of it."""
+    partition: Partitioning | None = None
+    """What one run is for. Its parameters are among `params`, so they stand wherever a parameter may."""
+
+    def divide(self, partition: Partitioning) -> None:
+        """Give each run a partition. Raises PipelineDefinitionError for a parameter that it gives and the author, too."""
+        for name in partition.names:
+            if name in self.params:
+                self.refuse(
+                    f"parameter {name!r} is one that {partition.written()} gives each run: leave it out of params"
+                )
+            self.params[name] = str
+        self.partition = partition
+
+    def given_params(self) -> dict[str, type]:
+        """The parameters that whatever starts a run has to give."""
+        own = () if self.partition is None else self.partition.names
+        return {name: kind for name, kind in self.params.items() if name not in own}
 
     def refuse(self, sentence: str) -> NoReturn:
         """Raise PipelineDefinitionError with the name of the pipeline in front."""

@@ -87,13 +87,15 @@ class Frozen:
         graph = authored.graph()
         described = {
             "pipeline": authored.name,
-            "params": {name: kind.__name__ for name, kind in sorted(authored.params.items())},
+            "params": {name: kind.__name__ for name, kind in sorted(authored.given_params().items())},
             "connections": sorted(authored.connections),
             "operators": {name: self._described(name) for name in graph.topological()},
             "senders": {str(receiver): str(sender) for receiver, sender in graph.senders.items()},
             "groups": {name: list(group.operators) for name, group in authored.groups.items()},
             "lineage": sorted([str(scope.start), str(scope.target)] for scope in authored.scopes),
         }
+        if authored.partition is not None:
+            described["partition"] = authored.partition.describe()
         if authored.zone:
             described["zone"] = authored.zone
         if self.replicated:

@@ -229,12 +229,34 @@ def check_whole(definition: Definition) -> tuple[Definition, Graph]:
     _check_quarantines(definition, graph)
     _check_orders(definition, graph)
     check_replays(definition, graph)
+    _check_bounded(definition)
     for scope in definition.scopes:
         if not has_path(graph, scope):
             definition.refuse(
                 f"lineage scope {scope} has no path: no events of {str(scope.start)!r} reach {str(scope.target)!r}"
             )
     return definition, graph
+
+
+def _check_bounded(definition: Definition) -> None:
+    """A partition ends, so the sources of its run do."""
+    if definition.partition is None:
+        return
+    for name, operator in definition.operators.items():
+        if _is_endless(operator) or getattr(operator, "unbounded", False):
+            definition.refuse(
+                f"source {name!r} is unbounded, and a run of {definition.partition.written()} ends with what its "
+                f"{definition.partition.what} has: let the source end (unbounded=False, or a method last), or leave the "
+                "partition out"
+            )
+
+
+def _is_endless(operator: Operator) -> bool:
+    """Whether a source of ranges has no last one; one that needs connections is asked for it by its driver."""
+    if not isinstance(operator, RangeSource):
+        return False
+    kind = type(operator)
+    return kind.last is RangeSource.last and kind.connected is RangeSource.connected
 
 
 def _check_cycle(definition: Definition, graph: Graph) -> None:

@@ -132,6 +132,8 @@ class RunSpec:
     """Names the code that the run was started with (`CodeBundle`). None if an earlier version began it, which kept none."""
     spark: Mapping[str, Any] = field(default_factory=dict)
     """The Spark options that `logio run` was given, without secrets (`SparkOptions.to_keep`)."""
+    partition: str | None = None
+    """The key of the partition that the run is for, as `PartitionKey.text`; None for a pipeline without partitions."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

@@ -243,3 +243,39 @@ def test_a_folder_that_spark_would_misread_is_a_problem(
     assert check(monkeypatch, module, LAKE.replace("FOLDER", str(folder)), "lake") == 1
     said = " ".join("".join(capsys.readouterr()).split())
     assert "source 'read': " in said and says in said
+
+
+DAILY = """
+from airflow_logio import Count, Days, ParquetSource, Pipeline
+
+p = Pipeline("daily", partition=Days("day", zone="Europe/Berlin"))
+p.sink("count", Count(), p.source("read", ParquetSource("dt={day}.parquet")))
+plain = Pipeline("plain")
+plain.sink("count", Count(), plain.source("read", ParquetSource("in.parquet")))
+"""
+
+
+def test_a_pipeline_of_days_is_checked_for_a_day(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("daily.py").write_text(DAILY)
+    Path("in.parquet").rename("dt=2026-03-01.parquet")
+
+    def said(name: str, *arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["logio", "check", f"daily.py:{name}", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), " ".join((told.out + told.err).split())
+
+    assert said("p", "--partition", "2026-03-01")[0] == 0
+    code, told = said("p")
+    assert code and "one run for each day of Europe/Berlin, and this run has none" in told, told
+    code, told = said("p", "--partition", "20260301")
+    assert code and "write it as 2026-03-01" in told, told
+    code, told = said("p", "--partition", "2126-03-01")
+    assert code and "which is still to come" in told, told
+    code, told = said("p", "--partition", "2026-03-02")
+    assert code and "dt=2026-03-02.parquet" in told, told
+    code, told = said("plain", "--partition", "2026-03-01")
+    assert code and "pipeline 'plain' has no partitions" in told, told

@@ -26,6 +26,7 @@ from airflow_logio import (
     ConnectedSource,
     Count,
     DatasetWriter,
+    Days,
     Dispatcher,
     EveryEvents,
     External,
@@ -34,6 +35,7 @@ from airflow_logio import (
     FunctionOperator,
     FunctionRead,
     Group,
+    Hours,
     IdempotentWriter,
     InputEvent,
     InputSet,
@@ -91,7 +93,13 @@ from airflow_logio.supervision.policies import DS2, Decision, Figures, Policy, S
 
 # [START Pipeline]
 shop = Pipeline(
-    "shop", params={"sales": str}, connections=["warehouse"], environment=["SHOP_TOKEN"], fuse=True, zone="Etc/UTC"
+    "shop",
+    params={"sales": str},
+    connections=["warehouse"],
+    environment=["SHOP_TOKEN"],
+    fuse=True,
+    partition=None,
+    zone="Etc/UTC",
 )
 sales = shop.source("sales", ParquetSource("{sales}", ordered_by="at", records_per_event=100))
 hourly = shop.operator(
@@ -111,6 +119,25 @@ scope = shop.lineage(sales, hourly, retention="7d")
 shop.column_lineage(hourly, {"cents": "cents"})
 shop.local_defaults(params={"sales": lambda: "sales.parquet"}, connections={"warehouse": "warehouse.db"})
 # [END Pipeline]
+
+# [START Days]
+daily = Pipeline("daily", partition=Days("day", zone="Europe/Berlin", early=False))
+daily.sink("counted", Count(), daily.source("web", ParquetSource("web/dt={day}/*.parquet")))
+march = Days("day", zone="Europe/Berlin").key_of("2026-03-01")
+assert daily.check_params({}, march) == {
+    "day": "2026-03-01",
+    "day_start": "2026-02-28T23:00:00+00:00",
+    "day_end": "2026-03-01T23:00:00+00:00",
+}
+# [END Days]
+
+# [START Hours]
+hours = Hours("hour", zone="Europe/Berlin", early=False)
+assert [key.text for key in hours.range_of("2026-10-25T02:00+02:00..2026-10-25T02:00+01:00")] == [
+    "2026-10-25T00Z",
+    "2026-10-25T01Z",
+]
+# [END Hours]
 
 # [START Node]
 assert isinstance(hourly, Node) and hourly.name == "hourly"

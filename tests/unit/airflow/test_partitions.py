@@ -1,0 +1,145 @@
+"""Which partition a DAG run is for: what Airflow's own timetables give it, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pendulum
+import pytest
+from airflow.timetables.base import DagRunInfo, TimeRestriction
+from airflow.timetables.interval import CronDataIntervalTimetable
+from airflow.timetables.trigger import CronPartitionTimetable, CronTriggerTimetable
+
+from airflow_logio import Count, Days, Hours, ParquetSource, Pipeline
+from airflow_logio.dataflow.pipeline.days import Partitioning
+from airflow_logio.errors import ConfigurationError
+from airflow_logio.operators.start_run import partition_of
+
+BERLIN = Days("day", zone="Europe/Berlin")
+HOURS = Hours("hour", zone="Europe/Berlin")
+
+
+def pipeline_of(partition: Partitioning | None) -> Pipeline:
+    pipeline = Pipeline("clicks", partition=partition)
+    pipeline.sink("count", Count(), pipeline.source("read", ParquetSource("x.parquet")))
+    return pipeline
+
+
+def scheduled(timetable: Any, begin: str, number: int) -> Iterator[Any]:
+    """The first DAG runs that the scheduler makes from `begin` on, with catch-up, as a task sees them."""
+    restriction = TimeRestriction(earliest=pendulum.parse(begin), latest=None, catchup=True)
+    last: DagRunInfo | None = None
+    for _ in range(number):
+        last = timetable.next_dagrun_info_v2(last_dagrun_info=last, restriction=restriction)
+        assert last is not None
+        yield of(last)
+
+
+def of(info: DagRunInfo) -> Any:
+    interval = info.data_interval
+    return SimpleNamespace(
+        partition_key=info.partition_key,
+        partition_date=info.partition_date,
+        data_interval_start=None if interval is None else interval.start,
+        data_interval_end=None if interval is None else interval.end,
+    )
+
+
+def keys(partitioning: Partitioning, dag_runs: Iterator[Any]) -> list[str]:
+    found = [partition_of(pipeline_of(partitioning), dag_run) for dag_run in dag_runs]
+    return [key.text for key in found if key is not None]
+
+
+WEEK_OF_CHANGE = ["2026-10-23", "2026-10-24", "2026-10-25", "2026-10-26"]
+
+
+@pytest.mark.parametrize(
+    "timetable",
+    [
+        CronDataIntervalTimetable("0 0 * * *", timezone="Europe/Berlin"),
+        CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin"),
+        CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin", key_format="%Y-%m-%d"),
+        CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin", key_format="%Y-%m-%dT%H:%M%z"),
+    ],
+)
+def test_a_daily_schedule_gives_each_run_its_day(timetable: Any) -> None:
+    assert keys(BERLIN, scheduled(timetable, "2026-10-23T00:00:00+02:00", 4)) == WEEK_OF_CHANGE
+
+
+def test_a_schedule_that_runs_in_the_morning_names_the_day_that_has_ended() -> None:
+    morning = CronPartitionTimetable("0 6 * * *", timezone="Europe/Berlin", run_offset=-1, key_format="%Y-%m-%d")
+    assert keys(BERLIN, scheduled(morning, "2026-10-24T06:00:00+02:00", 4)) == WEEK_OF_CHANGE
+    as_it_comes = CronPartitionTimetable("0 6 * * *", timezone="Europe/Berlin", run_offset=-1)
+    with pytest.raises(
+        ConfigurationError, match=r"2026-10-23T06:00:00' is a time within a day .*key_format='%Y-%m-%d'"
+    ):
+        keys(BERLIN, scheduled(as_it_comes, "2026-10-24T06:00:00+02:00", 1))
+
+
+def test_the_hours_of_a_long_day_have_a_run_each() -> None:
+    with_offset = CronPartitionTimetable("0 * * * *", timezone="Europe/Berlin", key_format="%Y-%m-%dT%H:%M%z")
+    found = keys(HOURS, scheduled(with_offset, "2026-10-25T00:00:00+02:00", 25))
+    assert found == [f"2026-10-24T{hour}Z" for hour in (22, 23)] + [f"2026-10-25T{hour:02}Z" for hour in range(23)]
+    as_it_comes = CronPartitionTimetable("0 * * * *", timezone="Europe/Berlin")
+    with pytest.raises(ConfigurationError, match="shows twice"):
+        keys(HOURS, scheduled(as_it_comes, "2026-10-25T02:00:00+02:00", 1))
+
+
+def test_a_schedule_without_intervals_is_refused_with_those_that_have_them() -> None:
+    """Airflow 3's `@daily`: the interval of a run begins and ends when it runs."""
+    daily = CronTriggerTimetable("@daily", timezone="UTC")
+    with pytest.raises(
+        ConfigurationError, match=r"has no length, as that of a schedule such as '@daily'.*run_offset=-1"
+    ):
+        keys(Days("day"), scheduled(daily, "2026-10-23T00:00:00Z", 1))
+
+
+def test_a_schedule_of_another_zone_is_refused() -> None:
+    intervals = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+    with pytest.raises(ConfigurationError, match="is not exactly one day of Europe/Berlin"):
+        keys(BERLIN, scheduled(intervals, "2026-10-23T00:00:00Z", 1))
+    partitions = CronPartitionTimetable("0 0 * * *", timezone="UTC")
+    with pytest.raises(ConfigurationError, match=r"means 2026-10-23T00:00:00\+00:00.*zone of the pipeline"):
+        keys(BERLIN, scheduled(partitions, "2026-10-23T00:00:00Z", 1))
+    hourly = CronPartitionTimetable("0 * * * *", timezone="UTC")
+    with pytest.raises(ConfigurationError, match=r"means 2026-10-23T05:00:00\+00:00"):
+        keys(HOURS, scheduled(hourly, "2026-10-23T05:00:00Z", 1))
+
+
+def test_a_backfill_names_the_days_that_a_schedule_does() -> None:
+    timetable = CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin", run_offset=-1)
+    infos = timetable.iter_partition_dagrun_infos(
+        earliest=datetime(2026, 10, 23, tzinfo=UTC), latest=datetime(2026, 10, 26, tzinfo=UTC)
+    )
+    assert keys(BERLIN, map(of, infos)) == WEEK_OF_CHANGE
+
+
+def by_hand(**given: Any) -> Any:
+    none: dict[str, Any] = dict.fromkeys(
+        ("partition_key", "partition_date", "data_interval_start", "data_interval_end")
+    )
+    return SimpleNamespace(**none | given)
+
+
+def test_a_run_by_hand_has_a_key_or_none() -> None:
+    pipeline = pipeline_of(BERLIN)
+    key = partition_of(pipeline, by_hand(partition_key="2026-03-01"))
+    assert key == BERLIN.key_of("2026-03-01")
+    assert partition_of(pipeline, by_hand()) is None, "refused with the parameters of the run"
+    assert partition_of(pipeline_of(None), by_hand(partition_key="eu-west")) is None, "keys of other things"
+
+
+def test_a_key_and_an_interval_must_be_one_partition() -> None:
+    begin, end = datetime(2026, 2, 28, 23, tzinfo=UTC), datetime(2026, 3, 1, 23, tzinfo=UTC)
+    both = by_hand(partition_key="2026-03-01", data_interval_start=begin, data_interval_end=end)
+    assert partition_of(pipeline_of(BERLIN), both) == BERLIN.key_of("2026-03-01")
+    both.partition_key = "2026-03-02"
+    with pytest.raises(
+        ConfigurationError, match=r"2026-03-02 of Europe/Berlin, and a data interval that is 2026-03-01"
+    ):
+        partition_of(pipeline_of(BERLIN), both)
+    both.data_interval_end = begin
+    assert partition_of(pipeline_of(BERLIN), both) == BERLIN.key_of("2026-03-02"), "no interval"
