@@ -181,14 +181,16 @@ def _fill_orders(shape: Shape, url: str) -> None:
     _execute(
         url, f"CREATE TABLE {_quoted(ORDERS)} ({', '.join(f'{_quoted(c)} {kind}' for c, kind in declared.items())})"
     )
+    # The database numbers the rows, from 1 on as the records are.
+    columns = [column for column in declared if column != "id"]
     rows = []
     for one in shape.records:
         values: dict[str, Any] = {
-            "id": one.id, "at": one.at, "kind": one.kind, name: one.key, AMOUNT: one.amount, DECOY: one.big,
+            "at": one.at, "kind": one.kind, name: one.key, AMOUNT: one.amount, DECOY: one.big,
             "big": one.big, "ratio": one.ratio, "born": one.born, "note": one.note,
         }  # fmt: skip
-        rows.append([_cell(values[column], on_server) for column in declared])
-    _insert(url, ORDERS, rows)
+        rows.append([_cell(values[column], on_server) for column in columns])
+    _insert(url, ORDERS, columns, rows)
 
 
 def _fill_shops(keys: Keys, name: str, url: str) -> None:
@@ -196,7 +198,7 @@ def _fill_shops(keys: Keys, name: str, url: str) -> None:
         _execute(url, keys.before)
     _execute(url, f"CREATE TABLE {_quoted(SHOPS)} ({_quoted(LABEL)} text, {_quoted(name)} {keys.column})")
     rows = [[f"{number} 'é\" 🤷", key] for number, key in enumerate([*keys.stored, None])]
-    _insert(url, SHOPS, rows)
+    _insert(url, SHOPS, (LABEL, name), rows)
 
 
 def labels(shape: Shape, place: Place) -> list[tuple[int, str]]:
@@ -241,8 +243,8 @@ def _execute(url: str, statement: str) -> None:
         connection.connection.cursor().execute(statement)
 
 
-def _insert(url: str, table: str, rows: Sequence[Sequence[Any]]) -> None:
-    sign = "?" if url.startswith("sqlite") else "%s"
+def _insert(url: str, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    signs = ", ".join(["?" if url.startswith("sqlite") else "%s"] * len(columns))
+    into = f"{_quoted(table)} ({', '.join(map(_quoted, columns))})"
     with warehouse_engine(url).begin() as connection:
-        cursor = connection.connection.cursor()
-        cursor.executemany(f"INSERT INTO {_quoted(table)} VALUES ({', '.join([sign] * len(rows[0]))})", rows)
+        connection.connection.cursor().executemany(f"INSERT INTO {into} VALUES ({signs})", rows)
