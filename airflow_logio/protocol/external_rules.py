@@ -9,18 +9,14 @@ not write any more, by their uid, and no other is concerned.
 `systems/table_transaction.py` reads them with SQL and acts on what is decided here; the simulator's external
 systems (`testing/simulator/write_attempts.py`) run the same functions.
 
-A folder of files has no transaction and no fence. So each run puts records of itself into the folder before its first file,
-and each write action a receipt after its last one. What counts is a rule over these names, which only appear (ADR-91);
-readers and writers decide with the same functions (`FolderRuns`).
+A folder of files has no transaction and no fence: `folder_rules`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
-from functools import cached_property
 from typing import NamedTuple
 
 from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
@@ -43,6 +39,11 @@ class Owner(NamedTuple):
 
     def is_newer_than(self, other: Owner) -> bool:
         return (self.started_at, self.run_uid) > (other.started_at, other.run_uid)
+
+    @property
+    def began(self) -> str:
+        """When it was started, in UTC, for messages."""
+        return datetime.fromtimestamp(self.started_at, UTC).isoformat(" ", "milliseconds")
 
 
 NO_RUN = Owner("", 0.0)
@@ -159,8 +160,8 @@ class Contender:
             )
         if self.on_new_run == "replace" and is_filled and youngest is not None and youngest.is_newer_than(self.mine):
             raise WriteRefused(
-                f"{self._where}: run {youngest.run_uid} appends to it, and was started later ({_shown(youngest)}) than run "
-                f"{self.mine.run_uid} ({_shown(self.mine)}), which says on_new_run='replace' and must not delete its rows. "
+                f"{self._where}: run {youngest.run_uid} appends to it, and was started later ({youngest.began}) than run "
+                f"{self.mine.run_uid} ({self.mine.began}), which says on_new_run='replace' and must not delete its rows. "
                 f"{started_later(self.mine.run_uid)}; if the clock of its log was wrong, delete the rows yourself"
             )
         return self.on_new_run == "replace"
@@ -199,9 +200,7 @@ class Contender:
     def _way_out(self, owner: Owner, *, begins: bool) -> str:
         """A fresh run would append its rows a second time where the owner has deleted none."""
         if not self._joins:
-            by_clock = (
-                f" By its clock, that run was started later ({_shown(owner)}) than this one ({_shown(self.mine)})."
-            )
+            by_clock = f" By its clock, that run was started later ({owner.began}) than this one ({self.mine.began})."
             return f"{by_clock} {started_later(self.mine.run_uid)}." if begins else ""
         return (
             f" If that run replaces the rows, a fresh one of this run (`logio fresh {self.mine.run_uid[:8]}`) writes all of "
@@ -215,182 +214,6 @@ class Contender:
         return f"table {self.table!r} of connection {self.connection!r}"
 
 
-_MICROSECONDS = 1_000_000
-
-
-def _shown(run: Owner) -> str:
-    return datetime.fromtimestamp(run.started_at, UTC).isoformat(" ", "milliseconds")
-
-
 def started_later(run_uid: str) -> str:
     """What a person does whose run is taken for older than another one."""
     return f"Give this run up (`logio fresh {run_uid[:8]}`) and start it again when the clock of its log has passed that time"
-
-
-class Effect(StrEnum):
-    """What a run does to other runs of the folder: to older ones, but for the last one."""
-
-    JOINS = "joins"
-    """Nothing."""
-    CLOSES = "closes"
-    """They may add nothing."""
-    REPLACES = "replaces"
-    """Their files do not count, and they may add none."""
-    OVERWRITES = "overwrites"
-    """Their files do not count in the partitions of its receipts, and they may add none there."""
-    SHUTS_OUT = "shuts-out"
-    """The run `RunRecord.of`, which was given up for it, may add nothing, whatever its age."""
-
-
-class Age(NamedTuple):
-    """Where a run stands among the others; a greater one is younger."""
-
-    started: int
-    """Microseconds since 1970, by the clock of the run's log."""
-    run_uid: str
-
-    @classmethod
-    def of(cls, run: Owner) -> Age:
-        return cls(round(run.started_at * _MICROSECONDS), run.run_uid)
-
-    def __str__(self) -> str:
-        return f"run {self.run_uid}, started {_shown(Owner(self.run_uid, self.started / _MICROSECONDS))}"
-
-
-class RunRecord(NamedTuple):
-    """What a run has said of itself: the name of an empty file."""
-
-    age: Age
-    effect: Effect
-    of: str = ""
-    """The uid of the run that is shut out."""
-
-    @property
-    def name(self) -> str:
-        """Names in the order of texts are in the order of ages. Earlier versions pass over those that shut a run out."""
-        shut_out = f".{self.of}" if self.effect is Effect.SHUTS_OUT else ""
-        return f"{self.age.started:017d}.{self.age.run_uid}.{self.effect}{shut_out}"
-
-
-def record_of(name: str) -> RunRecord | None:
-    """The record of that name; None for anything else."""
-    started, _, rest = name.partition(".")
-    run_uid, _, shut_out = rest.partition(f".{Effect.SHUTS_OUT}.")
-    if started.isdecimal() and run_uid and shut_out:
-        return RunRecord(Age(int(started), run_uid), Effect.SHUTS_OUT, shut_out)
-    run_uid, _, effect = rest.rpartition(".")
-    if effect == Effect.SHUTS_OUT:
-        return None
-    if not (started.isdecimal() and run_uid and effect in set(Effect)):
-        return None
-    return RunRecord(Age(int(started), run_uid), Effect(effect))
-
-
-class NamedFile(NamedTuple):
-    """A file that a receipt names."""
-
-    path: str
-    """Below the folder, with ``/``."""
-    bytes: int
-    records: int
-
-    @property
-    def partition(self) -> str:
-        """The folder that it is in, below the published one; empty for none."""
-        return self.path.rpartition("/")[0]
-
-
-class Receipt(NamedTuple):
-    """What a write action has published."""
-
-    run_uid: str
-    operator: str
-    number: int
-    files: tuple[NamedFile, ...]
-    begins: str = ""
-    """`on_new_run`, in the receipt of the write action that a run begins with."""
-
-
-@dataclass(frozen=True)
-class FolderRuns:
-    """The runs of a folder, by their records.
-
-    A run without one does not count, and nothing of it is removed: a file system may show a file before it shows the record
-    that was there first.
-    """
-
-    records: frozenset[RunRecord]
-
-    @cached_property
-    def ages(self) -> Mapping[str, Age]:
-        """By the uid of the run."""
-        return {record.age.run_uid: record.age for record in self.records}
-
-    def is_older(self, run_uid: str, than: Age | None) -> bool:
-        """Whether the run is known to be older than the one of that age."""
-        age = self.ages.get(run_uid)
-        return age is not None and than is not None and age < than
-
-    def replacing(self) -> Age | None:
-        """The youngest run that replaces what older ones have published."""
-        return max((record.age for record in self.records if record.effect is Effect.REPLACES), default=None)
-
-    def closed_by(self, mine: Age) -> RunRecord | None:
-        """The record because of which the run of that age may add nothing; rather of one that replaces what it has added.
-
-        A fresh run of an earlier version closed the folder to all older ones, though it joined them, or overwrote
-        partitions: that counts no more, because the run that was given up for it has no driver of this version.
-        """
-        joining = {record.age for record in self.records if record.effect in (Effect.JOINS, Effect.OVERWRITES)}
-        closing = (
-            record
-            for record in self.records
-            if (record.effect is Effect.REPLACES or (record.effect is Effect.CLOSES and record.age not in joining))
-            and record.age > mine
-        )
-        shutting = (
-            record for record in self.records if record.effect is Effect.SHUTS_OUT and record.of == mine.run_uid
-        )
-        found = (*closing, *shutting)
-        return max(found, key=lambda record: (record.effect is Effect.REPLACES, record.age), default=None)
-
-    def has_record(self, run_uid: str, effect: Effect) -> bool:
-        """Whether a run has said that of itself."""
-        return any(record.age.run_uid == run_uid and record.effect is effect for record in self.records)
-
-    def younger(self, run_uid: str | None, than: Age) -> Age | None:
-        """The age of a run that is known to be younger than that age; None for any other."""
-        age = self.ages.get(run_uid or "")
-        return age if age is not None and age > than else None
-
-    def overwriting(self, than: Age | None = None) -> frozenset[str]:
-        """The runs that overwrite partitions; those younger than that age, if one is given."""
-        found = (record.age for record in self.records if record.effect is Effect.OVERWRITES)
-        return frozenset(age.run_uid for age in found if than is None or age > than)
-
-    def counted(self, receipts: Iterable[Receipt]) -> list[tuple[Receipt, NamedFile]]:
-        """The files that count, those of older runs first, then by write action.
-
-        `receipts` must have been read before the records: who has a receipt there has its record.
-        """
-        known = [receipt for receipt in receipts if receipt.run_uid in self.ages]
-        known.sort(key=lambda one: (self.ages[one.run_uid], one.operator, one.number))
-        overwritten, replacing = self._overwritten(known), self.replacing()
-        return [
-            (receipt, file)
-            for receipt in known
-            if not self.is_older(receipt.run_uid, replacing)
-            for file in receipt.files
-            if not self.is_older(receipt.run_uid, overwritten.get(file.partition))
-        ]
-
-    def _overwritten(self, receipts: Iterable[Receipt]) -> Mapping[str, Age]:
-        """Partition → the youngest run that has overwritten it."""
-        overwriting = self.overwriting()
-        found: dict[str, Age] = {}
-        for receipt in receipts:
-            if receipt.run_uid in overwriting:
-                age = self.ages[receipt.run_uid]
-                for file in receipt.files:
-                    found[file.partition] = max(age, found.get(file.partition, age))
-        return found

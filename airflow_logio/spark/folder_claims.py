@@ -16,7 +16,8 @@ from airflow_logio.dataflow.writers.published_folder import (
     visible_files,
 )
 from airflow_logio.errors import WriteRefused
-from airflow_logio.protocol.external_rules import Age, Effect, FolderRuns, Owner, Receipt, RunRecord, started_later
+from airflow_logio.protocol.external_rules import Owner, started_later
+from airflow_logio.protocol.folder_rules import Age, Effect, FolderRuns, Receipt, RunRecord
 from airflow_logio.spark.published_places import PublishedPlace
 
 _EFFECTS = {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from airflow_logio.dataflow.writers.folder_files import SCHEME, FolderFiles, LocalFiles, ObjectFiles
-from airflow_logio.protocol.external_rules import FolderRuns, NamedFile, Receipt, record_of
+from airflow_logio.protocol.folder_rules import FolderRuns, NamedFile, Receipt, record_of
 
 RECEIPTS = "_logio"
 """The folder of receipts. Readers of Parquet folders pass over names that begin so."""

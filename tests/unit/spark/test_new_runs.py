@@ -19,7 +19,8 @@ from airflow_logio import DatasetWriter
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.folder_files import LocalFiles
 from airflow_logio.errors import ConfigurationError, WriteRefused
-from airflow_logio.protocol.external_rules import Age, Effect, Owner, RunRecord
+from airflow_logio.protocol.external_rules import Owner
+from airflow_logio.protocol.folder_rules import Age, Effect, RunRecord
 from airflow_logio.spark.publishing import check_not_replaced
 from airflow_logio.systems.payloads import Payloads
 from tests.support.file_steps import Died, Steps, every_step, standing, standing_at_objects
