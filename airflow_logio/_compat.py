@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
 from airflow.sdk.bases.operator import DEFAULT_POOL_NAME, DEFAULT_QUEUE
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.store.records.driver_records import KilledTask
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,7 @@ __all__ = [
     "AirflowPlugin",
     "BaseOperatorLink",
     "BaseTrigger",
+    "RecoverInTriggerer",
     "TaskSuccessEvent",
     "TriggerEvent",
     "active_tasks",
@@ -52,6 +55,7 @@ __all__ = [
     "pods_end_with_their_task",
     "poll_interval",
     "readable_dags",
+    "recover_in_triggerer",
     "spark_history_url",
     "store_link",
     "stored_link",
@@ -73,6 +77,27 @@ def work_dir() -> Path:
     if configured:
         return Path(configured).expanduser()
     return Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "logio"
+
+
+class RecoverInTriggerer(StrEnum):
+    """Option ``[logio] recover_in_triggerer``: which drivers the triggerer launches again by itself."""
+
+    AUTO = "auto"
+    """Those that ran beside it: on its machine, in its control group, as its user, in its environment."""
+    ALWAYS = "always"
+    """All but those that have a place of their own: they run on the machine of the triggerer from then on."""
+    NEVER = "never"
+
+
+def recover_in_triggerer() -> RecoverInTriggerer:
+    """As this process is configured. Raises `ConfigurationError` for another word."""
+    said = str(conf.get("logio", "recover_in_triggerer", fallback="") or RecoverInTriggerer.AUTO).strip().lower()
+    try:
+        return RecoverInTriggerer(said)
+    except ValueError:
+        raise ConfigurationError(
+            f"[logio] recover_in_triggerer is {said!r}; it is one of {', '.join(RecoverInTriggerer)}"
+        ) from None
 
 
 def spark_history_url() -> str:

@@ -119,7 +119,7 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
     settings = wanted.spark.settings()  # refused now, not when the first group is launched
-    environment_of(pipeline, settings)
+    environment_of(pipeline.name, pipeline.environment, settings)
     for group in pipeline.applications:
         spark_submit.group_properties(settings, pipeline, group, frames=has_frames(pipeline, group))
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
@@ -266,7 +266,7 @@ def _context(
         store=store,
         log_url=log_url,
         run=run,
-        pipeline=pipeline,
+        imported=pipeline,
         ref=ref,
         connections=urls,
         launcher=LocalProcessLauncher(work_dir.absolute()),

@@ -17,6 +17,8 @@ from sqlalchemy.engine import URL
 
 from airflow_logio.databases import SECRETS, is_of_libpq, of_postgres, read_url, unknown_option
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.store.records.driver_records import GroupNeeds, LaunchRecipe
+from airflow_logio.store.records.run_records import Run
 
 OWN_URL = "sqlalchemy_url"
 """A connection of any type may give its URL under this key of its extra."""
@@ -65,6 +67,16 @@ def external_url(conn_id: str) -> str:
         mask_secret(query)
         mask_secret(uri)
     return uri
+
+
+def connection_urls(needs: GroupNeeds, run: Run, recipe: LaunchRecipe) -> dict[str, str]:
+    """Connection of the pipeline → URL, for those that a group needs: by the ids of its task, or else of its run. Raises as
+    `external_url` does, and for a SQL database as `database_url`."""
+    ids = {**run.spec.connections, **recipe.connections}
+    return {
+        name: database_url(ids[name]) if is_sql else external_url(ids[name])
+        for name, is_sql in needs.connections.items()
+    }
 
 
 def _masked(url: URL) -> str:

@@ -21,7 +21,7 @@ from airflow_logio.launch.shared_server import ServerRecipe
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.values import ExecutionMode
 from airflow_logio.spark.connect_engine import ConnectTarget
-from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.driver_records import Claim, GroupNeeds
 
 FINISHED = 0
 """Finished or halted."""
@@ -55,6 +55,25 @@ def has_frames(pipeline: Pipeline, group: str) -> bool:
 def needs_spark(pipeline: Pipeline, group: str) -> bool:
     """Whether an operator of the group runs its generation in Spark."""
     return any(pipeline.operators[name].mode is not ExecutionMode.DRIVER for name in pipeline.group_of(group).operators)
+
+
+def needs_of(pipeline: Pipeline, group: str, code: int) -> GroupNeeds:
+    """What a launch of a group, or of one of its replicas, asks of the pipeline, whose code has this number.
+
+    If any group declares tables or queries of a connection, it must be a SQL database.
+    """
+    own = pipeline.group_of(group)
+    used = {name for operator in own.operators for name in pipeline.operators[operator].connections()}
+    sql = {name for operator in pipeline.operators.values() for name in operator.sql_connections()}
+    return GroupNeeds(
+        code=code,
+        spark=needs_spark(pipeline, group),
+        frames=has_frames(pipeline, group),
+        standby=bool(own.standby),
+        properties=dict(own.spark),
+        environment=tuple(pipeline.environment),
+        connections={name: name in sql for name in sorted(used)},
+    )
 
 
 def driver_kind(settings: SparkSettings, conf: Mapping[str, str], *, spark: bool) -> DriverKind:

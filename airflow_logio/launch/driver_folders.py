@@ -52,6 +52,11 @@ def incarnation_of(folder: Path) -> int | None:
     return None if found is None else int(found[1])
 
 
+def work_folder(log_path: str) -> Path:
+    """The work folder of the driver with this log, as it is on this machine."""
+    return Path(log_path).resolve().parents[3]
+
+
 def is_of_standby(folder: Path) -> bool:
     """Whether a standby began its work there. It may have become a driver since."""
     return incarnation_of(folder) is not None and _STANDBY in folder.name

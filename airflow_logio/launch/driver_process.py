@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from typing import Any
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch import driver_folders, processes, shared_server, spark_settings, spark_submit
+from airflow_logio.launch import driver_folders, processes, shared_server, spark_settings, spark_submit, surroundings
 from airflow_logio.launch.driver_config import DriverConfig, DriverKind, Launch, needs_spark
 from airflow_logio.launch.driver_folders import CONFIG_NAME, KEYTAB_NAME
 from airflow_logio.launch.driver_log import LOG_NAME
@@ -50,6 +51,7 @@ WARM_SECONDS = 20.0
 ANSWER_SECONDS = 20.0
 _children: list[subprocess.Popen[bytes]] = []
 """Started here, and not yet seen to have ended."""
+_collecting = threading.Lock()
 
 
 def start_driver(
@@ -63,6 +65,7 @@ def start_driver(
     reap()
     launch, bundle = _with_code(folder, launch)
     with _started(folder):
+        surroundings.note(folder)
         process = _process(folder, claim, launch, bundle, name)
         process.write_config()
         if forks is not None:
@@ -81,7 +84,8 @@ def start_driver(
                 cwd=folder,
                 start_new_session=True,
             )
-    _children.append(started)
+    with _collecting:
+        _children.append(started)
     return processes.identity_of(started.pid)
 
 
@@ -89,6 +93,7 @@ def start_standby(folder: Path, claim: Claim, launch: Launch, name: str) -> int:
     """As `start_driver`, for a process that waits, and is no child of this one; returns its pid."""
     launch, bundle = _with_code(folder, launch)
     with _started(folder):
+        surroundings.hand_on(Path.cwd(), folder)
         process = _process(folder, claim, launch, bundle, name)
         process.write_config()
         return processes.leave_behind([*process.command, STANDBY], LOG_NAME, process.environment, folder)
@@ -96,7 +101,8 @@ def start_standby(folder: Path, claim: Claim, launch: Launch, name: str) -> int:
 
 def reap() -> None:
     """A launcher that keeps running collects its ended processes; nothing waits for the others."""
-    _children[:] = [child for child in _children if child.poll() is None]
+    with _collecting:
+        _children[:] = [child for child in _children if child.poll() is None]
 
 
 def server_recipe(run_folder: Path, settings: SparkSettings, key: str) -> ServerRecipe:

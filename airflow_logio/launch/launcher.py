@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.definition import variable_values
-from airflow_logio.errors import Fenced, LogioError, ProtocolViolation, UnknownRun
+from airflow_logio.errors import ConfigurationError, Fenced, LogioError, ProtocolViolation, UnknownRun
 from airflow_logio.launch import driver_folders, driver_process, processes, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, code_for, own_pipeline
@@ -25,8 +25,7 @@ from airflow_logio.launch.driver_config import (
     Launch,
     StandbyRecipe,
     driver_kind,
-    has_frames,
-    needs_spark,
+    needs_of,
 )
 from airflow_logio.launch.driver_log import LOG_NAME, add_rest
 from airflow_logio.launch.driver_process import ForkServer
@@ -34,7 +33,7 @@ from airflow_logio.launch.redaction import Redaction
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef
+from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupNeeds, GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.systems.payloads import payload_root
@@ -114,7 +113,8 @@ class LaunchContext:
     store: LogStore
     log_url: str
     run: Run
-    pipeline: Pipeline
+    imported: Pipeline | None
+    """None in a process that imports no author's code: then `known` knows its launches."""
     ref: PipelineRef
     connections: Mapping[str, str]
     """The pipeline's connection name → URL."""
@@ -129,8 +129,15 @@ class LaunchContext:
     own."""
     own: frozenset[str] = frozenset()
     """Groups and replicas of whose task this is. What has a place of its own is launched by nothing else."""
-    known: KnownLaunches | None = None
+    known: Launches | None = None
     """For a supervisor, so that a recovery resolves nothing again; by default every launch is resolved anew."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline as this process has imported it. Raises `ConfigurationError` if it has not."""
+        if self.imported is None:
+            raise ConfigurationError(f"the code of run {self.run.spec.key} is not imported by this process")
+        return self.imported
 
 
 def launch_group(
@@ -180,26 +187,56 @@ def resolve(context: LaunchContext, group: str, number: int) -> Launch:
     code, pipeline = code_for(context.store, context.run, context.ref, number), context.pipeline
     if number != context.code:
         pipeline = own_pipeline(context.store, context.run, context.ref, number, pipeline)
-    spark, frames = needs_spark(pipeline, group), has_frames(pipeline, group)
-    conf = spark_submit.group_properties(settings, pipeline, group, frames=frames)
+    needs = needs_of(pipeline, group, number)
+    conf = spark_submit.group_properties(settings, pipeline, group, frames=needs.frames)
+    return _launch(context, needs, conf, code)
+
+
+def _launch(context: LaunchContext, needs: GroupNeeds, conf: Mapping[str, str], code: CodeBundle) -> Launch:
+    settings, run = context.settings, context.run
     return Launch(
         settings=settings,
         conf=conf,
-        kind=driver_kind(settings, conf, spark=spark),
+        kind=driver_kind(settings, conf, spark=needs.spark),
         code=code,
-        code_number=number,
+        code_number=needs.code,
         ref=context.ref,
         log_url=context.log_url,
         connections=dict(context.connections),
         payloads=payload_root(context.log_url, context.payloads),
-        needs_spark=spark,
-        has_frames=frames,
-        standby=StandbyRecipe(settings, conf) if pipeline.group_of(group).standby else None,
-        environment=environment_of(pipeline, settings),
+        needs_spark=needs.spark,
+        has_frames=needs.frames,
+        standby=StandbyRecipe(settings, conf) if needs.standby else None,
+        environment=environment_of(run.spec.key.pipeline, needs.environment, settings),
     )
 
 
-class KnownLaunches:
+class Launches(ABC):
+    """Port: how a supervisor gets at a launch without resolving all of it anew."""
+
+    @abstractmethod
+    def of(self, context: LaunchContext, group: str, number: int) -> Launch:
+        """The launch of a group with the code of this number. Raises `ConfigurationError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedLaunch(Launches):
+    """The launch of one group by what the log has noted that it needs: no author's code is imported. For a process that
+    serves others, such as Airflow's triggerer."""
+
+    needs: GroupNeeds
+
+    def of(self, context: LaunchContext, group: str, number: int) -> Launch:
+        """Raises `ConfigurationError`, also for code of another number, or of which the log keeps no digest."""
+        if number != self.needs.code or context.store.code(context.run.run_id, number).digest is None:
+            raise ConfigurationError(f"group {group!r} gets code {number}, of which the log has no note what it needs")
+        context.launcher.check(context.settings)
+        conf = spark_submit.properties_of(context.settings, self.needs.properties, frames=self.needs.frames)
+        code = code_for(context.store, context.run, context.ref, number)
+        return _launch(context, self.needs, conf, code)
+
+
+class KnownLaunches(Launches):
     """The launches of one run that a supervisor has resolved: the next driver of a group is launched with the same code,
     settings and environment, unless a person has taken other code for it.
 
@@ -271,9 +308,9 @@ def _tidy_up(context: LaunchContext) -> None:
         log.warning("files of earlier runs' drivers were not removed (`logio gc` does it): %s", error)
 
 
-def environment_of(pipeline: Pipeline, settings: SparkSettings) -> dict[str, str]:
+def environment_of(pipeline: str, names: Iterable[str], settings: SparkSettings) -> dict[str, str]:
     """The variables that a pipeline names, from this process or the launch's settings. Raises `ConfigurationError`."""
-    return variable_values(pipeline.name, pipeline.environment, {**os.environ, **settings.env_vars})
+    return variable_values(pipeline, names, {**os.environ, **settings.env_vars})
 
 
 def _end_old_driver(context: LaunchContext, status: GroupStatus) -> None:

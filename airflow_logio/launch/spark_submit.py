@@ -155,15 +155,22 @@ def group_properties(
     for those that its driver cannot have."""
     own = pipeline.group_of(group)
     try:
-        conf = settings.effective_conf(own.spark, frames=frames)
-        if frames and not is_address(settings.master):
-            check_shuffle({**_of_files(settings), **settings.conf, **conf})
+        conf = properties_of(settings, own.spark, frames=frames)
         session, said = conf.get(SESSION_ZONE, UTC_ITSELF), own.spark.get(SESSION_ZONE, UTC_ITSELF)
         if session != said:  # of the launch; the pipeline's own was judged when the run began
             check_session_zone(own, pipeline.operators, session)
         return conf
     except (ConfigurationError, PipelineDefinitionError) as error:
         raise ConfigurationError(f"group {group!r} of pipeline {pipeline.name!r}: {error}") from None
+
+
+def properties_of(settings: SparkSettings, own: Mapping[str, str], *, frames: bool) -> dict[str, str]:
+    """The effective Spark properties of a group with properties of its `own`. Raises `ConfigurationError`, and
+    `PipelineDefinitionError` for a shuffle that `frames` cannot have."""
+    conf = settings.effective_conf(own, frames=frames)
+    if frames and not is_address(settings.master):
+        check_shuffle({**_of_files(settings), **settings.conf, **conf})
+    return conf
 
 
 def _of_files(settings: SparkSettings) -> dict[str, str]:

@@ -60,8 +60,9 @@ class LogioSuperviseOperator(BaseOperator):
     """Wait for failed groups of a run and recover them, until all its groups have ended. The run is that of this DAG run.
 
     It waits in the triggerer and holds no worker slot, unless it is told otherwise. A retry or a clear continues from the
-    log. It handles a failed group as `LogioRecoverGroupOperator` does. It also carries out all requests to scale a
-    replicated group, and wakes a group that is scaled to zero when there is work for it.
+    log. Its trigger recovers drivers that ran beside the triggerer (``[logio] recover_in_triggerer``), unless this task has a
+    queue, a pool or an executor. It handles all others as `LogioRecoverGroupOperator` does. It also carries out all requests
+    to scale a replicated group, and wakes a group that is scaled to zero when there is work for it.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param run_uid: uid of the run (templated); by default the run that this DAG run has of the pipeline.
@@ -119,6 +120,7 @@ class LogioSuperviseOperator(BaseOperator):
         self.on_scaling_callback = as_callbacks("on_scaling_callback", on_scaling_callback)
         self.on_budget_callback = as_callbacks("on_budget_callback", on_budget_callback)
         self.recover = recover
+        self.has_place = _compat.has_own_place(kwargs, is_mapped=_compat.is_from_mapped(self))
         self.deferrable = _compat.default_deferrable() if deferrable is None else deferrable
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,6 +277,7 @@ class LogioSuperviseOperator(BaseOperator):
             kinds=teller.kinds,
             seen=teller.seen,
             last_try=is_last_try(context["ti"]),
+            recovers=self.recover and not self.has_place,
         )
         self.defer(trigger=trigger, method_name="resume")
         raise AssertionError("defer does not return")

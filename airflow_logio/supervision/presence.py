@@ -47,8 +47,8 @@ def paused(run: Run) -> str:
     if run.spec.supervision is Supervision.DAG:
         return f"{said}. The recovery DAG recovers groups that die, but {waits}"
     return (
-        f"{said}. Groups that die stay dead, requests to scale wait, {waits}. `logio tend {run.uid[:8]}` recovers and scales "
-        "meanwhile"
+        f"{said}. Groups that die stay dead, unless they ran beside the triggerer, requests to scale wait, {waits}. "
+        f"`logio tend {run.uid[:8]}` recovers and scales meanwhile"
     )
 
 

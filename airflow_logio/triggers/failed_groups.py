@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,9 +19,10 @@ from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.status_records import SupervisorNote
 from airflow_logio.supervision.findings import FailureFinder, Findings, only_watched
-from airflow_logio.supervision.notices import Notice, Seen, notices
+from airflow_logio.supervision.notices import Notice, NoticeKind, Seen, notices, recovery_notice
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
+from airflow_logio.triggers.recovery import TriggererRecovery
 
 _SILENT_LOOKS = 60
 
@@ -48,9 +50,20 @@ class LogioFailedGroupTrigger(LogTrigger):
     :param seen: what was told before, as the last event's ``seen`` has it.
     :param last_try: whether Airflow would not try the task again by itself: then its event waits until the task can be woken
         without the loss of a try.
+    :param recovers: whether it recovers groups by itself where it may (`TriggererRecovery`). Findings then have the others.
     """
 
-    arguments = ("supervisor", "pipeline", "run_uid", "give_up_after", "rest_seconds", "kinds", "seen", "last_try")
+    arguments = (
+        "supervisor",
+        "pipeline",
+        "run_uid",
+        "give_up_after",
+        "rest_seconds",
+        "kinds",
+        "seen",
+        "last_try",
+        "recovers",
+    )
 
     def __init__(
         self,
@@ -65,6 +78,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         kinds: Sequence[str] = (),
         seen: Seen | None = None,
         last_try: bool = False,
+        recovers: bool = False,
     ) -> None:
         super().__init__(logio_conn_id, poll_interval, last_try=last_try)
         self.supervisor = supervisor
@@ -74,6 +88,8 @@ class LogioFailedGroupTrigger(LogTrigger):
         self.rest_seconds = rest_seconds
         self.kinds = list(kinds)
         self.seen = {kind: dict(groups) for kind, groups in (seen or {}).items()}
+        self.recovers = recovers
+        self._recovery: TriggererRecovery | None = None
         self._finder: FailureFinder | None = None
         self._store: LogStore | None = None
         self._began = time.monotonic()
@@ -84,6 +100,8 @@ class LogioFailedGroupTrigger(LogTrigger):
         note = None if self.supervisor is None else SupervisorNote(self.supervisor, self.pipeline, self.run_uid)
         all_runs, figures = self.run_uid is None, bool(self.kinds)
         self._began = time.monotonic()
+        if self.recovers:
+            self._recovery = TriggererRecovery(self.logio_conn_id, self._in_poller())
         try:
             event = await self._seen(self._see, uid=self.run_uid, all_runs=all_runs, figures=figures, note=note)
         except (LogioError, AirflowException) as error:
@@ -96,8 +114,8 @@ class LogioFailedGroupTrigger(LogTrigger):
 
     def _see(self, look: LogLook) -> dict[str, Any] | None:
         """The event, if there is one."""
-        findings = self._judge(look)
-        untold = self._untold(look)
+        findings = self._left(self._judge(look), look.asked_at)
+        untold = [*self._untold(look), *self._parked()]
         if not (findings.items or untold or self._is_over(findings, time.monotonic() - self._began)):
             return None
         event: dict[str, Any] = {"findings": [one.as_dict() for one in findings.items]}
@@ -106,6 +124,19 @@ class LogioFailedGroupTrigger(LogTrigger):
         if self.rest_seconds is not None:
             event["rested"] = self.rest_seconds
         return event
+
+    def _left(self, findings: Findings, asked_at: float) -> Findings:
+        """Without what is recovered here."""
+        if self._recovery is None or not findings.failed:
+            return findings
+        return replace(findings, failed=self._recovery.left(findings.failed, asked_at))
+
+    def _parked(self) -> list[Notice]:
+        """The log does not lead to the notice of a recovery that has parked its group instead."""
+        if self._recovery is None:
+            return []
+        told = [recovery_notice(one) for one in self._recovery.parked()]
+        return told if NoticeKind.RECOVERY in self.kinds else []
 
     def _untold(self, look: LogLook) -> list[Notice]:
         sight = look.runs.get(self.run_uid or "")
@@ -153,7 +184,7 @@ class LogioFailedGroupTrigger(LogTrigger):
         return Findings(None, unavailable=why) if self._finder is None else self._finder.not_answered(why)
 
     def _is_over(self, findings: Findings, seconds: float) -> bool:
-        if findings.failed is None:
+        if findings.failed is None or (self._recovery is not None and self._recovery.is_busy()):
             return False
         all_ended = self.run_uid is not None and not findings.going_on and seconds >= (self.rest_seconds or 0.0)
         return all_ended or (self.give_up_after is not None and seconds >= self.give_up_after)

@@ -31,9 +31,10 @@ from airflow_logio.supervision.scaling import in_question
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 4
-LOOKING, ACTING = 3, 8
-"""Threads in which triggers see what a look has found, and in which they act otherwise. The first takes no time, but where a
-dead driver is ended or a lock is waited for; a halt takes as long as its driver."""
+LOOKING, ACTING, LAUNCHING = 3, 8, 2
+"""Threads in which triggers see what a look has found, in which they act otherwise, and in which they launch drivers. The
+first takes no time, but where a dead driver is ended or a lock is waited for; a halt takes as long as its driver; a launch
+takes a fraction of a second."""
 FIGURES_SECONDS = 10.0
 NOTE_SECONDS = 5.0
 """How often the log is told that supervisors are looking, and asked which ones do."""
@@ -135,6 +136,11 @@ class Share:
         """Do something else with the log, in a thread. Raises what opening the log raises, and what `act` does."""
         return self._poller.act(act)
 
+    def launch(self, act: Callable[[LogStore], _T]) -> Future[_T]:
+        """The same, for what may start a driver: few threads, which nothing else keeps busy. Raises RuntimeError if the
+        poller has ended."""
+        return self._poller.launch(act)
+
     def leave(self) -> None:
         """Waits for nothing, not even for what is under way; harmless when repeated."""
         self._poller.leave(self, self._watches)
@@ -173,6 +179,7 @@ class _LogPoller:
         self._hearing: Hearing | None = None
         self._looking = ThreadPoolExecutor(LOOKING, thread_name_prefix="logio look")
         self._acting = ThreadPoolExecutor(ACTING, thread_name_prefix="logio act")
+        self._launching = ThreadPoolExecutor(LAUNCHING, thread_name_prefix="logio launch")
         threading.Thread(target=self._run, name="logio poller", daemon=True).start()
 
     # --- in any thread ------------------------------------------------------------------------------------------------
@@ -202,8 +209,14 @@ class _LogPoller:
             self._news.notify()
 
     def act(self, act: Callable[[LogStore], _T]) -> Future[_T]:
+        return self._submit(self._acting, act)
+
+    def launch(self, act: Callable[[LogStore], _T]) -> Future[_T]:
+        return self._submit(self._launching, act)
+
+    def _submit(self, threads: ThreadPoolExecutor, act: Callable[[LogStore], _T]) -> Future[_T]:
         context = contextvars.copy_context()
-        return self._acting.submit(lambda: context.run(lambda: act(self._opened())))
+        return threads.submit(lambda: context.run(lambda: act(self._opened())))
 
     def _ring(self) -> None:
         """A failure was announced: all that look for failures look at once."""
@@ -230,6 +243,7 @@ class _LogPoller:
         finally:
             self._looking.shutdown()
             self._acting.shutdown()
+            self._launching.shutdown()
             self._close()
 
     def _wait(self) -> list[Watch] | None:

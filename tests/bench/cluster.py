@@ -363,7 +363,7 @@ def _run(
             store=store,
             log_url=log_url,
             run=store.start_run(spec),
-            pipeline=pipeline,
+            imported=pipeline,
             ref=ref,
             connections={"lake": str(lake)},
             launcher=LocalProcessLauncher(folder / "drivers"),

@@ -66,7 +66,7 @@ def sales_run(
             store=store,
             log_url=log_url,
             run=store.start_run(spec),
-            pipeline=pipeline,
+            imported=pipeline,
             ref=ref,
             connections={"warehouse": warehouse_url},
             launcher=LocalProcessLauncher(folder / "drivers"),

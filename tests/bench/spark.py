@@ -218,7 +218,7 @@ def _run(databases: Databases, folder: Path, orders: Path, shape: Shape) -> Iter
             store=store,
             log_url=log_url,
             run=store.start_run(spec),
-            pipeline=pipeline,
+            imported=pipeline,
             ref=ref,
             connections={"lake": str(lake)},
             launcher=LocalProcessLauncher(folder / "drivers"),

@@ -210,7 +210,7 @@ def test_killed_halted_and_cleared_it_is_exact(
     eventually(has_begun, what="the run starts", timeout=LONG, every=0.2)
     log = open_store(places.log_url, application="logio test")
 
-    # A driver is killed: the supervising task recovers its group, whose own task goes on waiting.
+    # A driver is killed: the triggerer, beside which it ran, recovers its group, whose own task goes on waiting.
     eventually(lambda: is_watched(places, "sales.hourly"), what="hourly is watched", timeout=LONG)
     eventually(lambda: pid(log, "hourly"), what="hourly runs", timeout=LONG)
     assert group(log, "hourly").incarnation == 1
@@ -379,9 +379,12 @@ def shows_its_spark_ui(person: Person, log: LogStore) -> None:
     eventually(lambda: said in person.log(DAG_ID, RUN_ID, "sales.hourly"), what="it is said", timeout=LONG)
 
     def names_the_group() -> bool:
-        return "hourly" in person.log(DAG_ID, RUN_ID, "sales.supervise").partition("recoveries")[2]
+        printed = person.log(DAG_ID, RUN_ID, "sales.supervise")
+        return "group hourly of " in printed and "is launched as incarnation 2, by the triggerer" in printed
 
-    eventually(names_the_group, what="the supervising task says whom it has recovered", timeout=LONG)
+    eventually(
+        names_the_group, what="the log of the supervising task says what its trigger has recovered", timeout=LONG
+    )
 
 
 def lineage_is_whole(places: Places, run: Run, transactions: Path) -> None:

@@ -19,8 +19,8 @@ from airflow_logio.errors import (
     ProtocolViolation,
 )
 from airflow_logio.launch.driver_config import has_frames, needs_spark
+from airflow_logio.launch.driver_log import last_words
 from airflow_logio.launch.launcher import LaunchContext, launch_group
-from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
 from airflow_logio.status.whole_group import alert_figures, deciding, result
@@ -153,7 +153,7 @@ class GroupTask:
         )
 
     def _driver_log(self, status: GroupStatus) -> str:
-        return driver_log(self.context.store, self.context.run, status)
+        return last_words(self.context.store, self.context.run, status)
 
     def _restart(self, status: GroupStatus) -> bool:
         try:

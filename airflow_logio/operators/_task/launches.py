@@ -9,12 +9,13 @@ from pathlib import Path
 from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.hooks.connections import database_url, external_url
+from airflow_logio.hooks.connections import connection_urls
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.hooks.spark import spark_target
 from airflow_logio.launch import bundle
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import load_kept
+from airflow_logio.launch.driver_config import needs_of
 from airflow_logio.launch.launcher import LaunchContext, Launcher
 from airflow_logio.launch.spark_settings import CLIENT_MODE, SparkArguments, SparkSettings
 from airflow_logio.operators._task.pipeline_reference import resolve
@@ -51,7 +52,8 @@ class Launching:
             raise ConfigurationError(found.no_group(name))
         check_compatible(found, run)
         hook = LogioHook(self.logio_conn_id)
-        urls = connection_urls(found, name, run, recipe.connections)
+        check_connections(found, recipe.connections)
+        urls = connection_urls(needs_of(found, name, code), run, recipe)
         return LaunchContext(
             self.store, hook.get_url(), run, found, ref, urls, self.launcher, settings, hook.get_payloads(), code=code
         )
@@ -76,22 +78,13 @@ def _pipeline_of(run: Run) -> tuple[Pipeline, PipelineRef]:
         return bundle.load(ref), ref
 
 
-def connection_urls(pipeline: Pipeline, group: str, run: Run, overriding: Mapping[str, str]) -> dict[str, str]:
-    """Connection name → URL, only for connections that the group's operators use. Raises `ConfigurationError`.
-
-    If any group of the pipeline declares tables or queries of a connection, it must be a SQL database.
-    """
+def check_connections(pipeline: Pipeline, overriding: Mapping[str, str]) -> None:
+    """Raises `ConfigurationError` for a connection that the pipeline does not have."""
     unknown = [name for name in overriding if name not in pipeline.connections]
     if unknown:
         raise ConfigurationError(
             f"pipeline {pipeline.name!r} has no connection {', '.join(unknown)}; it has {list(pipeline.connections)}"
         )
-    ids = {**run.spec.connections, **overriding}
-    used = {
-        name for operator in pipeline.groups[group].operators for name in pipeline.operators[operator].connections()
-    }
-    sql = {name for operator in pipeline.operators.values() for name in operator.sql_connections()}
-    return {name: database_url(ids[name]) if name in sql else external_url(ids[name]) for name in sorted(used)}
 
 
 def check_compatible(pipeline: Pipeline, run: Run) -> None:

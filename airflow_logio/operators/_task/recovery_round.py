@@ -10,8 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
 from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError, IncompatibleRun, PipelineDefinitionError
+from airflow_logio.launch.driver_log import last_words
 from airflow_logio.operators._task.launches import Launching
-from airflow_logio.operators._task.run_lookup import driver_log
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import DriverRecord, GroupRef
@@ -48,7 +48,7 @@ class GroupRecovery:
             left = RecoveryResult(failed.group, failed.incarnation, RecoveryOutcome.NOT_NEEDED, why)
             return self._report(failed, run, left)
         log.warning(
-            "%s of run %s is dead: %s\n%s", failed, failed.run_uid, failed.cause, driver_log(store, run, status)
+            "%s of run %s is dead: %s\n%s", failed, failed.run_uid, failed.cause, last_words(store, run, status)
         )
         try:
             recipe = store.launch_recipe(run.run_id, failed.group)

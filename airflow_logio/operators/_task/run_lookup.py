@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_logio.commands import name_log
-from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable, UnknownRun
+from airflow_logio.errors import ConfigurationError, LogioError, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.launch.driver_log import end_of, sent_lines
-from airflow_logio.launch.processes import this_host
-from airflow_logio.launch.redaction import Redaction
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
 from airflow_logio.status.whole_group import states_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.session_rules import Patience
 
-TAIL_LINES = 40
 _RUNS_SEARCHED = 1000
 
 
@@ -117,25 +110,3 @@ def find_run(
     if external_dag_id is None and external_dag_run_id is None:
         return run_of(store, name, context, None)
     return run_in_dag(store, name, external_dag_id or identity(context)[0], external_dag_run_id)
-
-
-def driver_log(store: LogStore, run: Run, status: GroupStatus) -> str:
-    """The end of the group's last driver log, or of what the driver has sent of it, and its location."""
-    if status.log_path is None:
-        return "There is no driver log: the driver was never started."
-    path = Path(status.log_path)
-    try:
-        lines = end_of(path, TAIL_LINES)
-    except OSError as error:
-        host = status.identity.host if status.identity else "the worker that launched it"
-        reason = error.strerror if host == this_host() else f"this is {this_host()}"
-        where = f"The driver's log is {path} on {host} ({reason})."
-        try:
-            lines = sent_lines(store, run, status, TAIL_LINES)
-        except LogUnavailable:
-            return where
-        if not lines:
-            return where
-        return "\n".join([f"{where} The end of what the driver has sent of it:", *(f"  {line}" for line in lines)])
-    shown = Redaction([], environment=os.environ).of("\n".join(lines))
-    return "\n".join([f"The end of the driver's log, {path}:", *(f"  {line}" for line in shown.splitlines())])

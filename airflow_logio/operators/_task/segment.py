@@ -18,6 +18,7 @@ from airflow_logio.errors import LogioError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import take_new
+from airflow_logio.launch.driver_config import needs_of
 from airflow_logio.launch.driver_log import LATE_SECONDS, LEAST_PARTS, OutputRelay, beginning
 from airflow_logio.openlineage.running import RunningEvents
 from airflow_logio.operators._task.arguments import recipe_of
@@ -116,6 +117,7 @@ class WorkerSegment:
         launch = replace(launching.context(run, name, recipe, task.pipeline), own=frozenset(watcher.members))
         if self._guard is None:  # the process lives for some seconds more, and would take its own note away
             raise AirflowException(f"the task of group {task.group!r} was killed before it launched anything")
+        recipe = replace(recipe, needs=needs_of(launch.pipeline, name, launch.code))
         store.patience.call("noting the launch", lambda: _note_launches(store, run, watcher.members, recipe))
         found = GroupTask(launch, name, watcher, self.asked, own_place=task.own_place, is_attempt=self.is_attempt)
         found.log_settings()

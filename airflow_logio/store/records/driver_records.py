@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,24 @@ class KilledTask:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupNeeds:
+    """What a launch of a group asks of its pipeline. With it, a process launches the group that imports no author's code."""
+
+    code: int
+    """Number of the code of which this holds."""
+    spark: bool
+    frames: bool
+    """An operator of the group is of mode ``dataframe``."""
+    standby: bool
+    properties: Mapping[str, str]
+    """The group's own Spark properties, without those of its task."""
+    environment: Sequence[str]
+    """Names of the variables that the pipeline gives its drivers."""
+    connections: Mapping[str, bool]
+    """Connection of the pipeline that the group uses → whether it is to be a SQL database."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRecipe:
     """How a supervisor launches a group: names of connections, never URLs or passwords."""
 
@@ -54,6 +72,8 @@ class LaunchRecipe:
     """The task that noted this recipe, if it was killed since and the reason is not known yet."""
     own_place: bool = False
     """Only that task launches the group's drivers, because it has a queue, a pool or an executor of its own (ADR-104)."""
+    needs: GroupNeeds | None = None
+    """None: to launch the group, its pipeline is to be imported."""
 
 
 @dataclass(frozen=True, slots=True)

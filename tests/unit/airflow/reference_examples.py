@@ -301,6 +301,7 @@ failed_trigger = LogioFailedGroupTrigger(
     kinds=["parked", "budget"],
     seen={"parked": {"hourly": 2}},
     last_try=False,
+    recovers=False,
 )
 # [END LogioFailedGroupTrigger]
 # [START LogioRecoveredGroupTrigger]

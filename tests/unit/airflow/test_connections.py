@@ -35,10 +35,11 @@ from airflow_logio.dataflow.functions.decorators import GenerativeFunction
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.hooks.connections import database_url, external_url
+from airflow_logio.hooks.connections import connection_urls, database_url, external_url
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.launches import connection_urls
+from airflow_logio.launch.driver_config import needs_of
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.driver_records import LaunchRecipe
 from airflow_logio.store.records.run_records import Run
 from tests.support.airflow_connections import connection
 
@@ -201,7 +202,11 @@ def posting(*, source: SourceOperator | None = None, read: str = "a function", t
 
 def urls(pipeline: Pipeline) -> set[str]:
     run = cast("Run", SimpleNamespace(spec=SimpleNamespace(connections={"api": "x"})))
-    return {url for group in pipeline.groups for url in connection_urls(pipeline, group, run, {}).values()}
+    return {
+        url
+        for group in pipeline.groups
+        for url in connection_urls(needs_of(pipeline, group, 0), run, LaunchRecipe()).values()
+    }
 
 
 def test_a_system_that_only_the_code_of_its_author_uses_may_be_of_any_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +231,7 @@ def test_tables_and_queries_need_a_database(sql: dict[str, Any], monkeypatch: py
         for group in pipeline.groups:
             run = cast("Run", SimpleNamespace(spec=SimpleNamespace(connections={"api": "x"})))
             with pytest.raises(ConfigurationError, match=f"'x' is of type '{conn_type}'.*cannot turn into a database"):
-                connection_urls(pipeline, group, run, {})
+                connection_urls(needs_of(pipeline, group, 0), run, LaunchRecipe())
     monkeypatch.setenv("AIRFLOW_CONN_X", connection("postgres", host="db", schema="x"))
     assert urls(pipeline) == {"postgresql+psycopg2://db/x"}
 

@@ -403,6 +403,7 @@ def test_cleared_with_a_group_it_does_not_end_before_that_is_launched(
         claim = log.claim(run.run_id, "totals", expected=1, reason="cleared", by_user=True)
         assert log.declare_dead(log.register(claim, SOMEBODY), "killed")
 
+    waiting.trigger.rest_seconds = 60.0  # however slow the machine is
     event = fired(waiting.trigger, launch_and_die)
     assert [one["cause"] for one in event["findings"]] == ["killed"], "it looks after the group while it rests"
     deferred(lambda: task.resume(context(), event))

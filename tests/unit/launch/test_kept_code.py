@@ -194,7 +194,7 @@ def test_launches_remove_what_drivers_have_left(stall: Stall, tmp_path: Path, mo
 
     A keytab is there for the driver that has it, and for its user, only.
     """
-    monkeypatch.setattr("airflow_logio.launch.launcher.needs_spark", lambda *_: True)
+    monkeypatch.setattr("airflow_logio.launch.driver_config.needs_spark", lambda *_: True)
     run, work, submit = stall.started("first"), tmp_path / "work", tmp_path / "spark-submit"
     submit.write_text(f"#!/bin/sh\necho $*\nstat -c %a {KEYTAB_NAME}\n")
     submit.chmod(0o755)

@@ -8,17 +8,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.bundle import load, parse_ref
 from airflow_logio.launch.code_bundle import CodeBundle
-from airflow_logio.launch.driver_config import DriverKind, Launch, StandbyRecipe, launch_of_standby
-from airflow_logio.launch.launcher import KnownLaunches, LaunchContext, Launched, Launcher, launch_group, resolve
+from airflow_logio.launch.driver_config import DriverKind, Launch, StandbyRecipe, launch_of_standby, needs_of
+from airflow_logio.launch.launcher import (
+    KnownLaunches,
+    LaunchContext,
+    Launched,
+    Launcher,
+    NotedLaunch,
+    launch_group,
+    resolve,
+)
 from airflow_logio.launch.processes import own_identity
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.driver_records import Claim, LaunchRecipe
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import spec
 
@@ -129,7 +138,7 @@ KEPT = SimpleNamespace(digest="of the run's code")
 def test_a_supervisor_resolves_a_launch_once_and_looks_for_what_a_jvm_needs_each_time(
     context: LaunchContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_logio.launch.launcher.needs_spark", lambda *_: True)
+    monkeypatch.setattr("airflow_logio.launch.driver_config.needs_spark", lambda *_: True)
     monkeypatch.setattr("airflow_logio.launch.launcher.code_for", lambda *_: CodeBundle({"shop.py": b""}))
     monkeypatch.setattr(MemoryLogStore, "code", lambda *_: KEPT)
     launcher, known = context.launcher, KnownLaunches()
@@ -139,6 +148,37 @@ def test_a_supervisor_resolves_a_launch_once_and_looks_for_what_a_jvm_needs_each
     launcher.refused = "there is no Java any more"
     with pytest.raises(ConfigurationError, match="no Java any more"):
         known.of(context, "g", 0)
+
+
+ROOT = Path(__file__).parents[3]
+PIPELINES = {
+    "frames": f"{ROOT}/dags/pipelines/orders_lake.py:orders_lake",
+    "replicas": f"{ROOT}/dags/pipelines/sales_scaled.py:sales_scaled",
+    "variables": f"{ROOT}/tests/support/bundle/outside.py:outside",
+}
+
+
+@pytest.mark.parametrize("name", [*PIPELINES, "a standby"])
+@pytest.mark.parametrize("settings", [SparkSettings(), SparkSettings("spark://here:7077", conf={"spark.ui.port": "1"})])
+def test_a_launch_by_what_the_log_has_noted_is_the_one_of_the_imported_pipeline(
+    name: str, settings: SparkSettings, context: LaunchContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The note goes through the log, as part of the recipe."""
+    monkeypatch.setattr("airflow_logio.launch.launcher.code_for", lambda *_: CodeBundle({"shop.py": b""}))
+    monkeypatch.setattr(MemoryLogStore, "code", lambda *_: KEPT)
+    standby = tmp_path / "shop_with_a_standby.py"
+    standby.write_text(PIPELINE.replace('"1g"})', '"1g"}, standby=1)'))
+    ref = parse_ref(PIPELINES.get(name, f"{standby}:shop"))
+    pipeline = load(ref)
+    imported = replace(context, imported=pipeline, ref=ref, settings=settings)
+    for group in pipeline.applications:
+        recipe = LaunchRecipe(needs=needs_of(pipeline, group, 0))
+        noted = msgspec.json.decode(msgspec.json.encode(recipe), type=LaunchRecipe).needs
+        assert noted is not None
+        launch = NotedLaunch(noted).of(replace(imported, imported=None), group, 0)
+        assert launch == resolve(imported, group, 0) and (launch.standby is None) == (name != "a standby")
+        with pytest.raises(ConfigurationError, match="gets code 1, of which"):
+            NotedLaunch(noted).of(imported, group, 1)
 
 
 def test_the_digest_of_code_that_drivers_find_installed_is_compared_at_each_launch(
