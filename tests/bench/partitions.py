@@ -70,7 +70,7 @@ class _Log:
     def create(self) -> None:
         with writing(self.store.engine) as connection:
             named = f"run {next(self._numbers)}"
-            run = run_log.start(connection, spec(dag_run=named), alone=False, code=None)
+            run = run_log.start(connection, spec(dag_run=named), alone=False, code=None, above=0)
             for statement in _new_partitions(run.run_id) if self.partitioned else ():
                 connection.execute(sa.text(statement))
         self.runs.append(run.run_id)

@@ -4,6 +4,7 @@
 way, held and used, a pending write action, a state with its context, a state event, lineage and read actions. From 0003 on
 there is a second one, with replicas: one was recovered, a slot has moved, a request to scale is open. A new migration needs
 one more, written by the code before it. (0008 has changed how PostgreSQL stores bodies, and no row: they are those of 0007.)
+In 0009 a day was given up and begun again, and another DAG run of that day drains.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.script import ScriptDirectory
 
-from airflow_logio.errors import LogioError, SchemaMismatch
+from airflow_logio.errors import LogInconsistent, LogioError, SchemaMismatch
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import decode_state
 from airflow_logio.protocol.replicas import Slot
@@ -35,7 +37,7 @@ from airflow_logio.store.sql import migrate, schema
 from airflow_logio.store.sql.engines import beat_engine, log_engine, writing
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.conftest import SQL
-from tests.support.logs import IN, assigned, fetched, held, sent, start_driver
+from tests.support.logs import IN, assigned, fetched, held, sent, spec, start_driver
 from tests.support.replicated import GROUP, A, B, C, inbox, launch, slots, taken
 
 FOLDER = Path(__file__).parent / "older_logs"
@@ -119,7 +121,7 @@ def leave(url: str, revision: str) -> None:
                 connection.execute(sa.text(follow))
     beats = beat_engine(url, engine)
     OLD_BEATS.create_all(beats)
-    for table in (schema.load, schema.output):
+    for table in (schema.load, schema.output, schema.address):
         if table.name in found:
             table.create(beats)
     with writing(beats) as connection:
@@ -159,6 +161,52 @@ def test_an_upgrade_makes_the_declared_tables(older: tuple[str, str]) -> None:
             assert key["constrained_columns"] == list(table.primary_key.columns.keys()), table.name
             assert key["name"] in (f"pk_{table.name}", None), "SQLite has none where it counts keys by itself"
         engine.dispose()
+
+
+def test_its_runs_are_in_order_and_later_ones_come_behind_them(older: tuple[str, str]) -> None:
+    url, revision = older
+    migrate.upgrade(url)
+    store = open_store(url)
+    runs = sorted(store.list_runs(), key=lambda run: run.run_id)
+    assert [run.ordinal for run in runs] == [run.run_id for run in runs] == list(range(1, len(runs) + 1))
+    last_of = {run.spec.key.pipeline: run.ordinal for run in runs}
+    for name, ordinal in last_of.items():
+        later = spec(dag_run="after the upgrade")
+        assert store.start_run(replace(later, key=replace(later.key, pipeline=name))).ordinal == ordinal + 1
+    if revision == "0009":
+        days = [run.uid for run in reversed(runs) if run.partition == "2026-03-01"]
+        assert len(days) == 3 and last_of == {"sales": 2, "clicks": 5, "other": 6}
+        assert [run.uid for run in store.list_runs(partition="2026-03-01")] == days
+    store.dispose()
+
+
+def test_an_earlier_version_that_has_the_log_open_begins_no_run_and_commits(last: str) -> None:
+    """It should not be there. The run would have no place in the order; what its drivers commit is as it was."""
+    migrate.upgrade(last)
+    ((engine, _), (beats, _)) = engines(last)
+    beats.dispose()
+    rows = recorded(LAST)["logio_run"]
+    begun = {**rows[0], "run_id": 100, "uid": "0" * 32, "dag_run_id": "begun by the earlier version"}
+    with pytest.raises(LogInconsistent, match="ordinal"), writing(engine) as connection:
+        connection.execute(sa.insert(_table("logio_run", rows)), begun)
+    with writing(engine) as connection:
+        commit = "UPDATE logio_fence SET commit_no = commit_no + 1 WHERE run_id = 1 AND group_name = 'g'"
+        assert connection.execute(sa.text(commit)).rowcount == 1
+    engine.dispose()
+
+
+def test_an_upgrade_names_the_log(empty_url: str, tmp_path: Path) -> None:
+    leave(empty_url, LAST)
+    other = f"sqlite:///{tmp_path}/other.db"
+    leave(other, LAST)
+    uids = []
+    for url in (empty_url, other, empty_url, other):
+        migrate.upgrade(url)
+        store = open_store(url)
+        uids.append(store.log_uid())
+        store.dispose()
+    assert uids[:2] == uids[2:] and len(set(uids)) == 2
+    assert all(len(uid) == 32 for uid in uids)
 
 
 def test_an_upgrade_that_dies_leaves_the_log_as_it_was(last: str) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
-from airflow_logio.errors import IncompatibleRun, UnknownRun
+from airflow_logio.errors import ConfigurationError, IncompatibleRun, LogInconsistent, OtherRunUnfinished, UnknownRun
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.store import SqlLogStore
+from airflow_logio.testing.memory_log import MemoryLogStore
+from tests.conftest import QUICK
+from tests.store.conftest import OpenStore
+from tests.support.faults import Pause, before_statement
 from tests.support.logs import contents, spec, start_driver
 from tests.support.racing import race
 
@@ -125,3 +133,123 @@ def test_a_run_finishes_when_all_groups_have(log_store: LogStore) -> None:
     assert finished.ended_at is not None
     assert log_store.finish_run(run.run_id)
     assert log_store.find_run(run.uid).ended_at == finished.ended_at, "the end is the first end"
+
+
+# --- the order of runs ------------------------------------------------------------------------------------------------
+
+
+def of(pipeline: str, dag_run: str, partition: str | None = None) -> RunSpec:
+    plain = spec(dag_run=dag_run)
+    return replace(plain, key=replace(plain.key, pipeline=pipeline), partition=partition)
+
+
+def remove(store: LogStore, run: Run) -> None:
+    while store.remove_run(run.run_id, 100, unfinished=True).more:
+        pass
+
+
+def test_ordinals_rise_with_each_run_of_a_pipeline(log_store: LogStore) -> None:
+    clicks = [log_store.start_run(of("clicks", name)) for name in ("a", "b")]
+    sales = log_store.start_run(of("sales", "a"))
+    clicks.append(log_store.start_run(of("clicks", "c")))
+    assert [run.ordinal for run in clicks] == [1, 2, 3] and sales.ordinal == 1
+    assert log_store.start_run(of("clicks", "b")) == clicks[1], "to start it again is no new run"
+    assert log_store.supersede(clicks[1].run_id)
+    assert log_store.start_run(of("clicks", "b")).ordinal == 4, "the next generation is younger than all"
+    assert log_store.find_run(clicks[1].uid).ordinal == 2
+    assert {run.ordinal for run, _ in log_store.unfinished(pipeline="clicks")} == {1, 3, 4}
+
+
+def test_an_ordinal_is_not_given_again_when_the_last_run_is_removed(log_store: LogStore) -> None:
+    first = log_store.start_run(of("clicks", "a"))
+    for number in (2, 3):
+        last = log_store.start_run(of("clicks", "b"))
+        assert last.ordinal == number
+        remove(log_store, last)
+    remove(log_store, first)
+    assert log_store.start_run(of("clicks", "a")).ordinal == 4, "nor when no run is left"
+
+
+def test_a_start_that_fails_gives_no_ordinal(log_store: LogStore) -> None:
+    log_store.start_run(of("clicks", "a"))
+    before = contents(log_store)
+    with pytest.raises(OtherRunUnfinished):
+        log_store.start_run(of("clicks", "b"), alone=True, above=40)
+    assert contents(log_store) == before
+    assert log_store.start_run(of("clicks", "b")).ordinal == 2
+
+
+def test_starters_at_once_get_each_an_ordinal_of_its_own(log_store: LogStore) -> None:
+    """Also those that find no row of the pipeline yet, and those that begin the same run."""
+    names = [f"run {number // 2}" for number in range(8)]
+    runs = race(*[lambda name=name: log_store.start_run(of("clicks", name)) for name in names])
+    assert all(isinstance(run, Run) for run in runs), runs
+    found = {run.uid: run.ordinal for run in runs if isinstance(run, Run)}
+    assert sorted(found.values()) == [1, 2, 3, 4]
+    by_ordinal = sorted(log_store.list_runs(), key=lambda run: run.ordinal)
+    assert [run.run_id for run in by_ordinal] == sorted(run.run_id for run in by_ordinal)
+
+
+def test_two_processes_give_ordinals_of_one_row(open_another: OpenStore) -> None:
+    """The first stands still before each of its statements, while the other begins a run."""
+    store, rival = open_another(), open_another(application="logio rival")
+    number, reached, seen = 0, True, []
+    while reached:
+        number += 1
+        pause, name = Pause(), f"clicks {number}"
+        with ThreadPoolExecutor(2) as pool, before_statement(store, number, pause):
+            starting = pool.submit(store.start_run, of(name, "a"))
+            reached = pause.is_reached_before(starting)
+            coming = pool.submit(QUICK.call, "the rival", lambda name=name: rival.start_run(of(name, "b")))
+            wait([coming], 0.1)
+            pause.release()
+            runs = starting.result(30), coming.result(30)
+        assert sorted(run.ordinal for run in runs) == [1, 2]
+        by_ordinal = sorted(runs, key=lambda run: run.ordinal)
+        assert by_ordinal[0].run_id < by_ordinal[1].run_id
+        seen.append([run.ordinal for run in runs])
+    assert number > 6 and [1, 2] in seen, "it was paused while it held the row"
+
+
+def test_a_person_raises_the_order_above_what_tables_know(log_store: LogStore) -> None:
+    log_store.start_run(of("clicks", "a"))
+    above = log_store.start_run(of("clicks", "b"), above=45)
+    assert above.ordinal == 46
+    assert log_store.start_run(of("clicks", "b"), above=90) == above, "asked again, the run is there"
+    assert log_store.start_run(of("clicks", "c"), above=7).ordinal == 47, "never lower"
+    assert log_store.start_run(of("other", "a"), above=7).ordinal == 8, "the first one of a pipeline, too"
+    before = contents(log_store)
+    for wrong in (-1, 10**11, 10**20):
+        with pytest.raises(ConfigurationError, match=f"above {wrong}"):
+            log_store.start_run(of("clicks", "d"), above=wrong)
+    assert contents(log_store) == before
+
+
+def test_runs_are_listed_by_partition(log_store: LogStore) -> None:
+    days = [log_store.start_run(of("clicks", f"of {day}", day)) for day in ("2026-03-01", "2026-03-02")]
+    manual = log_store.start_run(of("clicks", "manual", "2026-03-01"))
+    plain = log_store.start_run(of("clicks", "without"))
+    other = log_store.start_run(of("sales", "a", "2026-03-01"))
+    assert [run.partition for run in (*days, plain)] == ["2026-03-01", "2026-03-02", None]
+    listed = log_store.list_runs(pipeline="clicks", partition="2026-03-01")
+    assert [run.uid for run in listed] == [manual.uid, days[0].uid]
+    assert [run.uid for run in log_store.list_runs(partition="2026-03-01")] == [other.uid, manual.uid, days[0].uid]
+    assert log_store.list_runs(partition="2026-03") == []
+    with pytest.raises(ConfigurationError, match="the partition of a run cannot be"):
+        log_store.start_run(of("clicks", "odd", "2026\x00"))
+
+
+def test_a_log_is_told_from_others(log_store: LogStore) -> None:
+    uid = log_store.log_uid()
+    assert log_store.log_uid() == uid and len(uid) == 32 and set(uid) <= set("0123456789abcdef")
+    assert MemoryLogStore().log_uid() != uid
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_log_that_has_lost_its_name_says_so(sql_store: SqlLogStore, rows: int) -> None:
+    with sql_store.engine.begin() as connection:
+        connection.execute(sa.delete(schema.this_log))
+        for number in range(rows):
+            connection.execute(sa.insert(schema.this_log).values(uid=str(number) * 32))
+    with pytest.raises(LogInconsistent, match=f"logio_log has {rows} rows instead of one"):
+        sql_store.log_uid()

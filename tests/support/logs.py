@@ -119,6 +119,7 @@ def contents(store: LogStore) -> dict[str, list[Any]]:
     if isinstance(store, MemoryLogStore):
         tables = store.tables
         kept: dict[str, Any] = {
+            "ordinals": tables.ordinals,
             "fences": tables.fences,
             "groups": tables.groups,
             "log": tables.events.rows,

@@ -32,6 +32,11 @@ class LogStore(RunLog, CodeLog, UpkeepLog, GroupLog, ScalingLog, WatchLog):
     themselves."""
 
     @abstractmethod
+    def log_uid(self) -> str:
+        """What tells this log from others: 32 hexadecimal digits, drawn when its tables were made. A copy of a log, and
+        one that was restored, have the uid of the original. Raises `LogInconsistent` if it is gone."""
+
+    @abstractmethod
     def session(self, ref: GroupRef) -> GroupSession:
         """The log as the driver of this incarnation sees it. Nothing is asked of the database yet."""
 

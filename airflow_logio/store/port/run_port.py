@@ -17,13 +17,15 @@ class RunLog(ABC):
     """Begins, finds and ends runs."""
 
     @abstractmethod
-    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None, above: int = 0) -> Run:
         """Get the newest run of `spec.key`. If there is none, or it is superseded, create the next generation.
 
         The log determines the generation, not `spec`. Raises `IncompatibleRun` if the run exists with another graph
         fingerprint. With `alone`, raises `OtherRunUnfinished` instead of creating a run while another run of its
         pipeline is unfinished. `code` is kept with a run that is created, under `spec.code_digest`; None if drivers
-        find it installed.
+        find it installed. A run that is created gets the next ordinal of its pipeline, more than `above` where that is
+        given: a person says so whose tables know greater ones than a restored log. Raises `ConfigurationError` for an
+        `above` that is too great.
         """
 
     @abstractmethod
@@ -46,13 +48,14 @@ class RunLog(ABC):
         pipeline: str | None = None,
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
+        partition: str | None = None,
         state: RunState | None = None,
         named: str | None = None,
         limit: int = 50,
     ) -> Sequence[Run]:
-        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, in one state, where that is given; and
-        those whose pipeline, DAG or DAG run has `named` in its name: ASCII letters in either case, others as the database
-        compares them."""
+        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, of the partition of that key, in one
+        state, where that is given; and those whose pipeline, DAG or DAG run has `named` in its name: ASCII letters in either
+        case, others as the database compares them."""
 
     @abstractmethod
     def finish_run(self, run_id: int) -> bool:

@@ -167,7 +167,14 @@ class Run:
     spec: RunSpec
     state: RunState
     created_at: float
+    ordinal: int
+    """Rises with each run that begins of the pipeline in this log, whatever clocks say; never given twice."""
     ended_at: float | None = None
+
+    @property
+    def partition(self) -> str | None:
+        """The key of the partition that the run is for; None without partitions."""
+        return self.spec.partition
 
 
 def has_sources(spec: RunSpec, group: str) -> bool:

@@ -29,6 +29,8 @@ from airflow_logio.store.records.run_records import Run, RunSpec, Supervision, s
 def encode_spec(spec: RunSpec) -> str:
     """The stored form of a description. Raises `ConfigurationError` for what would not come back as it was given."""
     names = {"pipeline": spec.key.pipeline, "dag_id": spec.key.dag_id, "dag_run_id": spec.key.dag_run_id}
+    if spec.partition is not None:
+        names["partition"] = spec.partition
     for what, name in [*names.items(), *(("group", group) for group in spec.groups)]:
         if (reason := unstorable(name)) is not None:
             raise ConfigurationError(f"the {what} of a run cannot be {ascii(name)[:60]}: {reason}")
@@ -138,6 +140,21 @@ def earliest_start(earlier: Run | None) -> float:
     """The time that a run of the next generation has started at, at the earliest: younger than the run that was given up for
     it, whatever the clock says by now. Tables and folders tell older runs from younger ones by these times."""
     return 0.0 if earlier is None else earlier.created_at + AFTER_SECONDS
+
+
+MOST_ABOVE = 99_999_999_999
+"""Names in lakes have twelve digits for an ordinal: there is room for the runs that come behind it."""
+
+
+def check_above(above: int) -> None:
+    """Raises `ConfigurationError` for what no ordinal can be above."""
+    if not 0 <= above <= MOST_ABOVE:
+        raise ConfigurationError(f"an ordinal above {above} cannot be given: say a number from 0 to {MOST_ABOVE}")
+
+
+def next_ordinal(last: int, above: int) -> int:
+    """What the next run of a pipeline gets, after `last`: more than a person has said it must be above."""
+    return max(last, above) + 1
 
 
 def check_superseding(run: Run, state: RunState, groups: GroupStates) -> bool:

@@ -20,6 +20,7 @@ from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
     GroupStates,
+    check_above,
     check_alone,
     check_graph,
     check_superseding,
@@ -27,12 +28,13 @@ from airflow_logio.store.rules.run_rules import (
     earliest_start,
     encode_spec,
     members,
+    next_ordinal,
     number_for,
     superseded,
 )
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.bulk import among
-from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, now, reading, writing
+from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, inserting, now, reading, writing
 from airflow_logio.store.sql.group_statuses import statuses
 from airflow_logio.store.sql.runs import SqlPart, known, to_run
 
@@ -42,9 +44,9 @@ log = logging.getLogger(__name__)
 class SqlRunLog(SqlPart, RunLog):
     """Runs: each method is one transaction."""
 
-    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None, above: int = 0) -> Run:
         with writing(self.engine) as connection:
-            return start(connection, spec, alone=alone, code=code)
+            return start(connection, spec, alone=alone, code=code, above=above)
 
     def supersede(self, run_id: int) -> bool:
         try:
@@ -73,6 +75,7 @@ class SqlRunLog(SqlPart, RunLog):
         pipeline: str | None = None,
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
+        partition: str | None = None,
         state: RunState | None = None,
         named: str | None = None,
         limit: int = 50,
@@ -81,7 +84,7 @@ class SqlRunLog(SqlPart, RunLog):
             return []
         table = schema.run
         query = sa.select(table).order_by(table.c.run_id.desc()).limit(limit)
-        given = {"pipeline": pipeline, "dag_run_id": dag_run_id, "state": state}
+        given = {"pipeline": pipeline, "dag_run_id": dag_run_id, "partition": partition, "state": state}
         query = query.where(*(table.c[name] == value for name, value in given.items() if value is not None))
         if named is not None:
             names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id)
@@ -173,23 +176,24 @@ def changes_of_code(connection: Connection, run_id: int) -> Sequence[CodeChange]
     ]
 
 
-def start(connection: Connection, spec: RunSpec, *, alone: bool, code: bytes | None) -> Run:
+def start(connection: Connection, spec: RunSpec, *, alone: bool, code: bytes | None, above: int) -> Run:
     """The newest run of the key. If there is none, or it is superseded, one of the next generation is created.
 
     Processes that start runs of one pipeline take turns before they create a run, so that each sees the runs of the
     others. Finding a run that exists needs no lock.
     """
     encode_spec(spec)  # what cannot be stored is refused before the log is read
+    check_above(above)
     run = _newest(connection, spec.key)
     if run is None or run.state is RunState.SUPERSEDED:
-        _lock_starts(connection, spec.key.pipeline)
+        last = lock_pipeline(connection, spec.key.pipeline)
         run = _newest(connection, spec.key)
     if run is None or run.state is RunState.SUPERSEDED:
         if alone:
             check_alone(spec, list(_unfinished(connection, spec.key.pipeline)))
         generation = 1 if run is None else run.spec.key.generation + 1
         key = replace(spec.key, generation=generation)
-        run = _create(connection, replace(spec, key=key), earliest_start(run))
+        run = _create(connection, replace(spec, key=key), earliest_start(run), next_ordinal(last, above))
         keep_code(connection, run.run_id, spec.code_digest, code)
     check_graph(run, spec.graph_fingerprint, spec.graph)
     return run
@@ -238,11 +242,18 @@ def group_states(connection: Connection, run: Run) -> GroupStates:
     return GroupStates(states, slots.open_slots(connection, [run.run_id]).get(run.run_id, {}))
 
 
-def _lock_starts(connection: Connection, pipeline: str) -> None:
-    """Lock until the end of the transaction. On SQLite a transaction that writes is alone anyway."""
-    if connection.dialect.name == "postgresql":
-        lock = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio start'), hashtext(:pipeline))")
-        connection.execute(lock, {"pipeline": pipeline})
+def lock_pipeline(connection: Connection, name: str) -> int:
+    """The last ordinal given to a run of the pipeline, under a lock that lasts until the end of the transaction.
+
+    Two that begin its first runs at once make the row once: one of them waits for the other to commit, then reads it. It
+    comes before any lock of groups.
+    """
+    table = schema.pipeline
+    insert = inserting(connection.dialect.name, table).values(name=name, ordinal=0)
+    connection.execute(insert.on_conflict_do_nothing(index_elements=["name"]))
+    locked = sa.select(table.c.ordinal).where(table.c.name == name).with_for_update()
+    last: int = connection.execute(locked).scalar_one()
+    return last
 
 
 def _newest(connection: Connection, key: RunKey) -> Run | None:
@@ -265,8 +276,12 @@ def _unfinished(connection: Connection, pipeline: str) -> Iterator[tuple[Run, Gr
         yield run, group_states(connection, run)
 
 
-def _create(connection: Connection, spec: RunSpec, earliest: float) -> Run:
+def _create(connection: Connection, spec: RunSpec, earliest: float, ordinal: int) -> Run:
+    """Under the lock of the pipeline, which lasts until the run is visible: an ordinal is never given twice, and nobody
+    sees a greater one before."""
     key, table, clock = spec.key, schema.run, now(connection.dialect.name)
+    pipelines = schema.pipeline
+    connection.execute(sa.update(pipelines).where(pipelines.c.name == key.pipeline).values(ordinal=ordinal))
     insert = sa.insert(table).values(
         uid=uuid.uuid4().hex,
         pipeline=key.pipeline,
@@ -276,6 +291,8 @@ def _create(connection: Connection, spec: RunSpec, earliest: float) -> Run:
         spec=encode_spec(spec),
         state=RunState.RUNNING.value,
         created_at=sa.case((clock > earliest, clock), else_=earliest),
+        partition=spec.partition,
+        ordinal=ordinal,
     )
     run = to_run(connection.execute(insert.returning(*table.c)).one())
     unused = spec.unused_replicas()

@@ -58,6 +58,7 @@ def to_run(row: sa.Row[Any]) -> Run:
         spec,
         known(RunState, row.state, f"the state of run {row.uid}"),
         row.created_at,
+        row.ordinal,
         row.ended_at,
     )
 

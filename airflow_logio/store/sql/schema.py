@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0009"
+REVISION = "0010"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -166,8 +166,44 @@ run = Table(
     Column("state", String(16), nullable=False),
     Column("created_at", Double, nullable=False),
     Column("ended_at", Double),
+    Column("partition", _Name),  # the key of the day or hour that the run is for
+    Column("ordinal", BigInteger, nullable=False),  # rises with each run of the pipeline: see `pipeline`
+    Column("superseded_by", String(32)),  # the uid of the run that has begun in its place
+    Column("because", Text),  # what a person said who had it computed again
     UniqueConstraint("pipeline", "dag_id", "dag_run_id", "generation"),
 )
+Index("ix_logio_run_partition", run.c.pipeline, run.c.partition, run.c.ordinal)
+
+pipeline = Table(
+    "logio_pipeline",
+    metadata,
+    Column("name", _Name, primary_key=True),
+    Column("ordinal", BigInteger, nullable=False),  # the last one given; it stays when its run is removed
+    comment="the order of the runs of a pipeline: who begins one holds this row",
+)
+
+this_log = Table(
+    "logio_log",
+    metadata,
+    Column("uid", String(32), primary_key=True),
+    comment="one row: what tells this log from others; a copy of a log has the uid of its original",
+)
+
+start = Table(
+    "logio_start",
+    metadata,
+    Column("pipeline", _Name, primary_key=True),
+    Column("dag_id", _Name, primary_key=True),
+    Column("dag_run_id", _Name, primary_key=True),
+    Column("try_number", Integer, primary_key=True, autoincrement=False),
+    Column("clear_number", Integer, nullable=False),
+    Column("start_date", Double),
+    Column("run_uid", String(32)),  # none before there is a run
+    Column("decision", String(32)),
+    Column("note", Text),
+    comment="what each attempt of a task that starts runs has decided",
+)
+Index("ix_logio_start_run_uid", start.c.run_uid)
 
 group = Table(
     "logio_group",
@@ -180,6 +216,7 @@ group = Table(
     Column("error", Text),
     Column("launch", Text),  # how supervisors launch the group
     Column("code", Integer, nullable=False, server_default=text("0")),  # what the next driver gets: see `code_change`
+    Column("drained_at", Double),  # its sources were told to end early, by a commit then
 )
 
 code = Table(

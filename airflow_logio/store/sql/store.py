@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from weakref import WeakSet
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_logio.errors import LogInconsistent
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.lineage_port import LineageLog
 from airflow_logio.store.port.session_port import GroupSession
@@ -15,8 +17,9 @@ from airflow_logio.store.port.unfenced_port import AddressBook, OutputLog
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.session_rules import Patience
+from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.beats import BeatCheck
-from airflow_logio.store.sql.engines import beat_engine, log_engine, reading
+from airflow_logio.store.sql.engines import beat_engine, describe, log_engine, reading
 from airflow_logio.store.sql.group_log import SqlGroupLog
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
 from airflow_logio.store.sql.run_log import SqlCodeLog, SqlRunLog
@@ -47,6 +50,16 @@ class SqlLogStore(SqlRunLog, SqlCodeLog, SqlUpkeepLog, SqlGroupLog, SqlScalingLo
         """The log at `url`. On PostgreSQL, `application` names the sessions, and `connections` bounds their number."""
         engine = log_engine(url, application=application, connections=connections)
         return cls(engine, beat_engine(url, engine), patience=patience)
+
+    def log_uid(self) -> str:
+        with reading(self.engine) as connection:
+            found: Sequence[str] = connection.execute(sa.select(schema.this_log.c.uid)).scalars().all()
+        if len(found) != 1:
+            raise LogInconsistent(
+                f"{describe(self.engine)}: table logio_log has {len(found)} rows instead of one, so that this log cannot be "
+                "told from others; restore the row from a backup"
+            )
+        return found[0]
 
     def session(self, ref: GroupRef) -> GroupSession:
         waker: Waker

@@ -23,6 +23,7 @@ from airflow_logio.store.rules.row_forms import check_unchanged, encode_header
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
     GroupStates,
+    check_above,
     check_alone,
     check_graph,
     check_superseding,
@@ -30,6 +31,7 @@ from airflow_logio.store.rules.run_rules import (
     earliest_start,
     encode_spec,
     members,
+    next_ordinal,
     number_for,
     superseded,
 )
@@ -37,15 +39,17 @@ from airflow_logio.testing.memory_log import slots
 from airflow_logio.testing.memory_log.tables import BodyKey, GroupKey, GroupRow, RunRow, Tables
 
 
-def start(tables: Tables, spec: RunSpec, *, alone: bool, code: bytes | None) -> Run:
+def start(tables: Tables, spec: RunSpec, *, alone: bool, code: bytes | None, above: int) -> Run:
     """Runs in an open transaction, like the others."""
+    check_above(above)
     newest = _newest(tables, spec.key)
     if newest is None or newest.state is RunState.SUPERSEDED:
         if alone:
             check_alone(spec, _unfinished(tables, spec.key.pipeline))
         generation = 1 if newest is None else newest.spec.key.generation + 1
         earliest = earliest_start(None if newest is None else newest.as_run())
-        newest = _create(tables, replace(spec, key=replace(spec.key, generation=generation)), earliest)
+        ordinal = next_ordinal(tables.ordinals.get(spec.key.pipeline, 0), above)
+        newest = _create(tables, replace(spec, key=replace(spec.key, generation=generation)), earliest, ordinal)
         keep_code(tables, newest.run_id, spec.code_digest, code)
     check_graph(newest.as_run(), spec.graph_fingerprint, spec.graph)
     return newest.as_run()
@@ -101,11 +105,12 @@ def group_states(tables: Tables, run_id: int) -> GroupStates:
     return GroupStates(states, slots.open_slots(tables, run_id))
 
 
-def _create(tables: Tables, spec: RunSpec, earliest: float) -> RunRow:
+def _create(tables: Tables, spec: RunSpec, earliest: float, ordinal: int) -> RunRow:
     run_id, clock = next(tables.run_ids), tables.now()
     # Goes through its stored form, as in a database: what cannot be stored is found here.
     stored = msgspec.json.decode(encode_spec(spec), type=RunSpec)
-    row = RunRow(run_id, uuid.uuid4().hex, stored, max(clock, earliest))
+    tables.put(tables.ordinals, spec.key.pipeline, ordinal)
+    row = RunRow(run_id, uuid.uuid4().hex, stored, max(clock, earliest), ordinal)
     tables.put(tables.runs, run_id, row)
     tables.put(tables.run_keys, spec.key, run_id)
     unused = spec.unused_replicas()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -153,13 +154,14 @@ class MemoryLogStore(LogStore):
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.patience = Patience()
         self.tables = Tables(clock)
+        self._uid = uuid.uuid4().hex
         self._hearings = Hearings()
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None, above: int = 0) -> Run:
         with self.tables.transaction():
-            return runs.start(self.tables, spec, alone=alone, code=code)
+            return runs.start(self.tables, spec, alone=alone, code=code, above=above)
 
     def supersede(self, run_id: int) -> bool:
         with self.tables.transaction():
@@ -183,6 +185,7 @@ class MemoryLogStore(LogStore):
         pipeline: str | None = None,
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
+        partition: str | None = None,
         state: RunState | None = None,
         named: str | None = None,
         limit: int = 50,
@@ -199,6 +202,7 @@ class MemoryLogStore(LogStore):
 
         with self.tables.transaction():
             rows = [row for row in self.tables.runs.values() if is_meant(row.spec.key) and state in (None, row.state)]
+            rows = [row for row in rows if partition in (None, row.spec.partition)]
             return [row.as_run() for row in reversed(rows)][:limit]
 
     def finish_run(self, run_id: int) -> bool:
@@ -465,6 +469,9 @@ class MemoryLogStore(LogStore):
             return frozenset(
                 row.ref for key, row in bodies if key.run_id == run_id and row.ref and row.ref.startswith(prefix)
             )
+
+    def log_uid(self) -> str:
+        return self._uid
 
     def session(self, ref: GroupRef) -> GroupSession:
         return MemoryGroupSession(self.tables, ref)

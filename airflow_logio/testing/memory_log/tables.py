@@ -97,11 +97,12 @@ class RunRow:
     uid: str
     spec: RunSpec
     created_at: float
+    ordinal: int
     state: RunState = RunState.RUNNING
     ended_at: float | None = None
 
     def as_run(self) -> Run:
-        return Run(self.run_id, self.uid, self.spec, self.state, self.created_at, self.ended_at)
+        return Run(self.run_id, self.uid, self.spec, self.state, self.created_at, self.ordinal, self.ended_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,7 @@ class Tables:
         self.runs: dict[int, RunRow] = {}
         self.run_keys: dict[RunKey, int] = {}
         self.run_ids = itertools.count(1)
+        self.ordinals: dict[str, int] = {}
         self.groups: dict[GroupKey, GroupRow] = {}
         self.fences: dict[GroupKey, FenceRow] = {}
         self.drivers: dict[tuple[GroupKey, int], DriverRow] = {}

@@ -139,8 +139,8 @@ def test_names_of_ports(flow: Flow) -> None:
 class TakenInSlots(MemoryLogStore):
     """The groups of slots begin with other code than their run."""
 
-    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None) -> Run:
-        run = super().start_run(spec, alone=alone, code=code)
+    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None, above: int = 0) -> Run:
+        run = super().start_run(spec, alone=alone, code=code, above=above)
         for name in (name for name in spec.groups if name.startswith(("v[", "w["))):
             self.take_code(run.run_id, name, f"code of {name}", "f", by="a person")
         return run

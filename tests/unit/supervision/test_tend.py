@@ -181,7 +181,7 @@ class SlowLog:
 
 def test_a_slow_answer_is_no_death() -> None:
     log = SlowLog()
-    run = Run(1, "uid", spec("g"), RunState.RUNNING, 0.0)
+    run = Run(1, "uid", spec("g"), RunState.RUNNING, 0.0, 1)
     watcher = GroupWatcher(log, run, "g", Lease(10, 120), clock=lambda: log.time)  # type: ignore[arg-type]
     watcher.poll()
     log.delay = 15
