@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import psutil
 from airflow.plugins_manager import AirflowPlugin
@@ -21,7 +21,9 @@ from airflow.sdk.bases.operator import DEFAULT_POOL_NAME, DEFAULT_QUEUE
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.store.records.driver_records import KilledTask
+
+if TYPE_CHECKING:
+    from airflow_logio.store.records.driver_records import KilledTask
 
 log = logging.getLogger(__name__)
 

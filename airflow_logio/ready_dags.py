@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, Param
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Asset
 
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.callbacks import Callbacks
 from airflow_logio.operators._task.pipeline_reference import imported
 from airflow_logio.operators._task.run_lookup import opened_log
 from airflow_logio.operators.assets import LogioAssetsOperator
@@ -30,6 +28,10 @@ from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.supervision.controller import LOOK_SECONDS
 from airflow_logio.supervision.policies import DS2, Policy
 from airflow_logio.supervision.stop_run import run_to_give_up
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.operators._task.callbacks import Callbacks
 
 TAGS = ("logio",)
 

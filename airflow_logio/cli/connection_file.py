@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_logio.databases import sqlite_url, with_absolute_path
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.systems.payloads import payload_root
+from airflow_logio.systems.payload_roots import payload_root
 
 LOG_CONNECTION = "logio_default"
 SHORT_NAMES = {LOG_CONNECTION: "LOGIO_URL", "warehouse": "WAREHOUSE_URL"}

@@ -12,10 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from airflow_logio.dataflow.arrow import np, pa, pc
 from airflow_logio.errors import OperatorFailed, SourceNotOrdered
 
 _HINTS = {

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.arrow_tables import check_values, needed_table, split_by_input_set, tag_input_sets
 from airflow_logio.dataflow.dependencies import Dependencies, by_port
 from airflow_logio.dataflow.describing import class_source, plain_settings, stable_name
@@ -25,7 +24,7 @@ from airflow_logio.protocol.values import ExecutionMode
 if TYPE_CHECKING:
     from airflow_logio.contrib.paper_api import Logio
 
-PortTable = tuple[str, pa.Table]
+PortTable = tuple[str, "pa.Table"]
 """One output event: the name of the output port, and its records."""
 
 SparkFrame = Any

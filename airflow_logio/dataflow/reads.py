@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.describing import is_plain, stable_name
 from airflow_logio.dataflow.names import check_column, check_name, check_sql_columns, check_sql_name, check_table
 from airflow_logio.dataflow.unavailability import check_errors

@@ -6,10 +6,11 @@ Libraries are recognized by the names of their error classes: this package impor
 from __future__ import annotations
 
 import errno
+import math
 import ssl
 from typing import Any
 
-from airflow_logio.errors import ExternalUnavailable, PipelineDefinitionError
+from airflow_logio.errors import ConfigurationError, ExternalUnavailable, PipelineDefinitionError
 
 _ALWAYS = (ExternalUnavailable, ConnectionError, TimeoutError)
 
@@ -123,3 +124,14 @@ def _is_outage_behind(reason: Any) -> bool:
 def _status(error: Any) -> Any:
     response = getattr(error, "response", None)
     return getattr(error, "code", None) if response is None else getattr(response, "status_code", None)
+
+
+def check_replay_seconds(seconds: float | None) -> None:
+    """Raises `ConfigurationError`. None is the default."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ConfigurationError(
+            f"replay_seconds is {seconds!r}; give seconds, more than 0: for so long what an external system is asked is "
+            "asked again while it is unavailable, then the group is parked"
+        )

@@ -60,9 +60,9 @@ from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
 from airflow_logio.protocol.writes import Applied, Compared
 from airflow_logio.store.port.session_port import GroupSession
+from airflow_logio.systems.payload_roots import HOW_TO_CONFIGURE
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.bodies import Bodies
-from airflow_logio.systems.payloads.roots import HOW_TO_CONFIGURE
 
 log = logging.getLogger(__name__)
 MAX_EVENTS_PER_STEP = 64

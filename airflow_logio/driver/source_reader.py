@@ -45,8 +45,8 @@ from airflow_logio.spark.spark_effects import store_nothing, stored_events
 from airflow_logio.systems.arrow import bytes_shown
 from airflow_logio.systems.calls import replay
 from airflow_logio.systems.connections import Connections
+from airflow_logio.systems.payload_roots import HOW_TO_CONFIGURE
 from airflow_logio.systems.payloads.payload_store import EpochPayloads
-from airflow_logio.systems.payloads.roots import HOW_TO_CONFIGURE
 from airflow_logio.systems.payloads.stored_effects import store_effect, stored_batches
 
 log = logging.getLogger(__name__)

@@ -1,17 +1,19 @@
-"""`LogioHook`: the log database behind a connection of type ``logio``."""
+"""`LogioHook`: the log database behind a connection of type ``logio``.
+
+Every DAG file imports it, so what opens the log is imported when it is opened.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_logio.errors import ConfigurationError, LogioError, SchemaMismatch
-from airflow_logio.hooks.connections import PAYLOADS, database_url
-from airflow_logio.store import open_store
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.sql import revision
-from airflow_logio.systems.payloads import payload_root
-from airflow_logio.systems.payloads.roots import secrets_of
+
+if TYPE_CHECKING:
+    from airflow_logio.store.port import LogStore
 
 
 class LogioHook(BaseHook):
@@ -31,6 +33,8 @@ class LogioHook(BaseHook):
 
     def get_url(self) -> str:
         """SQLAlchemy URL, password included. Raises `ConfigurationError`."""
+        from airflow_logio.hooks.connections import database_url
+
         return database_url(self.logio_conn_id)
 
     def get_payloads(self) -> str | None:
@@ -38,6 +42,9 @@ class LogioHook(BaseHook):
 
         None if there is no payload store. A URL may hold credentials, as in `get_url`. Raises `ConfigurationError`.
         """
+        from airflow_logio.hooks.connections import PAYLOADS
+        from airflow_logio.systems.payload_roots import payload_root, secrets_of
+
         configured = BaseHook.get_connection(self.logio_conn_id).extra_dejson.get(PAYLOADS)
         if configured is not None and not isinstance(configured, str):
             raise ConfigurationError(
@@ -54,6 +61,8 @@ class LogioHook(BaseHook):
 
         Raises `ConfigurationError`, `SchemaMismatch`, `LogUnavailable`. The caller disposes of the store.
         """
+        from airflow_logio.store import open_store
+
         return open_store(self.get_url(), application="logio airflow", create=create, connections=connections)
 
     def get_conn(self) -> LogStore:
@@ -62,6 +71,9 @@ class LogioHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """For the Test button of the connection form."""
+        from airflow_logio.store import open_store
+        from airflow_logio.store.sql import revision
+
         try:
             url = self.get_url()
             if revision.is_empty(url):

@@ -36,7 +36,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupNeeds, GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.systems.payloads import payload_root
+from airflow_logio.systems.payload_roots import payload_root
 
 log = logging.getLogger(__name__)
 

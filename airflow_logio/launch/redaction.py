@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import sqlalchemy as sa
 
-from airflow_logio.systems.payloads.roots import secrets_of
+from airflow_logio.systems.payload_roots import secrets_of
 
 LEAST_LENGTH = 5
 """Letters of a shorter secret stand in many words. In a URL, or behind its name, it is hidden all the same."""

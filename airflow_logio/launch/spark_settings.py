@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.spark.determinism import FRAMES_SAFETY, SHUFFLE_SAFETY
+from airflow_logio.spark.session_safety import FRAMES_SAFETY, SHUFFLE_SAFETY
 
 LOCAL_MASTER = "local[1]"
 CLIENT_MODE = "client"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -13,14 +12,14 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.dataflow.pipeline.validation import check_session_zone
 from airflow_logio.dataflow.sources import TableSource
-from airflow_logio.dataflow.unavailability import is_missing_input
+from airflow_logio.dataflow.unavailability import check_replay_seconds, is_missing_input
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import has_frames
-from airflow_logio.protocol.liveness import BEAT_SECONDS, Lease, RecoveryBudget
+from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.run_records import (
     REPLAY_SECONDS,
@@ -33,11 +32,9 @@ from airflow_logio.store.records.run_records import (
     Supervision,
 )
 from airflow_logio.systems.databases.table_names import check_schema_of_sqlite
-from airflow_logio.systems.payloads.roots import HOW_TO_CONFIGURE, check_shared
+from airflow_logio.systems.payload_roots import HOW_TO_CONFIGURE, check_shared
 from airflow_logio.systems.rising_columns import not_followed
 from airflow_logio.systems.warehouse import CONDITIONAL, not_conditional
-
-SHORTEST_LEASE = 4 * BEAT_SECONDS
 
 
 def run_spec(
@@ -126,45 +123,6 @@ def _first_action(name: str, source: SourceOperator, params: Mapping[str, Any]) 
         late = ". What it reads is not there yet" if is_missing_input(error) else ""
         cause = f"{type(error).__name__}: {error}{late}{authored_frames(error)}"
         raise ConfigurationError(f"source {name!r} cannot say what it reads: {cause}") from error
-
-
-def check_replay_seconds(seconds: float | None) -> None:
-    """Raises `ConfigurationError`. None is the default."""
-    if seconds is None:
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise ConfigurationError(
-            f"replay_seconds is {seconds!r}; give seconds, more than 0: for so long what an external system is asked is "
-            "asked again while it is unavailable, then the group is parked"
-        )
-
-
-def lease_of(seconds: float | None, launch_seconds: float | None) -> Lease:
-    """The lease of a run's drivers; None is the default of `Lease`. Raises `ConfigurationError`.
-
-    A watcher looks about once per second, and a busy machine delays heartbeats: a lease of only a few heartbeats would
-    end drivers that are alive.
-    """
-    default = Lease()
-    given = {
-        "lease_seconds": (seconds, default.seconds, "a driver without a heartbeat for that long is dead"),
-        "launch_seconds": (
-            launch_seconds,
-            default.launch_seconds,
-            "a driver must register within that time after its launch",
-        ),
-    }
-    values = []
-    for name, (value, usual, meaning) in given.items():
-        if value is None:
-            values.append(usual)
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_LEASE <= value < math.inf:
-            raise ConfigurationError(
-                f"{name} is {value!r}; give seconds, {SHORTEST_LEASE:g} or more ({usual:g} by default): {meaning}"
-            )
-        values.append(float(value))
-    return Lease(*values)
 
 
 def check_table_databases(pipeline: Pipeline, url_of: Callable[[str], str]) -> None:

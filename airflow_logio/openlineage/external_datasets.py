@@ -28,7 +28,7 @@ from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.protocol.values import Port
-from airflow_logio.systems.payloads.roots import is_local, local_path
+from airflow_logio.systems.payload_roots import is_local, local_path
 
 log = logging.getLogger(__name__)
 _DIALECTS = {"postgresql": "postgres", "mariadb": "mysql"}

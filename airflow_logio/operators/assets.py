@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
@@ -13,18 +13,19 @@ from airflow.sdk import Asset, AssetAlias
 
 from airflow_logio.asset_uris import create_asset
 from airflow_logio.dataflow.operators import WriterOperator
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import imported, reference, resolve
-from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of, work_left
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import RunState
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
 from airflow_logio.task_arguments import with_told_arguments
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.store.port import LogStore
+    from airflow_logio.store.records.run_records import Run
 
 FINISHED, QUARANTINED, RUNNING = "finished", "finished with quarantine", "running"
 WRITE = "write"
@@ -83,6 +84,8 @@ class LogioAssetsOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> None:
         """Raises `UnknownRun`, AirflowException if the run is not finished."""
+        from airflow_logio.operators._task.run_lookup import opened_log
+
         name = resolve(self.pipeline)[0].name
         with opened_log(self.logio_conn_id) as store:
             runs = store.patience.call("finding the run", lambda: self._runs(store, name, context))
@@ -92,6 +95,8 @@ class LogioAssetsOperator(BaseOperator):
 
     def _runs(self, store: LogStore, pipeline: str, context: Mapping[str, Any]) -> list[tuple[Run, str]]:
         """The runs to look at, and what they are."""
+        from airflow_logio.operators._task.run_lookup import check_current, run_of, work_left
+
         if self.while_running:
             runs = store.list_runs(pipeline=pipeline, limit=RUNS_SEARCHED)
             return [(run, _OF_ONE_RUN[run.state]) for run in reversed(runs) if run.state in _OF_ONE_RUN]

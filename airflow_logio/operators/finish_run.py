@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
 from airflow_logio.commands import with_log
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.openlineage_answers import lineage_of
 from airflow_logio.operators._task.pipeline_reference import reference, resolve
-from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of, work_left
-from airflow_logio.operators._task.status_page import say_status
 from airflow_logio.protocol.replicas import base_operator
-from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
-from airflow_logio.supervision.tidying import clear_up
 from airflow_logio.task_arguments import with_told_arguments
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.store.records.run_records import Run
+    from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 
 
 @with_told_arguments
@@ -53,6 +51,10 @@ class LogioFinishRunOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> None:
         """Raises `UnknownRun`, AirflowFailException."""
+        from airflow_logio.operators._task.run_lookup import check_current, opened_log, run_of, work_left
+        from airflow_logio.operators._task.status_page import say_status
+        from airflow_logio.supervision.tidying import clear_up
+
         pipeline, _ = resolve(self.pipeline)
         with opened_log(self.logio_conn_id) as store:
             call = store.patience.call
@@ -78,17 +80,22 @@ class LogioFinishRunOperator(BaseOperator):
 
     def get_openlineage_facets_on_start(self) -> Any:
         """An ``OperatorLineage``: what the whole run reads and writes, and the run facet."""
-        return lineage_of(self, None, None)
+        return self._lineage(None)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """As at the start, with what the log has counted."""
-        return lineage_of(self, None, task_instance, counts=True)
+        return self._lineage(task_instance, counts=True)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """As at the start: another attempt counts on from here, and tells the sum."""
-        return lineage_of(self, None, task_instance)
+        return self._lineage(task_instance)
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _lineage(self, task_instance: Any | None, *, counts: bool = False) -> Any:
+        from airflow_logio.operators._task.openlineage_answers import lineage_of
+
+        return lineage_of(self, None, task_instance, counts=counts)
 
     def _report_quarantine(self, run: Run, aside: Sequence[QuarantinedInputSet]) -> None:
         for one in aside:

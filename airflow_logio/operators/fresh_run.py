@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.run_lookup import opened_log
 from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.protocol.states import RunState
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.run_rules import how_to_begin_anew
 from airflow_logio.supervision.stop_run import States, StopMode, run_to_give_up
 from airflow_logio.task_arguments import with_told_arguments
+
+if TYPE_CHECKING:
+    from airflow_logio.store.port import LogStore
+    from airflow_logio.store.records.run_records import Run
 
 
 @with_told_arguments

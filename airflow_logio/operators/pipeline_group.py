@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import TaskGroup
 from airflow.sdk import Asset
 
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.callbacks import Callbacks
 from airflow_logio.operators._task.pipeline_reference import imported, reference
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import REFUSE, SUPERVISE, LogioStartRunOperator, supervision_of
 from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator, is_beside_groups
-from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.store.records.run_records import Supervision
 from airflow_logio.task_arguments import with_told_arguments
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.operators._task.callbacks import Callbacks
+    from airflow_logio.protocol.liveness import RecoveryBudget
 
 START, FINISH, ASSETS, NOTIFY = "start_run", "finish_run", "assets", "notify"
 PER_REPLICA = "task_per_replica"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
@@ -23,14 +23,16 @@ from airflow_logio.operators._task.run_lookup import identity, is_last_try, open
 from airflow_logio.operators._task.scaling_round import GroupScaling, shown
 from airflow_logio.protocol.replicas import replica_name
 from airflow_logio.protocol.states import OPEN_SCALING
-from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import ScalingRequest
 from airflow_logio.supervision.controller import LOOK_SECONDS, Counters, decide, read_counters
 from airflow_logio.supervision.policies import Policy
 from airflow_logio.supervision.scaling import Stage
 from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.scale import LogioScaleTrigger
+
+if TYPE_CHECKING:
+    from airflow_logio.store.port import LogStore
+    from airflow_logio.store.records.status_records import ScalingRequest
 
 Target = tuple[Run, str]
 """An unfinished run, and a replicated group of it."""

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
 from airflow_logio import _compat
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.launch.launcher import Launcher, LocalProcessLauncher
 from airflow_logio.launch.spark_settings import SparkArguments
 from airflow_logio.operators._task.arguments import check_deploy_mode, check_group, refuse, with_spark_attributes
-from airflow_logio.operators._task.group_task import asked_by_person
-from airflow_logio.operators._task.openlineage_answers import group_lineage
 from airflow_logio.operators._task.pipeline_reference import known_at_parse, reference
-from airflow_logio.operators._task.segment import WorkerSegment
 from airflow_logio.operators.links import DriverLogLink, SparkUiLink
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.task_arguments import with_told_arguments
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.launch.launcher import Launcher
+    from airflow_logio.operators._task.segment import WorkerSegment
 
 
 @with_told_arguments
@@ -197,8 +197,10 @@ class LogioSparkOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """A first attempt, a retry, or the first attempt after a clear."""
+        from airflow_logio.operators._task.group_task import asked_by_person
+
         asked = asked_by_person(context["ti"], self.retries)
-        return self._begin(WorkerSegment(self, context, asked=asked, recovers=True, is_attempt=True)).work()
+        return self._begin(context, asked=asked, recovers=True, is_attempt=True).work()
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any] | str) -> dict[str, Any]:
         """The trigger saw something to do. The segment reads from the log what it is: it may have been done meanwhile.
@@ -206,18 +208,21 @@ class LogioSparkOperator(BaseOperator):
         A trigger that ends the task itself resumes nothing, except in ``dag.test()``, which tells this method ``"success"``.
         """
         if isinstance(event, str):
-            return self._begin(WorkerSegment(self, context)).work()
+            return self._begin(context).work()
         cause = event.get("cause")
         if event["state"] == "error":
-            with self._begin(WorkerSegment(self, context)).place_given_up_on_failure():
+            with self._begin(context).place_given_up_on_failure():
                 raise AirflowException(f"the triggerer cannot watch group {self.group!r}: {cause}")
         self.log.info("Group %s, incarnation %s: %s", event["group"], event["incarnation"], cause or event["state"])
         recovers = event["state"] == GroupState.DEAD.value
-        return self._begin(WorkerSegment(self, context, recovers=recovers, relayed=event.get("relayed", {}))).work()
+        return self._begin(context, recovers=recovers, relayed=event.get("relayed", {})).work()
 
-    def _begin(self, segment: WorkerSegment) -> WorkerSegment:
-        self._segment = segment
-        return segment
+    def _begin(self, context: Mapping[str, Any], **given: Any) -> WorkerSegment:
+        # What works on a group is imported when there is work: a DAG is parsed much more often.
+        from airflow_logio.operators._task.segment import WorkerSegment
+
+        self._segment = WorkerSegment(self, context, **given)
+        return self._segment
 
     def on_kill(self) -> None:
         """SIGTERM, or `execution_timeout`: the group halts if a person has ended the task.
@@ -230,18 +235,25 @@ class LogioSparkOperator(BaseOperator):
 
     def make_launcher(self) -> Launcher:
         """The launcher, which starts claimed drivers as processes on the worker's machine."""
+        from airflow_logio.launch.launcher import LocalProcessLauncher
+
         return LocalProcessLauncher(_compat.work_dir())
 
     # --- for the OpenLineage provider, which calls these if it is installed and configured ----------------------------
 
     def get_openlineage_facets_on_start(self) -> Any:
         """An ``OperatorLineage``: the datasets of the group, and the run facet. Each worker segment begins with one."""
-        return group_lineage(self, None)
+        return self._lineage(None)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """As at the start, with what the log has counted."""
-        return group_lineage(self, task_instance, counts=True)
+        return self._lineage(task_instance, counts=True)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """As at the start: another attempt counts on from here, and tells the sum."""
-        return group_lineage(self, task_instance)
+        return self._lineage(task_instance)
+
+    def _lineage(self, task_instance: Any | None, *, counts: bool = False) -> Any:
+        from airflow_logio.operators._task.openlineage_answers import group_lineage
+
+        return group_lineage(self, task_instance, counts=counts)

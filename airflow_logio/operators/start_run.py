@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_logio import _compat
 from airflow_logio.commands import with_log
 from airflow_logio.dataflow.parameters import needed_param, unknown_param
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey
+from airflow_logio.dataflow.unavailability import check_replay_seconds
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
-from airflow_logio.hooks.connections import database_url
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.launch.code_bundle import collect
-from airflow_logio.launch.start_run import check_replay_seconds, check_table_databases, lease_of, run_spec
 from airflow_logio.operators._task.pipeline_reference import known_at_parse, reference, resolve
-from airflow_logio.operators._task.run_lookup import identity, opened_log
-from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.liveness import RecoveryBudget, lease_of
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.records.run_records import RunSpec, Supervision
-from airflow_logio.store.rules.run_rules import computed_already
 from airflow_logio.task_arguments import with_told_arguments
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
 
 SUPERVISE, RECOVERY_DAG = "supervise", "dag"
 
@@ -142,6 +140,12 @@ class LogioStartRunOperator(BaseOperator):
 
         Raises `OtherRunUnfinished`, which says what to do.
         """
+        from airflow_logio.hooks.connections import database_url
+        from airflow_logio.launch.code_bundle import collect
+        from airflow_logio.launch.start_run import check_table_databases, run_spec
+        from airflow_logio.operators._task.run_lookup import identity, opened_log
+        from airflow_logio.store.rules.run_rules import computed_already
+
         pipeline, ref = resolve(self.pipeline)
         code = collect(ref)
         dag_id, run_id = identity(context)

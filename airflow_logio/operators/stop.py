@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.operators import SourceOperator
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import is_template, known_at_parse, reference
 from airflow_logio.operators._task.run_lookup import check_which_run, find_run, is_last_try, opened_log
 from airflow_logio.protocol.states import CONCLUDED, GroupState
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, shown
 from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.stop import LogioStopTrigger
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.store.port import LogStore
+    from airflow_logio.store.records.run_records import Run
 
 
 @with_told_arguments

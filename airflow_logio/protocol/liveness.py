@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from airflow_logio.errors import ConfigurationError
+
 BEAT_SECONDS = 0.5
 """Time between two heartbeats of a driver."""
+SHORTEST_LEASE = 4 * BEAT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +19,34 @@ class Lease:
 
     seconds: float = 10.0
     launch_seconds: float = 120.0
+
+
+def lease_of(seconds: float | None, launch_seconds: float | None) -> Lease:
+    """The lease of a run's drivers; None is the default of `Lease`. Raises `ConfigurationError`.
+
+    A watcher looks about once per second, and a busy machine delays heartbeats: a lease of only a few heartbeats would
+    end drivers that are alive.
+    """
+    default = Lease()
+    given = {
+        "lease_seconds": (seconds, default.seconds, "a driver without a heartbeat for that long is dead"),
+        "launch_seconds": (
+            launch_seconds,
+            default.launch_seconds,
+            "a driver must register within that time after its launch",
+        ),
+    }
+    values = []
+    for name, (value, usual, meaning) in given.items():
+        if value is None:
+            values.append(usual)
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not SHORTEST_LEASE <= value < math.inf:
+            raise ConfigurationError(
+                f"{name} is {value!r}; give seconds, {SHORTEST_LEASE:g} or more ({usual:g} by default): {meaning}"
+            )
+        values.append(float(value))
+    return Lease(*values)
 
 
 @dataclass(slots=True)

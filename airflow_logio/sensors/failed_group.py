@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseSensorOperator, PokeReturnValue
 
@@ -14,10 +14,12 @@ from airflow_logio import _compat
 from airflow_logio.errors import LogUnavailable
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.run_lookup import identity, is_last_try, opened_log
-from airflow_logio.store.port import LogStore
 from airflow_logio.supervision.findings import FailedGroup, FailureFinder, Findings, finding_of
 from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
+
+if TYPE_CHECKING:
+    from airflow_logio.store.port import LogStore
 
 
 @with_told_arguments

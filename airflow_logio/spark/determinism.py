@@ -10,19 +10,7 @@ from typing import Any
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import ConfigurationError, OperatorFailed
 from airflow_logio.spark.engine import is_remote
-from airflow_logio.spark.spark_files import WRITER_SAFETY
-
-SHUFFLE_SAFETY: Mapping[str, str] = {
-    # A task that runs again after its output was lost may make other records, which others have half of already (ADR-81).
-    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
-    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
-    # Those others may have ended within the same query: what is broadcast is the result of a job of its own.
-    "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "true",
-}
-"""Since Spark 4.2. An earlier one takes any property that it does not know, and ignores it."""
-
-FRAMES_SAFETY: Mapping[str, str] = {**WRITER_SAFETY, **SHUFFLE_SAFETY}
-"""Settings that are always on in drivers that evaluate chains."""
+from airflow_logio.spark.session_safety import SHUFFLE_SAFETY
 
 _OF_NOW = re.compile(r"\b(current_timestamp|current_date|current_time|now|localtimestamp|localtime)\(", re.IGNORECASE)
 """Deterministic to Spark within one query, and another value in the next."""

@@ -23,8 +23,8 @@ from airflow_logio.spark.published_places import (
     Publication,
     PublishedPlace,
 )
+from airflow_logio.systems.payload_roots import is_local, local_path
 from airflow_logio.systems.payloads import task_files
-from airflow_logio.systems.payloads.roots import is_local, local_path
 from airflow_logio.systems.payloads.storage import NO_LINKS, make_durable
 
 

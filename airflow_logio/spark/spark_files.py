@@ -17,27 +17,13 @@ from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.errors import LogUnavailable, OperatorFailed
 from airflow_logio.spark.engine import task_slots
 from airflow_logio.spark.schemas import bad_text
+from airflow_logio.spark.session_safety import WRITER_SAFETY
 from airflow_logio.systems.payloads import EpochPayloads, task_files
 from airflow_logio.systems.payloads.manifests import DataFile
 from airflow_logio.systems.payloads.task_files import PROBE, lines_of, sealed
 
 log = logging.getLogger(__name__)
 
-WRITER_SAFETY: dict[str, str] = {
-    # Hadoop's committer: its version 1 moves what tasks have written when all have committed, version 2 task by task.
-    "spark.sql.sources.commitProtocolClass": (
-        "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol"
-    ),
-    "spark.sql.parquet.output.committer.class": "org.apache.parquet.hadoop.ParquetOutputCommitter",
-    # Times as every reader understands them, and dates as they are.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    # Columns that Spark makes of what variants have in common are Spark's alone.
-    "spark.sql.variant.writeShredding.enabled": "false",
-}
-"""Settings of the session that decide what is written, and how it is committed: no option of one write does. A function
-that is called for another event may change the session meanwhile: a seal finds out what its files have become."""
 _OPTIONS = {
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",

@@ -36,7 +36,7 @@ from airflow_logio.supervision.look import Observation, Watcher
 from airflow_logio.supervision.scaling import Stage, carry_out
 from airflow_logio.supervision.tend import tend
 from airflow_logio.supervision.tidying import clear_up
-from airflow_logio.systems.payloads import payload_root
+from airflow_logio.systems.payload_roots import payload_root
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import OPEN_SCALING, GroupState, ScalingState
 from airflow_logio.status.recoveries import Recovery, budget_left, recoveries
-from airflow_logio.store.records.driver_records import DriverRecord
-from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import RunFigures, RunSight, ScalingRequest
-from airflow_logio.store.records.upkeep_records import QuarantineCount
+
+if TYPE_CHECKING:
+    from airflow_logio.store.records.driver_records import DriverRecord
+    from airflow_logio.store.records.run_records import Run
+    from airflow_logio.store.records.status_records import RunFigures, RunSight, ScalingRequest
+    from airflow_logio.store.records.upkeep_records import QuarantineCount
 
 QUARANTINE_SECONDS = 600.0
 """Least time between two notices of Input Sets that were set aside in one group; each has the number by then."""

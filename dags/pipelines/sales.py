@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from airflow_logio import (
     Count,
     EveryEvents,
@@ -26,12 +23,17 @@ from airflow_logio import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
 # [START operators]
 def cents(sales: pa.Table) -> pa.Table:
     """`sales_value` (floating point) as `sales_cents` (int64)."""
+    # Imported where records are: Airflow imports this file for every segment of every task, and most handle none.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     amounts = pc.round(pc.multiply(sales.column("sales_value"), 100.0)).cast(pa.int64())
     return sales.drop_columns(["sales_value"]).append_column("sales_cents", amounts)
 
@@ -43,6 +45,8 @@ def cents(sales: pa.Table) -> pa.Table:
 )
 def product_totals(sums: pa.Table, inset_id: str) -> pa.Table:
     """The sums per product of one Input Set, under its number."""
+    import pyarrow as pa
+
     batch = pa.repeat(pa.scalar(int(inset_id), pa.int64()), sums.num_rows)
     return sums.add_column(0, "batch", batch)
 

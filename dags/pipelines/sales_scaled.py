@@ -9,8 +9,7 @@ The pipeline adds the Dispatcher and the Merger. The tables equal those of `pipe
 from __future__ import annotations
 
 import time
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from airflow_logio import (
     ByKey,
@@ -23,6 +22,9 @@ from airflow_logio import (
     stateless,
 )
 from pipelines.sales import cents, hourly_sales, product_totals
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SECONDS_PER_RECORD = 1e-3
 

@@ -17,8 +17,8 @@ from airflow_logio.store import open_store
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.systems.arrow import encode
+from airflow_logio.systems.payload_roots import payload_root
 from airflow_logio.systems.payloads import Payloads
-from airflow_logio.systems.payloads.roots import payload_root
 from airflow_logio.ui.alone import PageServer, alone_app
 from airflow_logio.ui.looks import LogSource
 from tests.support.chromium import browsed

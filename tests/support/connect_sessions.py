@@ -26,8 +26,9 @@ from airflow_logio.launch import driver_process, shared_server, spark_submit
 from airflow_logio.launch.shared_server import ServerClient
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.spark.connect_engine import ConnectEngine, ConnectTarget, ServerAddress, SessionName
-from airflow_logio.spark.determinism import FRAMES_SAFETY, check_repeatable, check_safety
+from airflow_logio.spark.determinism import check_repeatable, check_safety
 from airflow_logio.spark.engine import task_slots
+from airflow_logio.spark.session_safety import FRAMES_SAFETY
 from tests.support.waiting import eventually
 
 SETTINGS = SparkSettings(master="local[3]", connect=True)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-import pyarrow as pa
-
 from airflow_logio.contrib.paper_api.accounts import (
     Ids,
     InputSets,
@@ -22,6 +20,7 @@ from airflow_logio.contrib.paper_api.accounts import (
     state_row,
 )
 from airflow_logio.contrib.paper_api.infos import ActionInfo, EventInfo, StateInfo
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.errors import ApiMisuse
 from airflow_logio.protocol import effects as fx

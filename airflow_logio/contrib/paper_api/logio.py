@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from airflow_logio.contrib.paper_api.accounts import pack, unpack
 from airflow_logio.contrib.paper_api.book import Book, Host, Station, Stopped
 from airflow_logio.contrib.paper_api.infos import (
@@ -24,6 +22,7 @@ from airflow_logio.contrib.paper_api.infos import (
 )
 from airflow_logio.contrib.paper_api.transaction import Transaction
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, LogUnavailable
 from airflow_logio.protocol.loop import FLUSH_EVENTS, FLUSH_SECONDS

@@ -7,11 +7,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-import pyarrow as pa
-
 from airflow_logio.contrib.paper_api.accounts import pack
 from airflow_logio.contrib.paper_api.book import Book, Staged
 from airflow_logio.contrib.paper_api.infos import ActionInfo, EventInfo, ReadProgress, StateInfo
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.arrow_tables import check_values
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.protocol import effects as fx

@@ -9,9 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from airflow_logio.dataflow.arrow import pa, pc
 from airflow_logio.dataflow.arrow_tables import as_table, is_spark_frame, library_of, type_name
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.functions.decorators import Function, StatelessFunction, name_of

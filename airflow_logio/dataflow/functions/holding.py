@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.functions.decorators import ONE_INPUT, GenerativeFunction
 from airflow_logio.dataflow.functions.function_operators import EVENT_IDS, project
 from airflow_logio.dataflow.operators import InputEvent

@@ -13,9 +13,7 @@ from inspect import Parameter, Signature
 from keyword import iskeyword
 from typing import Any, ClassVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from airflow_logio.dataflow.arrow import pa, pc
 from airflow_logio.dataflow.dependencies import from_every, from_one, window_start
 from airflow_logio.dataflow.functions.decorators import GenerativeFunction, StatelessFunction, generate, stateless
 from airflow_logio.dataflow.names import check_column, check_columns, check_name, did_you_mean
@@ -222,10 +220,7 @@ class Sums:
     def _wide(self, records: pa.Table) -> dict[str, pa.DataType]:
         """Columns whose sums might not fit are summed as decimals: Arrow's sums of integers start again at the other end."""
         columns = {name: records.column(name) for name in self.of}
-        return {name: _WIDE for name, column in columns.items() if _might_overflow(column)}
-
-
-_WIDE = pa.decimal128(38, 0)
+        return {name: pa.decimal128(38, 0) for name, column in columns.items() if _might_overflow(column)}
 
 
 def _might_overflow(column: pa.ChunkedArray) -> bool:

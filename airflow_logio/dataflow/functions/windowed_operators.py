@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.arrow_tables import is_spark_frame, tag_input_sets, type_name
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.functions.decorators import ONE_INPUT, GenerativeFunction, name_of
@@ -26,7 +25,8 @@ from airflow_logio.dataflow.operators import (
 )
 from airflow_logio.dataflow.parameters import PARAMS
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
-from airflow_logio.dataflow.windows import WINDOW_START, Window
+from airflow_logio.dataflow.windows import WINDOW_START, Tumbling, Window
+from airflow_logio.dataflow.windows.window import is_as_in
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.record_rules import Dependence, Part, RecordRules, Uses
 from airflow_logio.protocol.values import ExecutionMode
@@ -62,9 +62,7 @@ class WindowedOperator(StatefulOperator):
         self._holding = holding_of(function)
         _check_ports(function, window)
         names_start = any(one.window_starts for one in function.depends.values())
-        if (WINDOW_START in function.asks and WINDOW_START not in window.tags(())) or (
-            names_start and window.grid() is None
-        ):
+        if (WINDOW_START in function.asks and not _has_starts(window)) or (names_start and window.grid() is None):
             raise PipelineDefinitionError(
                 f"function {name_of(function.fn)!r} {'depends on' if names_start else 'takes'} {WINDOW_START!r}, which "
                 f"{window!r} does not have"
@@ -307,3 +305,8 @@ def _check_ports(function: GenerativeFunction, window: Window) -> None:
             f"function {name!r} has input ports {list(ports)}, but {type(window).__name__} is a window of one port: the "
             "ports would overtake each other. Use Synchronized(...) or EveryEvents(...)"
         )
+
+
+def _has_starts(window: Window) -> bool:
+    """Whether its Input Sets have a ``window_start``; those of an author's own class say so by `tags`."""
+    return is_as_in(Tumbling, window, "tags") or WINDOW_START in window.tags(())

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.dependencies import UNCHANGED
 from airflow_logio.dataflow.names import check_count
 from airflow_logio.dataflow.operators import (

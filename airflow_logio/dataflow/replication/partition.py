@@ -6,17 +6,16 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from airflow_logio.dataflow.arrow import np, pa, pc
 from airflow_logio.dataflow.names import check_columns, check_count, did_you_mean
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.replicas import MAX_SLOTS
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 KEY_SLOTS = 16
 
@@ -185,7 +184,7 @@ def _enough(partition: Partition, slots: int | None, replicas: int) -> int:
     return slots
 
 
-_Hashes = npt.NDArray[np.uint64]
+_Hashes: TypeAlias = "npt.NDArray[np.uint64]"
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _DAY = 86_400 * 10**9
 

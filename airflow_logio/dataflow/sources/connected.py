@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operators import SourceBatch, SourceOperator, SparkFrame
 from airflow_logio.errors import OperatorFailed

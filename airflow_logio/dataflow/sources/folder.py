@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.names import check_count
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.placeholders import placeholders_of, resolved

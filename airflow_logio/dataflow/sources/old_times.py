@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from airflow_logio.dataflow.arrow import np, pa, pc
 from airflow_logio.errors import OperatorFailed
 
 _VERSION, _ZONE = b"org.apache.spark.version", b"org.apache.spark.timeZone"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.arrow_tables import plain_type, uniform_type
 from airflow_logio.errors import ConfigurationError
 
 _MOST_DIGITS = 38
-_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 def common_types(files: Iterable[tuple[str, pa.Schema]], columns: Collection[str] | None) -> pa.Schema:
@@ -60,8 +58,18 @@ def _common(one: Any, other: Any) -> Any:
         return one
     if pa.types.is_null(one):
         return other
-    rules = (rule for is_one, rule in _RULES if is_one(one) and is_one(other))
-    return next(rules, lambda *_: None)(one, other)
+    rules = (
+        (pa.types.is_integer, _common_integer),
+        (pa.types.is_floating, _wider),
+        (pa.types.is_decimal, _common_decimal),
+        (pa.types.is_time, _common_time),
+        (pa.types.is_timestamp, _common_timestamp),
+        (lambda kind: pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind), _common_list),
+        (pa.types.is_map, _common_map),
+        (pa.types.is_date, lambda *_: pa.date32()),
+        (pa.types.is_struct, _common_struct),
+    )
+    return next((rule(one, other) for is_one, rule in rules if is_one(one) and is_one(other)), None)
 
 
 def _wider(one: Any, other: Any) -> Any:
@@ -95,7 +103,7 @@ def _common_integer(one: Any, other: Any) -> Any:
         return _wider(one, other)
     unsigned, widest = (one, other) if signed[1] else (other, one)
     bits = max(2 * unsigned.bit_width, widest.bit_width)
-    return next((kind for kind in _INTEGERS if kind.bit_width == bits), None)
+    return next((kind for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64()) if kind.bit_width == bits), None)
 
 
 def _common_decimal(one: Any, other: Any) -> Any:
@@ -112,19 +120,6 @@ def _common_struct(one: Any, other: Any) -> Any:
     if any(kind is None for kind in types):
         return None
     return pa.struct([pa.field(field.name, kind) for field, kind in zip(fields, types, strict=True)])
-
-
-_RULES: tuple[tuple[Callable[[Any], bool], Callable[[Any, Any], Any]], ...] = (
-    (pa.types.is_integer, _common_integer),
-    (pa.types.is_floating, _wider),
-    (pa.types.is_decimal, _common_decimal),
-    (pa.types.is_time, _common_time),
-    (pa.types.is_timestamp, _common_timestamp),
-    (lambda kind: pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind), _common_list),
-    (pa.types.is_map, _common_map),
-    (pa.types.is_date, lambda *_: pa.date32()),
-    (pa.types.is_struct, _common_struct),
-)
 
 
 def with_types(table: pa.Table, wanted: pa.Schema) -> pa.Table:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from airflow_logio.dataflow.arrow import pa, pc
 from airflow_logio.dataflow.arrow_tables import regroup, uniform
 from airflow_logio.dataflow.column_types import column_type
 from airflow_logio.dataflow.names import check_count, check_sql_columns, check_table, quoted, schema_and_table

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.windows.window import Arrival, Window, is_as_in

@@ -6,20 +6,20 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import np, pa
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.quantities import DAY
 from airflow_logio.dataflow.windows import zones
 from airflow_logio.errors import OperatorFailed
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-Numbers = tuple[npt.NDArray[np.int64], bool]
+Numbers: TypeAlias = "tuple[npt.NDArray[np.int64], bool]"
 """The window of each record, and whether they never decrease."""
 
 

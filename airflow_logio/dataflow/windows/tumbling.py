@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import np, pa
 from airflow_logio.dataflow.names import check_column, check_count
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.quantities import window_origin, window_seconds

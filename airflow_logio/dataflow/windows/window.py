@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import pyarrow as pa
-
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.windows.timeline import Grid
 from airflow_logio.protocol.record_rules import Part

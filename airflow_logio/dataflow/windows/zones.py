@@ -13,14 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-import numpy as np
-import numpy.typing as npt
-
+from airflow_logio.dataflow.arrow import np
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.quantities import DAY
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 SESSION_ZONE = "spark.sql.session.timeZone"
 """The property of Spark that says in which zone a session casts times to dates and texts."""

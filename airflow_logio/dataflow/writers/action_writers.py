@@ -23,9 +23,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-import pyarrow as pa
-
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.dependencies import UNCHANGED
 from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, WriterOperator

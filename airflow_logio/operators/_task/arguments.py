@@ -6,25 +6,23 @@ The group's own task launches with this recipe, and so does every task that reco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from airflow.providers.common.compat.openlineage.utils.spark import (
-    inject_parent_job_information_into_spark_properties,
-    inject_transport_information_into_spark_properties,
-)
 from airflow.providers.common.compat.sdk import conf as airflow_conf
 
 from airflow_logio import _compat
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.spark import spark_target
 from airflow_logio.launch.spark_settings import CLIENT_MODE, SparkArguments, is_address, not_on_this_machine
 from airflow_logio.operators._task.pipeline_reference import is_template
-from airflow_logio.store.records.driver_records import LaunchRecipe
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.store.records.driver_records import LaunchRecipe
 
 log = logging.getLogger(__name__)
 _Task = TypeVar("_Task", bound=type)
@@ -120,6 +118,8 @@ def recipe_of(task: Any, context: Mapping[str, Any]) -> LaunchRecipe:
     The recipe holds what only this task knows: its folder, its place in the lineage, the principal of this deployment.
     Raises `ConfigurationError`.
     """
+    from airflow_logio.store.records.driver_records import LaunchRecipe
+
     given: SparkArguments = task.spark.placed(Path.cwd())
     if given.use_krb5ccache:
         given = replace(given, principal=_compat.kerberos_principal(given.principal))
@@ -130,7 +130,7 @@ def recipe_of(task: Any, context: Mapping[str, Any]) -> LaunchRecipe:
         parent_job_info = transport_info = False
     conf = given.conf or {}
     if _is_wanted(parent_job_info, "spark_inject_parent_job_info"):
-        conf = _injected(inject_parent_job_information_into_spark_properties, conf, context)
+        conf = _injected("parent_job", conf, context)
     if _is_wanted(transport_info, "spark_inject_transport_info"):
         try:
             conf = _with_transport(conf, context)
@@ -160,7 +160,7 @@ def _with_transport(conf: Mapping[str, Any], context: Mapping[str, Any]) -> dict
 
     Raises `ConfigurationError` if it has a key or headers: properties are on a command line, in Spark's UI, and in the log.
     """
-    found = _injected(inject_transport_information_into_spark_properties, conf, context)
+    found = _injected("transport", conf, context)
     if secret := [name for name, value in found.items() if name not in conf and _may_be_secret(name, str(value))]:
         raise ConfigurationError(
             f"openlineage_inject_transport_info: {', '.join(secret)} may be secret, and every user can read a command line. "
@@ -170,10 +170,11 @@ def _with_transport(conf: Mapping[str, Any], context: Mapping[str, Any]) -> dict
     return found
 
 
-def _injected(
-    inject: Callable[[dict[str, Any], Any], Mapping[str, Any]], conf: Mapping[str, Any], context: Mapping[str, Any]
-) -> dict[str, Any]:
-    return dict(inject(dict(conf), context))
+def _injected(what: str, conf: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
+    # Imported by the few tasks that want it: it costs more than all else that a DAG of ours needs.
+    from airflow.providers.common.compat.openlineage.utils import spark
+
+    return dict(getattr(spark, f"inject_{what}_information_into_spark_properties")(dict(conf), context))
 
 
 def _may_be_secret(name: str, value: str) -> bool:

@@ -7,14 +7,15 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseNotifier
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]
 
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
-from airflow_logio.supervision.notices import Notice, NoticeKind, Seen, notices, remembered
+if TYPE_CHECKING:
+    from airflow_logio.store.port import LogStore
+    from airflow_logio.store.records.run_records import Run
+    from airflow_logio.supervision.notices import Notice, NoticeKind, Seen
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ def as_callbacks(name: str, given: Callbacks) -> list[Callback]:
 
 def call_back(callbacks: Sequence[Callback], context: Mapping[str, Any], notice: Notice) -> None:
     """Call the callbacks. If one raises, the error is logged and has no other effect."""
+    from airflow_logio.supervision.notices import NoticeKind
+
     told = notice.as_dict()
     del told["mark"]
     entries: dict[str, Any] = {"notice": {**told, "key": notice.key}}
@@ -79,6 +82,8 @@ class Teller:
         return [str(kind) for kind in self._callbacks]
 
     def tell(self, notice: Notice) -> None:
+        from airflow_logio.supervision.notices import remembered
+
         if notice.kind not in self._callbacks:
             return
         log.info("Telling of %s, group %s: %s", notice.kind, notice.group, notice.why)
@@ -94,6 +99,8 @@ class Teller:
             self.tell(notice)
 
     def _untold(self, store: LogStore, is_last: bool) -> list[Notice]:
+        from airflow_logio.supervision.notices import notices
+
         run_id = self._run.run_id
         return [
             notice

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.hooks.connections import external_url
 from airflow_logio.hooks.logio import LogioHook
@@ -23,13 +22,14 @@ from airflow_logio.operators._task.run_lookup import run_in_dag
 from airflow_logio.status.authored_figures import ports_seen
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store import open_store
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.status_records import GroupStatus, RunFigures
 from airflow_logio.store.rules.run_rules import is_graph_of
 
 if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
     from airflow_logio.openlineage.external_datasets import ExternalDatasets
+    from airflow_logio.store.port import LogStore
+    from airflow_logio.store.records.run_records import Run
+    from airflow_logio.store.records.status_records import GroupStatus, RunFigures
 
 LISTENER = "airflow.providers.openlineage.plugins.listener"
 READ_SECONDS = 4.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
@@ -14,10 +14,12 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
 from airflow_logio.status.whole_group import states_of
-from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.session_rules import Patience
+
+if TYPE_CHECKING:
+    from airflow_logio.store.port import LogStore
+    from airflow_logio.store.records.run_records import Run
 
 _RUNS_SEARCHED = 1000
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from io import StringIO
 from typing import Any
 
-from rich.console import Console, Group
-
-from airflow_logio.cli import run_tables
 from airflow_logio.commands import with_log
 from airflow_logio.errors import LogioError
-from airflow_logio.run_report.report import Reporter
 from airflow_logio.store.port import LogStore
 
 WIDTH = 160
@@ -19,6 +15,12 @@ WIDTH = 160
 
 def status_page(store: LogStore, run_uid: str, logio_conn_id: str) -> str:
     """What `logio status` shows of the run now; its commands name the log by its connection. Raises `LogUnavailable`."""
+    # Imported to be shown: most segments of a task show nothing, and the command line is large.
+    from rich.console import Console, Group
+
+    from airflow_logio.cli import run_tables
+    from airflow_logio.run_report.report import Reporter
+
     report = Reporter(store, run_uid).look()
     text = StringIO()
     console = Console(file=text, width=WIDTH, color_system=None, force_terminal=False, highlight=False, soft_wrap=True)

@@ -18,6 +18,7 @@ from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.arrow import decode
+from airflow_logio.systems.payload_roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import (
     SUFFIX,
@@ -30,7 +31,6 @@ from airflow_logio.systems.payloads.manifests import (
     manifest_of,
     stored_frame_of,
 )
-from airflow_logio.systems.payloads.roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.systems.payloads.storage import LocalStorage, ObjectStorage, Storage, linked, make_durable
 from airflow_logio.systems.payloads.task_files import copied_file, sealed_files, sync
 

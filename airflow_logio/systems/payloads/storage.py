@@ -15,7 +15,7 @@ from typing import Any
 import fsspec
 
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.systems.payloads.roots import redacted, shown
+from airflow_logio.systems.payload_roots import redacted, shown
 
 
 class Storage(ABC):

@@ -18,7 +18,6 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_logio import _compat
 from airflow_logio.operators._task import kills
 from airflow_logio.operators._task.launches import Launching
-from airflow_logio.operators._task.segment import WorkerSegment
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.fresh_run import LogioFreshRunOperator
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
@@ -102,7 +101,7 @@ def watching(
             task.execute(given)
         recipe = log.launch_recipe(run.run_id, "totals") or pytest.fail("no recipe")
         task = totals(deferrable=False)
-        task._begin(WorkerSegment(task, given)).group_task(log, replace(recipe, killed=None))
+        task._begin(given).group_task(log, replace(recipe, killed=None))
         if status(log, run).state is not GroupState.RUNNING:
             register(log, launcher)
         return task

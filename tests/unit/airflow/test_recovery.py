@@ -362,7 +362,7 @@ class Answers:
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     answers = Answers()
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(answers.get))
-    monkeypatch.setattr("airflow_logio.operators.supervise.SETTLING_SECONDS", 0.2)
+    monkeypatch.setattr("airflow_logio.operators._task.run_supervision.SETTLING_SECONDS", 0.2)
     return answers
 
 

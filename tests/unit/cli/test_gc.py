@@ -24,7 +24,8 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
-from airflow_logio.systems.payloads import EpochPayloads, Payloads, payload_root
+from airflow_logio.systems.payload_roots import payload_root
+from airflow_logio.systems.payloads import EpochPayloads, Payloads
 from airflow_logio.systems.staging_tables import StagingTables
 from airflow_logio.systems.warehouse import Warehouse
 from tests.store.test_maintenance import finish, rows_of, started

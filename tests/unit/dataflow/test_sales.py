@@ -149,13 +149,13 @@ def test_hourly_in_spark(events: list[InputEvent], data: Path, transactions: Pat
     assert computed.combine_chunks().equals(expected.cast(computed.schema).combine_chunks())
 
 
-def test_importing_a_pipeline_loads_neither_airflow_nor_spark_nor_a_database() -> None:
+def test_importing_a_pipeline_loads_neither_airflow_nor_spark_nor_a_database_nor_arrow() -> None:
     program = """
 import sys
 import airflow_logio.dataflow
 from pipelines.sales import sales
 sales.fingerprint()
-heavy = {"airflow", "pyspark", "sqlalchemy", "pandas", "networkx"}
+heavy = {"airflow", "pyspark", "sqlalchemy", "pandas", "networkx", "numpy", "pyarrow"}
 print(sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
 """
     env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'dags'}", "PATH": "/usr/bin:/bin"}

@@ -21,7 +21,7 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import driver_process, spark_settings, spark_submit
 from airflow_logio.launch.driver_config import DriverConfig, DriverKind, driver_kind
 from airflow_logio.launch.spark_settings import SparkSettings
-from airflow_logio.spark.determinism import FRAMES_SAFETY
+from airflow_logio.spark.session_safety import FRAMES_SAFETY
 from airflow_logio.store.records.driver_records import Claim
 from tests.support.launches import launch_of
 

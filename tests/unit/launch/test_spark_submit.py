@@ -13,7 +13,7 @@ from airflow_logio.dataflow import Pipeline, SparkSource, stateless
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, SparkTarget
 from airflow_logio.launch.spark_submit import check, command, find_spark_submit, group_properties
-from airflow_logio.spark.determinism import SHUFFLE_SAFETY
+from airflow_logio.spark.session_safety import SHUFFLE_SAFETY
 
 
 def executable(path: Path) -> Path:

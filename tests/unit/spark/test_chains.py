@@ -36,6 +36,7 @@ from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark import dataset_jobs, determinism, schemas, spark_files
+from airflow_logio.spark.session_safety import SHUFFLE_SAFETY
 from airflow_logio.systems.calls import CallWatch
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, task_files
@@ -854,7 +855,7 @@ def test_where_shuffles_are_lost_again_and_again_a_person_is_asked_after_some_at
 def test_a_spark_that_would_ignore_what_protects_chains_is_refused(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark takes a property that it does not know without a word. This one knows them all, but for one of ours."""
     SparkSessions(has_frames=True).get()
-    known = determinism.SHUFFLE_SAFETY
+    known = SHUFFLE_SAFETY
     monkeypatch.setattr(determinism, "SHUFFLE_SAFETY", {**known, "spark.sql.shuffle.notOfThisSpark": "true"})
     with pytest.raises(
         ConfigurationError, match=r"^Spark 4\.\S+ does not know spark\.sql\.shuffle\.notOfThisSpark, .* 4\.2"

@@ -10,7 +10,8 @@ SCRIPT = """
 import json, sys
 from pyspark.sql import SparkSession
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.spark.determinism import SHUFFLE_SAFETY, check_safety
+from airflow_logio.spark.determinism import check_safety
+from airflow_logio.spark.session_safety import SHUFFLE_SAFETY
 
 builder = SparkSession.builder.master("local[1]")
 for name, value in {**SHUFFLE_SAFETY, **json.loads(sys.argv[1])}.items():

@@ -33,7 +33,7 @@ from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ExternalUnavailable, InputMissing, LogInconsistent, OperatorFailed
 from airflow_logio.protocol.values import Port
 from airflow_logio.spark import spark_effects
-from airflow_logio.spark.determinism import FRAMES_SAFETY
+from airflow_logio.spark.session_safety import FRAMES_SAFETY
 from airflow_logio.systems.payloads import Payloads, sweep_group, sweep_run
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import StoredFrame

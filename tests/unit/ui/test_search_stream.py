@@ -23,8 +23,8 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.systems.payload_roots import payload_root
 from airflow_logio.systems.payloads import Payloads
-from airflow_logio.systems.payloads.roots import payload_root
 from airflow_logio.ui import lineage_routes, looks, searches
 from airflow_logio.ui.alone import PageServer
 from airflow_logio.ui.looks import LogSource

@@ -24,9 +24,9 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.arrow import encode
-from airflow_logio.systems.payloads import EpochPayloads, Payloads, payload_root, sweep_group, sweep_run
+from airflow_logio.systems.payload_roots import payload_root, redacted, shown
+from airflow_logio.systems.payloads import EpochPayloads, Payloads, sweep_group, sweep_run
 from airflow_logio.systems.payloads.bodies import Bodies, size_of
-from airflow_logio.systems.payloads.roots import redacted, shown
 from airflow_logio.systems.payloads.stored_effects import store_effect, stored_batches
 from tests.support.logs import IN, OUT, Driver, fetched, replace_driver, sent, start_driver
 
