@@ -352,9 +352,10 @@ _LOGGED = re.compile(
 _UNNAMED = ("airflow_logio", "__main__", "root")
 """Loggers whose names tell an author nothing."""
 _OF_ERROR = re.compile(
-    r"Traceback \(most recent|Caused by: |During handling of|The above exception|[\w.$]*(Error|Exception)\b"
+    r"Traceback \(most recent|Caused by: |During handling of|The above exception|Driver stacktrace:"
+    r"|(: )?[\w.$]*(Error|Exception)\b"
 )
-"""How a line of a traceback begins that is not indented."""
+"""How a line of a traceback begins that is not indented; that of the JVM's error has a colon behind the one of Py4J."""
 _TRACEBACK = "Traceback (most recent"
 _AS_JSON = re.compile(r'\{"ts":.*?"level":"([A-Z]+)"')
 """A line of Spark's structured logging."""

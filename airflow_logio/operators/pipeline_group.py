@@ -176,9 +176,11 @@ class LogioPipelineGroup(TaskGroup):
                 # With quarantine `finish_run` fails, and stays a leaf: the DAG run must not be green.
                 (tasks if assets_with_quarantine else finish) >> told
 
-    def get_leaves(self) -> Iterator[Any]:
-        """The tasks that ``group >> next`` waits for: not the supervisor, which ends later, and says nothing of the data."""
-        return (task for task in super().get_leaves() if not isinstance(task, LogioSuperviseOperator))
+    def __iter__(self) -> Iterator[Any]:
+        """Its tasks, without the supervisor, which ends later and says nothing of the data: Airflow looks here for the tasks
+        that ``group >> next`` waits for, also for a group around this one.
+        """
+        return (task for task in super().__iter__() if not isinstance(task, LogioSuperviseOperator))
 
 
 def _tasks_of(pipeline: Pipeline, group: str, *, each: bool) -> list[tuple[str, int | None]]:

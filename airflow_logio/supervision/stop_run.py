@@ -19,7 +19,7 @@ from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.store.rules.run_rules import how_to_begin_anew
+from airflow_logio.store.rules.run_rules import check_not_given_up, how_to_begin_anew
 from airflow_logio.supervision.halt import force, refuse_requests
 from airflow_logio.supervision.look import Observation, Watcher
 
@@ -57,7 +57,9 @@ class StopRun:
 
         Raises `ProtocolViolation` if it cannot be obeyed; then no group is asked.
         """
-        if self._mode is StopMode.HALT:
+        if self._mode is StopMode.DRAIN:
+            check_not_given_up(self._run)
+        else:
             for name in {replicated_group(one) for one in self._groups}:
                 refuse_requests(self._store, self._run, name, "the group was halted")
         asked = []

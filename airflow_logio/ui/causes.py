@@ -14,7 +14,7 @@ from airflow_logio.ui.access import HIDDEN
 
 LONGEST_SAID = 300
 STOPPED = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
-"""States of a group that have a cause."""
+"""States of a group that have a cause, the most pressing first."""
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _PLACE = re.compile(rf"pipeline (?:{_QUOTED}), operator (?:{_QUOTED})(?:, (?:[^:'\"]|{_QUOTED})*)?: ")
 """Where in the pipeline it was, as `OperatorFailed` writes it; what the author's code has raised stands behind it."""

@@ -14,7 +14,7 @@ from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.status.whole_group import members_of, states_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunKey
-from airflow_logio.store.rules.run_rules import in_the_way
+from airflow_logio.store.rules.run_rules import check_not_given_up, in_the_way
 from airflow_logio.supervision.retry import STARTABLE, nothing_to_retry
 from airflow_logio.ui.access import Access
 from airflow_logio.ui.actions import Retrying
@@ -78,10 +78,12 @@ def retry_by_tasks(store: LogStore, run: Run, group: str | None) -> str:
     """Clear the tasks of groups that have ended in Airflow before the groups have finished: of one, or of all.
 
     Whatever ended them: a failure, a mark, also as successful, or a timeout of the DAG run, by which Airflow skips tasks.
-    Raises `ProtocolViolation` if there is nothing to clear, `LogUnavailable`.
+    Raises `ProtocolViolation` if there is nothing to clear, or the run was given up: the tasks of its DAG run are then those
+    of the fresh run. Raises `LogUnavailable`.
 
     Quarantined Input Sets stay: to put them back, what lies behind them is asked first, which needs the author's code.
     """
+    check_not_given_up(run)
     statuses = {status.group: status for status in store.groups(run.run_id)}
     asked = list(statuses) if group is None else list(members_of(run, group))
     names = [name for name in asked if statuses[name].state not in CONCLUDED]

@@ -20,7 +20,7 @@ from airflow_logio.ui.causes import STOPPED, cause_of
 
 MOST_RUNS = 100
 MOST_STOPPED = 10
-"""Groups of a run that are named with the reason why they have stopped."""
+"""Groups of a run that are named with the reason why they have stopped, the most pressing first."""
 MOST_MEASURED = 25
 """Runs at the head of the list that say how far they are: that needs the counters of their ports."""
 
@@ -87,7 +87,7 @@ def _is_unfinished(run: Run) -> bool:
 
 def _listed(one: RunSight, found: RunCondition, figures: RunFigures | None) -> dict[str, Any]:
     used = [group for group in one.groups if group.state is not GroupState.RETIRED]
-    stopped = [group for group in used if group.state in STOPPED]
+    stopped = sorted((group for group in used if group.state in STOPPED), key=lambda group: STOPPED.index(group.state))
     return {
         **run_document(one.run),
         "condition": found.word,

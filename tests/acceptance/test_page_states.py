@@ -11,8 +11,9 @@ from playwright.sync_api import Page, expect
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.driver_records import GroupRef
 from tests.support.chromium import browsed
-from tests.support.logs import start_driver
+from tests.support.logs import spec, start_driver
 from tests.support.page_server import page_of
 from tests.support.two_groups import TwoGroups, two_groups
 from tests.support.waiting import eventually
@@ -36,6 +37,7 @@ CUT = """() => {
     const { right, width } = one.getBoundingClientRect();
     if (width > 0 && right > edge) found.push("is cut: " + one.tagName + " " + one.className);
   }
+  if (document.documentElement.scrollWidth > innerWidth) found.push("a word is out of it");
   return found;
 }"""
 """What scrolls within the page, or is out of it."""
@@ -85,6 +87,34 @@ def test_why_a_group_has_stopped_is_said_first_and_once_in_graph_and_list(sqlite
                 assert browser.faults() == []
                 page.keyboard.press("Escape")
                 expect(panel).to_have_count(0)
+        assert browser.complaints == []
+    store.dispose()
+
+
+def test_long_names_and_words_are_broken_and_what_is_not_named_is_counted(sqlite_url: str) -> None:
+    store = open_store(sqlite_url)
+    groups = [f"a_group_of_operators_with_quite_a_long_name_number_{number:02}" for number in range(12)]
+    run = store.start_run(spec(*groups))
+    parked = start_driver(store, group=groups[-1], run=run)
+    for group in groups[:-1]:
+        assert store.halted(GroupRef(run.run_id, group, 0))
+    assert store.park(parked.ref, f"ValueError: {'x' * 400}")
+    parked.session.close()
+    with page_of(sqlite_url) as address, browsed() as browser:
+        page = browser.page
+        page.goto(address)
+        row = page.get_by_role("row").filter(has_text="run-1")
+        expect(row).to_contain_text(f"{groups[-1]} parked: ValueError: xxx")
+        expect(row).to_contain_text(f"{groups[4]} and 4 more groups halted: it was asked to halt")
+        expect(row).to_contain_text("2 more groups stopped: the run's own page says why.")
+        row.get_by_role("button", name="run-1").click()
+        first = page.get_by_label("What has stopped")
+        expect(first.locator("p").first).to_contain_text(f"{groups[-1]} parked")
+        first.get_by_role("button", name=groups[-1]).click()
+        expect(page.get_by_label(f"Group {groups[-1]}", exact=True)).to_contain_text("ended: ValueError")
+        for width in (*IN_AIRFLOW, *IN_AIRFLOW.values()):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate(CUT) == [], width
         assert browser.complaints == []
     store.dispose()
 

@@ -3,8 +3,8 @@ import type { ListedRun, RunList as Listed, Server } from "./data";
 import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { State } from "./State";
-import { causesOf, Why } from "./Stopped";
-import { count, moment, progress, time } from "./words";
+import { causesOf, namesOf, STOPPED, Why } from "./Stopped";
+import { count, counted, moment, progress, time } from "./words";
 
 interface Props {
   server: Server;
@@ -98,9 +98,10 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
                     <td>
                       {causesOf(run.stopped.map((one) => ({ ...one, cause: { said: one.reason, place: one.place } }))).map((one) => (
                         <div key={one.groups[0]}>
-                          <strong>{one.groups.join(", ")}</strong> {one.state}: <Why cause={one.cause} />
+                          <strong>{namesOf(one)}</strong> {one.state}: <Why cause={one.cause} />
                         </div>
                       ))}
+                      {unnamed(run) > 0 && <div>{counted(unnamed(run), "more group")} stopped: the run's own page says why.</div>}
                       {run.next_step && <div className="small">next: {run.next_step}</div>}
                     </td>
                   </tr>
@@ -121,3 +122,6 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
     </>
   );
 }
+
+/** How many groups have stopped that the server has not named: it bounds the list. */
+const unnamed = ({ states, stopped }: ListedRun) => STOPPED.reduce((sum, state) => sum + (states[state] ?? 0), -stopped.length);

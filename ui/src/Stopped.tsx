@@ -5,6 +5,8 @@ import { counted } from "./words";
 /** Causes that are shown above the graph, and groups that are named with one of them. */
 const MOST_CAUSES = 5;
 const MOST_GROUPS = 5;
+/** States of a group that has stopped, the most pressing first, as the server sorts them. */
+export const STOPPED = ["parked", "halted", "dead"];
 
 interface Told {
   state: string;
@@ -28,7 +30,7 @@ export function Stopped({ run, select }: { run: Run; select: (group: string) => 
               </button>
             </Fragment>
           ))}
-          {one.groups.length > MOST_GROUPS && ` and ${counted(one.groups.length - MOST_GROUPS, "more group")}`} {one.state}:{" "}
+          {furtherOf(one)} {one.state}:{" "}
           <Why cause={one.cause} />
         </p>
       ))}
@@ -36,6 +38,11 @@ export function Stopped({ run, select }: { run: Run; select: (group: string) => 
     </div>
   );
 }
+
+/** The groups that have stopped for one reason, in a line. */
+export const namesOf = (one: Told) => one.groups.slice(0, MOST_GROUPS).join(", ") + furtherOf(one);
+
+const furtherOf = ({ groups }: Told) => (groups.length > MOST_GROUPS ? ` and ${counted(groups.length - MOST_GROUPS, "more group")}` : "");
 
 /** A cause, and the line of the author's code where there is one. */
 export function Why({ cause }: { cause: Cause }) {
@@ -52,8 +59,9 @@ export function Why({ cause }: { cause: Cause }) {
   );
 }
 
-/** Groups that have stopped in the same way for the same reason are one. */
+/** Groups that have stopped in the same way for the same reason are one; what only a person can mend is first. */
 export function causesOf(stopped: { group: string; state: string; cause: Cause }[]): Told[] {
   const found = Map.groupBy(stopped, (one) => JSON.stringify([one.state, one.cause.said, one.cause.place]));
-  return [...found.values()].map((all) => ({ state: all[0]!.state, cause: all[0]!.cause, groups: all.map((one) => one.group) }));
+  const told = [...found.values()].map((all) => ({ state: all[0]!.state, cause: all[0]!.cause, groups: all.map((one) => one.group) }));
+  return told.sort((one, other) => STOPPED.indexOf(one.state) - STOPPED.indexOf(other.state));
 }

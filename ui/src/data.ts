@@ -138,6 +138,7 @@ export interface ListedRun extends RunNames {
   groups?: string[];
   states: Record<string, number>;
   recoveries: number;
+  /** The most pressing of those that have stopped. */
   stopped: { group: string; state: string; reason: string; place: string }[];
 }
 

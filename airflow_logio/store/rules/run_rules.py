@@ -95,6 +95,12 @@ def superseded(run: Run) -> str:
     return f"{what}. {how_to_begin_anew(run)}"
 
 
+def check_not_given_up(run: Run) -> None:
+    """Raises `ProtocolViolation` for a run that was given up: no advice that holds for its groups would help."""
+    if run.state is RunState.SUPERSEDED:
+        raise ProtocolViolation(superseded(run))
+
+
 def computed_already(run: Run, what: str = "") -> str:
     """What a person is told who clears tasks of something that has finished, the run or a group of it: what to do to have
     it computed again."""

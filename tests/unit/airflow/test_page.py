@@ -301,6 +301,20 @@ def test_a_retry_of_what_was_never_launched_says_what_it_waits_for(
     assert "cleared, with what is behind: totals" in api.post(retry, json={}, headers=as_user("dag+")).text
 
 
+def test_a_run_that_was_given_up_leaves_the_tasks_of_the_fresh_one_alone(api: TestClient, log: LogStore) -> None:
+    """A tab that was open before still offers to act on it, and its DAG run has the fresh run by now."""
+    flow = TwoGroups(log)
+    assert all(log.halted(driver.ref) for driver in flow.drivers.values())
+    assert log.supersede(flow.run.run_id)
+    run_of_tasks({"ingest": "failed"}, uid=log.start_run(two_groups()).uid)
+    before = states_now()
+    for action in ("retry", "drain"):
+        answer = api.post(f"{PREFIX}/api/runs/{flow.run.uid}/{action}", json={}, headers=as_user("dag+"))
+        assert (answer.status_code, "was given up for a fresh run" in answer.text) == (409, True), answer.text
+        assert "logio retry" not in answer.text
+    assert states_now() == before
+
+
 def test_what_has_finished_is_left_as_it_is_unless_its_task_is_red(api: TestClient, log: LogStore) -> None:
     """Its last try may have been lost by Airflow: cleared, the task is green at once, and the run can finish."""
     flow = TwoGroups(log)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import task_group
+from airflow.sdk import TaskGroup, task_group
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_logio.dataflow import Count, ParquetSource, Pipeline
@@ -100,6 +100,18 @@ def test_what_is_behind_it_waits_for_the_run_and_not_for_its_supervisor(
         [EmptyOperator(task_id="before")] >> group
     assert dag.get_task("next").upstream_task_ids == last
     assert dag.get_task("sales.start_run").upstream_task_ids == {"before"}
+
+
+def test_so_does_what_is_behind_a_group_around_it() -> None:
+    with DAG("d", schedule=None, params=PARAMS) as dag:
+        before = EmptyOperator(task_id="before")
+        with TaskGroup("outer") as outer, TaskGroup("inner"):
+            LogioPipelineGroup(sales, connections=WAREHOUSE)
+        before >> outer >> EmptyOperator(task_id="next")
+    assert dag.get_task("next").upstream_task_ids == {"outer.inner.sales.finish_run"}
+    assert dag.get_task("outer.inner.sales.start_run").upstream_task_ids == {"before"}
+    assert "outer.inner.sales.supervise" in dag.task_dict
+    assert set(DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_dict) == set(dag.task_dict)
 
 
 def test_default_args_of_the_dag_reach_the_tasks() -> None:

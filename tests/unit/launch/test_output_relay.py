@@ -100,6 +100,14 @@ PRINTED = [
     (ERROR, "Traceback (most recent call last):", None),
     (ERROR, "SystemExit: 3", None),
     (INFO, "the next line", None),
+    (ERROR, "Traceback (most recent call last):", None),
+    (ERROR, "py4j.protocol.Py4JJavaError: An error occurred while calling o12.collect.", None),
+    (ERROR, ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed", None),
+    (ERROR, "\tat org.apache.spark.api.python.BasePythonRunner", None),
+    (ERROR, "", None),
+    (ERROR, "Driver stacktrace:", None),
+    (ERROR, "\tat org.apache.spark.scheduler.DAGScheduler", None),
+    (INFO, ": said", None),
 ]
 
 

@@ -355,6 +355,18 @@ def test_what_is_parked_says_why(client: TestClient, flow: TwoGroups) -> None:
     assert "department" not in unseen.text and "sales_operators" not in unseen.text
 
 
+def test_of_many_groups_that_have_stopped_the_most_pressing_are_named(store: LogStore) -> None:
+    """The list is bounded: what was halted on request must not hide what only its author can mend."""
+    groups = [f"g{number:02}" for number in range(run_list.MOST_STOPPED + 1)]
+    run = store.start_run(spec(*groups))
+    for group in groups[:-1]:
+        assert store.halted(GroupRef(run.run_id, group, 0))
+    assert store.park(GroupRef(run.run_id, groups[-1], 0), "KeyError: 'department'")
+    (listed,) = run_list.listed_runs(store, None, None).runs
+    assert [one["group"] for one in listed["stopped"]] == [groups[-1], *groups[: run_list.MOST_STOPPED - 1]]
+    assert listed["states"] == {"halted": run_list.MOST_STOPPED, "parked": 1}, "so a reader knows that one is not named"
+
+
 def test_a_group_that_was_asked_to_halt_says_so_to_everyone(client: TestClient, flow: TwoGroups) -> None:
     assert flow.store.request(flow.run.run_id, "totals", GroupState.HALTED)
     assert flow.store.halted(flow.drivers["totals"].ref)
