@@ -11,6 +11,7 @@ from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.driver_records import FenceRow, GroupRef
+from airflow_logio.store.records.run_records import Upstream
 from airflow_logio.store.records.upkeep_records import Collected
 
 
@@ -21,6 +22,19 @@ class Fetched:
     events: Mapping[Port, Sequence[LoggedEvent]]
     is_all: bool = True
     """Nothing else waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """Why an operator was not sent all that there is, although its inputs have ended. False if nothing is missing."""
+
+    aside: Mapping[str, int]
+    """Operator → how many of its Input Sets are set aside."""
+    drained: Sequence[str] = ()
+    """Groups whose sources were told to end early."""
+
+    def __bool__(self) -> bool:
+        return bool(self.aside or self.drained)
 
 
 class GroupSession(ABC):
@@ -98,8 +112,24 @@ class GroupSession(ABC):
         """Counter rows of receiver ports, (events, bytes) acknowledged: the other half of back-pressure."""
 
     @abstractmethod
+    def why_short(self, upstream: Upstream) -> Short:
+        """What is missing from what came from `upstream`, as this epoch sees it: one statement, so one snapshot.
+
+        Ask when all of `upstream` has ended, nothing of the group is under way, and the committer is idle. The answer then
+        holds as long as commits of this epoch succeed: only a retry puts Input Sets back, and it voids the epoch of the
+        group that asks. Raises `Fenced`, `EpochVoid`. Waits for a log that is unavailable.
+        """
+
+    @abstractmethod
     def park(self, error: str) -> None:
         """Give up for good: the group's state becomes parked, with the error. Raises `Fenced` if replaced."""
+
+    @abstractmethod
+    def park_short(self, cause: str) -> None:
+        """As `park`, because of what `why_short` has found: void as a commit is once a retry has changed that.
+
+        Raises `Fenced`, `EpochVoid`; then nothing is changed. Waits for a log that is unavailable.
+        """
 
     @abstractmethod
     def wait(self, timeout: float) -> None:

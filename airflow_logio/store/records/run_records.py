@@ -83,6 +83,16 @@ class ReplicatedShape:
     """The least number of replicas: a request for fewer is refused."""
 
 
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """What an operator depends on, in topological order: in a replicated group, the operators of each slot."""
+
+    operators: tuple[str, ...]
+    """The operator itself, and all whose events can reach it; Dispatchers and Mergers are among them."""
+    source_groups: tuple[str, ...]
+    """The groups of its sources. A replicated group has none."""
+
+
 class Supervision(StrEnum):
     """What finds the failed groups of a run and recovers them (design D10)."""
 
@@ -156,6 +166,19 @@ class RunSpec:
             if group in self.replicated and slot is not None:
                 found.setdefault(group, set()).add(slot)
         return {group: sorted(slots) for group, slots in sorted(found.items())}
+
+    def upstream(self, operator: str) -> Upstream:
+        """What comes before `operator`. Raises `KeyError` if the run has no such operator."""
+        senders: dict[str, set[str]] = {name: set() for name in self.operators}
+        for receiver, sender in senders_of(self).items():
+            senders[receiver.operator].add(sender.operator)
+        found, left = {operator}, [operator]
+        while left:
+            left += (new := senders[left.pop()] - found)
+            found |= new
+        operators = tuple(name for name in self.operators if name in found)
+        sources = (self.operators[name] for name in operators if not self.operators[name].inputs)
+        return Upstream(operators, tuple(dict.fromkeys(shape.group for shape in sources)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status, storable
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.port.session_port import Fetched, GroupSession
+from airflow_logio.store.port.session_port import Fetched, GroupSession, Short
 from airflow_logio.store.records.driver_records import FenceRow, GroupRef
+from airflow_logio.store.records.run_records import Upstream
 from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.row_forms import STATE_CHANNEL, WRITES, decode_header, unseal
 from airflow_logio.store.rules.run_rules import stopped
@@ -57,8 +58,7 @@ class SqlGroupSession(GroupSession):
             if raise_epoch:
                 connection.execute(self._fence_update().values(epoch=table.c.epoch + 1))
             row = self._lock_fence(connection)
-            if row.incarnation != self.ref.incarnation:
-                raise self._fenced(row)
+            self._refuse_replaced(row)
             self._refuse_stopped(connection)
         self._fence = row
         return row
@@ -93,14 +93,23 @@ class SqlGroupSession(GroupSession):
         )
         row = connection.execute(query.with_for_update()).one_or_none()
         if row is None:
-            raise Fenced(f"group {self.ref.group!r} of run {self.ref.run_id} is not in the log any more")
+            raise self._gone()
         return FenceRow(row.incarnation, row.epoch, row.commit_no)
 
-    def _fenced(self, row: FenceRow) -> Fenced:
-        return Fenced(
-            f"the driver of group {self.ref.group!r}, incarnation {self.ref.incarnation}, was replaced by incarnation "
-            f"{row.incarnation}; it has committed nothing since, and exits"
-        )
+    def _gone(self) -> Fenced:
+        return Fenced(f"group {self.ref.group!r} of run {self.ref.run_id} is not in the log any more")
+
+    def _refuse_replaced(self, row: FenceRow) -> None:
+        if row.incarnation != self.ref.incarnation:
+            raise Fenced(
+                f"the driver of group {self.ref.group!r}, incarnation {self.ref.incarnation}, was replaced by incarnation "
+                f"{row.incarnation}; it has committed nothing since, and exits"
+            )
+
+    def _refuse_void(self, row: FenceRow) -> None:
+        self._refuse_replaced(row)
+        if row.epoch != self._fence.epoch:
+            raise EpochVoid(f"group {self.ref.group!r}: epoch {self._fence.epoch} is void, the log is at {row.epoch}")
 
     def slots(self) -> Mapping[int, int]:
         if replicated_group(self.ref.group) == self.ref.group:
@@ -152,10 +161,7 @@ class SqlGroupSession(GroupSession):
         return collected
 
     def _refuse(self, row: FenceRow, number: int) -> NoReturn:
-        if row.incarnation != self.ref.incarnation:
-            raise self._fenced(row)
-        if row.epoch != self._fence.epoch:
-            raise EpochVoid(f"group {self.ref.group!r}: epoch {self._fence.epoch} is void, the log is at {row.epoch}")
+        self._refuse_void(row)
         raise LogInconsistent(
             f"group {self.ref.group!r}: commit {number} was refused, the log is at commit {row.commit_no}"
         )
@@ -168,15 +174,14 @@ class SqlGroupSession(GroupSession):
         )
         with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
-        found = FenceRow(0, 0, 0) if row is None else FenceRow(row.incarnation, row.epoch, row.commit_no)
-        if (found.incarnation, found.epoch) != (self._fence.incarnation, self._fence.epoch):
-            self._refuse(found, found.commit_no)
+        if row is None:
+            raise self._gone()
+        self._refuse_void(FenceRow(row.incarnation, row.epoch, row.commit_no))
 
     def resolve(self, attempt: CommitAttempt) -> bool:
         with writing(self._engine) as connection:
             row = self._lock_fence(connection)
-        if row.incarnation != self.ref.incarnation:
-            raise self._fenced(row)
+        self._refuse_replaced(row)
         committed = attempt.was_committed(row.epoch, row.commit_no)
         if committed:
             self._fence = row
@@ -199,23 +204,47 @@ class SqlGroupSession(GroupSession):
             table.c.incarnation == self.ref.incarnation,
         )
 
+    # --- its end ------------------------------------------------------------------------------------------------------
+
+    def why_short(self, upstream: Upstream) -> Short:
+        def attempt() -> Short:
+            with reading(self._engine) as connection:
+                rows = connection.execute(_what_is_missing(connection, self.ref, upstream)).all()
+            fence = next((FenceRow(row.first, row.second, 0) for row in rows if row.what == "fence"), None)
+            if fence is None:
+                raise self._gone()
+            self._refuse_void(fence)
+            aside = {row.name: row.first for row in rows if row.what == "aside"}
+            return Short({name: aside[name] for name in upstream.operators if name in aside})
+
+        return self._patience.call(f"group {self.ref.group!r}, whether all of its input is there", attempt)
+
     def park(self, error: str) -> None:
-        table = schema.group
         with writing(self._engine) as connection:
-            row = self._lock_fence(connection)
-            if row.incarnation != self.ref.incarnation:
-                raise self._fenced(row)
-            clock = now(connection.dialect.name)
-            connection.execute(
-                sa.update(table)
-                .where(
-                    table.c.run_id == self.ref.run_id,
-                    table.c.group_name == self.ref.group,
-                    table.c.state.in_([state.value for state in allowed_from(GroupState.PARKED)]),
-                )
-                .values(state=GroupState.PARKED.value, since=clock, error=storable(error))
+            self._refuse_replaced(self._lock_fence(connection))
+            self._park(connection, error)
+
+    def park_short(self, cause: str) -> None:
+        def attempt() -> None:
+            with writing(self._engine) as connection:
+                self._refuse_void(self._lock_fence(connection))
+                self._park(connection, cause)
+
+        self._patience.call(f"group {self.ref.group!r}, parking", attempt)
+
+    def _park(self, connection: Connection, error: str) -> None:
+        """Runs under the fence row's lock."""
+        table, clock = schema.group, now(connection.dialect.name)
+        connection.execute(
+            sa.update(table)
+            .where(
+                table.c.run_id == self.ref.run_id,
+                table.c.group_name == self.ref.group,
+                table.c.state.in_([state.value for state in allowed_from(GroupState.PARKED)]),
             )
-            connection.execute(self._driver_update().values(ended_at=clock, error=storable(error)))
+            .values(state=GroupState.PARKED.value, since=clock, error=storable(error))
+        )
+        connection.execute(self._driver_update().values(ended_at=clock, error=storable(error)))
 
     # --- delivery -----------------------------------------------------------------------------------------------------
 
@@ -367,6 +396,23 @@ class SqlGroupSession(GroupSession):
     def close(self) -> None:
         self._waker.close()
         self._statements.close()
+
+
+def _what_is_missing(connection: Connection, ref: GroupRef, upstream: Upstream) -> sa.CompoundSelect[Any]:
+    """`GroupSession.why_short`: the fence, and what is set aside, in one statement whatever the isolation."""
+    fence, aside = schema.fence, schema.quarantine
+    fenced = sa.select(
+        sa.literal("fence").label("what"),
+        fence.c.group_name.label("name"),
+        fence.c.incarnation.label("first"),
+        fence.c.epoch.label("second"),
+    ).where(fence.c.run_id == ref.run_id, fence.c.group_name == ref.group)
+    counted = (
+        sa.select(sa.literal("aside"), aside.c.op, sa.func.count(), sa.literal(0))
+        .where(aside.c.run_id == ref.run_id, among(connection, aside.c.op, upstream.operators))
+        .group_by(aside.c.op)
+    )
+    return sa.union_all(fenced, counted)
 
 
 # --- delivery: what waits in the log for input ports, for all ports of a group at once (design D5) --------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,8 +13,9 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.store.port.session_port import Fetched, GroupSession
+from airflow_logio.store.port.session_port import Fetched, GroupSession, Short
 from airflow_logio.store.records.driver_records import FenceRow, GroupRef
+from airflow_logio.store.records.run_records import Upstream
 from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.rules.row_forms import STATE_CHANNEL, WRITES, decode_header
 from airflow_logio.store.rules.run_rules import stopped
@@ -97,16 +99,32 @@ class MemoryGroupSession(GroupSession):
         if fence.epoch != self._fence.epoch:
             raise EpochVoid(f"group {self.ref.group!r}: epoch {self._fence.epoch} is void, the log is at {fence.epoch}")
 
+    # --- its end ------------------------------------------------------------------------------------------------------
+
+    def why_short(self, upstream: Upstream) -> Short:
+        with self._tables.transaction():
+            self._check_epoch(self._current())
+            found = Counter(operator for run, operator, _ in self._tables.quarantine if run == self.ref.run_id)
+            return Short({name: found[name] for name in upstream.operators if name in found})
+
     def park(self, error: str) -> None:
         with self._tables.transaction():
             self._current()
-            row, clock = self._tables.groups[self._key], self._tables.now()
-            if row.state in allowed_from(GroupState.PARKED):
-                parked = replace(row, state=GroupState.PARKED, since=clock, error=error)
-                self._tables.put(self._tables.groups, self._key, parked)
-            key = (self._key, self.ref.incarnation)
-            driver = self._tables.drivers[key]
-            self._tables.put(self._tables.drivers, key, replace(driver, ended_at=clock, error=error))
+            self._park(error)
+
+    def park_short(self, cause: str) -> None:
+        with self._tables.transaction():
+            self._check_epoch(self._current())
+            self._park(cause)
+
+    def _park(self, error: str) -> None:
+        row, clock = self._tables.groups[self._key], self._tables.now()
+        if row.state in allowed_from(GroupState.PARKED):
+            parked = replace(row, state=GroupState.PARKED, since=clock, error=error)
+            self._tables.put(self._tables.groups, self._key, parked)
+        key = (self._key, self.ref.incarnation)
+        driver = self._tables.drivers[key]
+        self._tables.put(self._tables.drivers, key, replace(driver, ended_at=clock, error=error))
 
     # --- delivery -----------------------------------------------------------------------------------------------------
 
