@@ -60,9 +60,12 @@ NOT_WHOLE = "day 2026-03-01 is not replaced"
 
 
 class Day:
-    """A run of which all has ended but ``save``; `aside` are Input Sets that were set aside on the way."""
+    """A run of which all has ended but ``save``; `aside` are Input Sets that were set aside on the way, and
+    `drains` groups that were told to end early."""
 
-    def __init__(self, store: LogStore, *aside: tuple[str, str], dag_run: str = "run-1") -> None:
+    def __init__(
+        self, store: LogStore, *aside: tuple[str, str], drains: Sequence[str] = (), dag_run: str = "run-1"
+    ) -> None:
         self.store = store
         described = spec(
             "in", "work", *REPLICAS, "last", "elsewhere", "side", dag_run=dag_run, budget=RecoveryBudget(9)
@@ -70,6 +73,8 @@ class Day:
         slots = {"cut": ReplicatedShape(REPLICAS, 2, 2)}
         self.run = store.start_run(replace(described, operators=SHAPES, replicated=slots))
         self.drivers = {name: launch(store, self.run, name) for name in self.run.spec.groups}
+        for group in drains:
+            self.drivers[group].session.commit([fx.DrainGroup()])
         for operator in SHAPES:
             self._end(operator, [inset for name, inset in aside if name == operator])
         for name, driver in self.drivers.items():
@@ -130,6 +135,28 @@ def test_what_is_set_aside_on_the_way_is_counted_in_the_order_of_the_graph(log_s
     day = Day(log_store, *((name, "A") for name in reversed(places)), ("cut[1]", "B"), ("beside", "A"))
     found = day.session.why_short(UPSTREAM)
     assert found and list(found.aside.items()) == [(name, 1 + (name == "cut[1]")) for name in places]
+
+
+def test_a_source_that_was_told_to_end_early_leaves_something_out(log_store: LogStore) -> None:
+    """What was not read is not there: no retry brings it. It is known after the group has finished, and of a dead one."""
+    day = Day(log_store, ("clean", "A"), drains=("in", "elsewhere"))
+    assert log_store.group(day.run.run_id, "in").state is GroupState.FINISHED
+    assert day.session.why_short(UPSTREAM) == Short({"clean": 1}, ("in",)), "it has no event of the other source"
+    both = day.run.spec.upstream("beside")
+    assert day.drivers["side"].session.why_short(both) == Short({"clean": 1}, ("in", "elsewhere"))
+    log_store.retry_quarantined(day.run.run_id)
+    day.session.open(raise_epoch=True)
+    found = day.session.why_short(UPSTREAM)
+    assert found and found == Short({}, ("in",))
+
+
+def test_a_group_that_was_declared_dead_still_says_that_it_drains(log_store: LogStore) -> None:
+    run = log_store.start_run(replace(spec("in", "work", *REPLICAS, "last", "elsewhere", "side"), operators=SHAPES))
+    source, writer = launch(log_store, run, "in"), launch(log_store, run, "last")
+    assert log_store.declare_dead(source.ref, "test")
+    source.session.commit([fx.DrainGroup()])
+    assert log_store.group(run.run_id, "in").state is GroupState.DEAD
+    assert writer.session.why_short(UPSTREAM).drained == ("in",)
 
 
 # --- a retry, and what else changes the answer ------------------------------------------------------------------------

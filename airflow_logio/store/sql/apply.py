@@ -499,8 +499,13 @@ class ConcludingWriter:
         return self._connection.execute(entered).rowcount
 
     def _drain_group(self) -> None:
-        """A group that is already draining after a rebuild, or that was declared dead, keeps its state."""
+        """A group that is already draining after a rebuild, or that was declared dead, keeps its state. When it was first
+        told to is kept in any case: whoever replaces what is complete asks for it (`GroupSession.why_short`)."""
         self._enter(GroupState.DRAINING)
+        table = schema.group
+        first = sa.func.coalesce(table.c.drained_at, now(self._connection.dialect.name))
+        of_group = (table.c.run_id == self._run, table.c.group_name == self._ref.group)
+        self._connection.execute(sa.update(table).where(*of_group).values(drained_at=first))
         crash_here(CrashPoint.IN_DRAIN)
 
     def _finish_group(self) -> None:

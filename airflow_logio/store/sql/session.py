@@ -215,7 +215,11 @@ class SqlGroupSession(GroupSession):
                 raise self._gone()
             self._refuse_void(fence)
             aside = {row.name: row.first for row in rows if row.what == "aside"}
-            return Short({name: aside[name] for name in upstream.operators if name in aside})
+            drained = {row.name for row in rows if row.what == "drained"}
+            return Short(
+                {name: aside[name] for name in upstream.operators if name in aside},
+                tuple(name for name in upstream.source_groups if name in drained),
+            )
 
         return self._patience.call(f"group {self.ref.group!r}, whether all of its input is there", attempt)
 
@@ -399,8 +403,9 @@ class SqlGroupSession(GroupSession):
 
 
 def _what_is_missing(connection: Connection, ref: GroupRef, upstream: Upstream) -> sa.CompoundSelect[Any]:
-    """`GroupSession.why_short`: the fence, and what is set aside, in one statement whatever the isolation."""
-    fence, aside = schema.fence, schema.quarantine
+    """`GroupSession.why_short`: the fence, what is set aside, and who was drained, in one statement whatever the
+    isolation."""
+    fence, aside, group = schema.fence, schema.quarantine, schema.group
     fenced = sa.select(
         sa.literal("fence").label("what"),
         fence.c.group_name.label("name"),
@@ -412,7 +417,12 @@ def _what_is_missing(connection: Connection, ref: GroupRef, upstream: Upstream) 
         .where(aside.c.run_id == ref.run_id, among(connection, aside.c.op, upstream.operators))
         .group_by(aside.c.op)
     )
-    return sa.union_all(fenced, counted)
+    drained = sa.select(sa.literal("drained"), group.c.group_name, sa.literal(0), sa.literal(0)).where(
+        group.c.run_id == ref.run_id,
+        among(connection, group.c.group_name, upstream.source_groups),
+        group.c.drained_at.is_not(None),
+    )
+    return sa.union_all(fenced, counted, drained)
 
 
 # --- delivery: what waits in the log for input ports, for all ports of a group at once (design D5) --------------------

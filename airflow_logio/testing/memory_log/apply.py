@@ -218,10 +218,11 @@ class _Writer:
     def _drain_group(self, _effect: fx.DrainGroup) -> None:
         """A group that is already draining after a rebuild, or that was declared dead, keeps its state."""
         key = GroupKey(self._run, self._ref.group)
-        row = self._tables.groups[key]
+        row, clock = self._tables.groups[key], self._tables.now()
+        row = replace(row, drained_at=clock if row.drained_at is None else row.drained_at)
         if row.state in allowed_from(GroupState.DRAINING):
-            draining = replace(row, state=GroupState.DRAINING, since=self._tables.now(), error=None)
-            self._tables.put(self._tables.groups, key, draining)
+            row = replace(row, state=GroupState.DRAINING, since=clock, error=None)
+        self._tables.put(self._tables.groups, key, row)
 
     def _finish_group(self, _effect: fx.FinishGroup) -> None:
         key, ref = GroupKey(self._run, self._ref.group), self._ref

@@ -105,7 +105,11 @@ class MemoryGroupSession(GroupSession):
         with self._tables.transaction():
             self._check_epoch(self._current())
             found = Counter(operator for run, operator, _ in self._tables.quarantine if run == self.ref.run_id)
-            return Short({name: found[name] for name in upstream.operators if name in found})
+            groups = [(name, GroupKey(self.ref.run_id, name)) for name in upstream.source_groups]
+            return Short(
+                {name: found[name] for name in upstream.operators if name in found},
+                tuple(name for name, key in groups if self._tables.groups[key].drained_at is not None),
+            )
 
     def park(self, error: str) -> None:
         with self._tables.transaction():

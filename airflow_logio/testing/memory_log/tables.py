@@ -113,6 +113,7 @@ class GroupRow:
     error: str | None = None
     launch: LaunchRecipe | None = None
     code: int = 0
+    drained_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
