@@ -42,11 +42,12 @@ TOPICS: dict[str, tuple[str, dict[str, str]]] = {
             ["stateless", "generate", "filtered", "selected", "summed", "joined", "Sums", "TableRead", "FunctionRead"],
             "",
         )
+        | {"OwnPartition": ""}
         | {"from_one": "", "from_every": "", "window_start": "from_every"},
     ),
     "Windows": (
         "How events become Input Sets: the events, or parts of them, that one call of a `generate` function gets.",
-        dict.fromkeys(["EveryEvents", "Tumbling", "Synchronized", "Window"], ""),
+        dict.fromkeys(["EveryEvents", "Tumbling", "Synchronized", "AllOfRun", "Window"], ""),
     ),
     "Writers and sinks": (
         "Ready-made ones.",

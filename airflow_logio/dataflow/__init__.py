@@ -4,6 +4,7 @@ from airflow_logio.dataflow.arguments import with_told_arguments, with_told_meth
 from airflow_logio.dataflow.dependencies import from_every, from_one, window_start
 from airflow_logio.dataflow.functions.decorators import generate, stateless
 from airflow_logio.dataflow.functions.function_operators import FrameOperator, FunctionOperator
+from airflow_logio.dataflow.functions.own_partition import OwnPartition
 from airflow_logio.dataflow.functions.ready_made import Count, Sums, filtered, joined, selected, summed
 from airflow_logio.dataflow.functions.windowed_operators import BatchOperator, WindowedOperator
 from airflow_logio.dataflow.operators import (
@@ -38,7 +39,7 @@ from airflow_logio.dataflow.sources import (
     SparkSource,
     TableSource,
 )
-from airflow_logio.dataflow.windows import EveryEvents, Tumbling, Window
+from airflow_logio.dataflow.windows import AllOfRun, EveryEvents, Tumbling, Window
 from airflow_logio.dataflow.windows.counting import Synchronized
 from airflow_logio.dataflow.writers.action_writers import (
     CheckableWriter,
@@ -53,6 +54,7 @@ from airflow_logio.dataflow.writers.published_folder import PublishedFile, publi
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 
 __all__ = [
+    "AllOfRun",
     "BatchGenerator",
     "BatchOperator",
     "ByKey",
@@ -81,6 +83,7 @@ __all__ = [
     "Merger",
     "Node",
     "Operator",
+    "OwnPartition",
     "ParquetSource",
     "ParquetWriter",
     "Partition",

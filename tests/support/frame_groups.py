@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_logio import DatasetWriter, FolderSource, Pipeline
+from airflow_logio import DatasetWriter, Days, FolderSource, Pipeline
 from airflow_logio.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.spark_session import SparkSessions
@@ -44,7 +44,9 @@ def orders_at(*hours: float | None, first: int = 0) -> pa.Table:
 class Group:
     """A pipeline in one group, with a log that outlives its drivers."""
 
-    def __init__(self, root: Path, sessions: SparkSessions, **folders: Sequence[pa.Table]) -> None:
+    def __init__(
+        self, root: Path, sessions: SparkSessions, day: tuple[Days, str] | None = None, **folders: Sequence[pa.Table]
+    ) -> None:
         self.root, self.sessions, self.payloads = root, sessions, root / "payloads"
         self.lake, self.warehouse = root / "lake", f"sqlite:///{root}/wh.db"
         self.lake.mkdir()
@@ -52,11 +54,14 @@ class Group:
             (root / name).mkdir()
             for number, table in enumerate(tables):
                 pq.write_table(table, root / name / f"{number}.parquet")
-        self.made = Pipeline("work", params=dict.fromkeys(folders, str), connections=["lake", "warehouse"])
+        partition = None if day is None else day[0]
+        typed = dict.fromkeys(folders, str)
+        self.made = Pipeline("work", params=typed, partition=partition, connections=["lake", "warehouse"])
         self.names = [f"from_{name}" for name in folders]
         for name in folders:
             self.made.source(f"from_{name}", FolderSource(f"{{{name}}}"))
-        self.params = {name: str(root / name) for name in folders}
+        key = None if day is None else day[0].key_of(day[1])
+        self.params = self.made.check_params({name: str(root / name) for name in folders}, key)
         self.store = MemoryLogStore()
         self.driver: Driver | None = None
         self.stop = threading.Event()

@@ -121,10 +121,10 @@ def test_the_port_loads_no_database() -> None:
 PUBLIC = re.findall(
     r"\w+",
     """
-    BatchGenerator BatchOperator ByKey CheckableWriter ConditionalWriter ConnectedSource Count DatasetWriter Days
+    AllOfRun BatchGenerator BatchOperator ByKey CheckableWriter ConditionalWriter ConnectedSource Count DatasetWriter Days
     Dispatcher EveryEvents External FolderSource FrameOperator FunctionOperator FunctionRead Group Hours
     IdempotentWriter InputEvent InputSet LeastLoaded LineageScope ManualOperator Marker Merger Node Operator
-    ParquetSource ParquetWriter Partition Pipeline
+    OwnPartition ParquetSource ParquetWriter Partition Pipeline
     PortTable PublishedFile QuerySource RangeConnection RangeSource Replicated RoundRobin SinkOperator SourceBatch
     SourceConnection SourceOperator SparkSource StatefulOperator StatelessOperator Sums Synchronized TableRead TableSource
     TableWriter Tumbling Window WindowedOperator WriteAction WriterOperator __version__

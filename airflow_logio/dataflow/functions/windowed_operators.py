@@ -231,7 +231,7 @@ class FrameWindowOperator(WindowedOperator):
         if not window.suits_datasets:
             raise PipelineDefinitionError(
                 f"function {name!r} has mode 'dataframe', and {window!r} needs the records to say which Input Sets they are "
-                "in: use Tumbling(...), EveryEvents(...) or Synchronized(...), or mode='executors'"
+                "in: use AllOfRun(), Tumbling(...), EveryEvents(...) or Synchronized(...), or mode='executors'"
             )
         super().__init__(function, window.for_datasets())
         self.many = function.many
@@ -303,7 +303,7 @@ def _check_ports(function: GenerativeFunction, window: Window) -> None:
     if len(ports) > 1 and not window.suits_many_ports:
         raise PipelineDefinitionError(
             f"function {name!r} has input ports {list(ports)}, but {type(window).__name__} is a window of one port: the "
-            "ports would overtake each other. Use Synchronized(...) or EveryEvents(...)"
+            "ports would overtake each other. Use AllOfRun(), Synchronized(...) or EveryEvents(...)"
         )
 
 

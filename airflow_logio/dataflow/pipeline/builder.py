@@ -15,6 +15,7 @@ from typing import Any
 from airflow_logio.dataflow import parameters
 from airflow_logio.dataflow.functions.decorators import GenerativeFunction, StatelessFunction, name_of
 from airflow_logio.dataflow.functions.function_operators import FrameFunctionOperator, FunctionOperator
+from airflow_logio.dataflow.functions.own_partition import OwnPartition
 from airflow_logio.dataflow.functions.several_functions import SeveralFunctions
 from airflow_logio.dataflow.functions.windowed_operators import WindowedOperator, windowed
 from airflow_logio.dataflow.names import check_name
@@ -151,7 +152,7 @@ class Pipeline:
     def operator(
         self,
         name: str,
-        function: Operator | StatelessFunction | GenerativeFunction | Mapping[str, OneFunction],
+        function: Operator | OwnPartition | StatelessFunction | GenerativeFunction | Mapping[str, OneFunction],
         *upstreams: Upstream,
         window: Window | None = None,
         replay: bool = False,
@@ -160,14 +161,14 @@ class Pipeline:
         """Add an operator, and return its handle.
 
         :param name: name of the operator, unique in the pipeline.
-        :param function: a `stateless` function; a `generate` function, which needs a `window`; or an `Operator`. A
-            mapping makes one operator of several `generate` functions over the same events, ``{"totals": f, "hourly":
-            (g, Tumbling("1h", on="time"))}``: `window` is for those without one of their own, and output ports have the
-            names of the functions. A plain function is refused.
+        :param function: a `stateless` function; a `generate` function, which needs a `window`; `OwnPartition`; or an
+            `Operator`. A mapping makes one operator of several `generate` functions over the same events, ``{"totals":
+            f, "hourly": (g, Tumbling("1h", on="time"))}``: `window` is for those without one of their own, and output
+            ports have the names of the functions. A plain function is refused.
         :param upstreams: output ports that feed its input ports, in the order of these: a `Node`, a port,
             ``"operator.port"`` or ``"operator"``. Each input port has exactly one.
-        :param window: how events become Input Sets: `EveryEvents`, `Tumbling`, `Synchronized`, or one derived from
-            `Window`. Refused for anything but `generate` functions.
+        :param window: how events become Input Sets: `AllOfRun`, `EveryEvents`, `Tumbling`, `Synchronized`, or one
+            derived from `Window`. Refused for anything but `generate` functions.
         :param replay: keep the records of its events out of the log: receivers make them again from the Input Sets,
             which are in it. Only for what makes the same of the same events, with lineage on all its ports (ADR-106 has
             the conditions). By default False.
@@ -626,6 +627,8 @@ def _operator_of(definition: Definition, name: str, function: object, window: ob
         return _windowed(definition, name, function, window)
     if window is not None:
         definition.refuse(f"operator {name!r} has a window, but {function!r} is no @generate function")
+    if isinstance(function, OwnPartition):
+        function = _dividing(definition, name, function)
     if isinstance(function, StatelessFunction):
         in_spark = function.mode is ExecutionMode.DATAFRAME
         return FrameFunctionOperator(function) if in_spark else FunctionOperator(function)
@@ -636,9 +639,24 @@ def _operator_of(definition: Definition, name: str, function: object, window: ob
     return function
 
 
+def _dividing(definition: Definition, name: str, own: OwnPartition) -> StatelessFunction:
+    partition = definition.partition
+    if partition is None:
+        definition.refuse(
+            f"operator {name!r} is {own!r}, and runs of the pipeline have no partition: define it with "
+            f"partition=Days({own.partition!r}, zone=...)"
+        )
+    if partition.name != own.partition:
+        definition.refuse(
+            f"operator {name!r} is {own!r}, and the partition of the pipeline is {partition.written()}: write "
+            f"OwnPartition({partition.name!r}, ...)"
+        )
+    return own.of(partition.what, partition.zone)
+
+
 def _windowed(definition: Definition, name: str, function: GenerativeFunction, window: object) -> WindowedOperator:
     if not isinstance(window, Window):
-        windows = "EveryEvents(...), Tumbling(...) or Synchronized(...)"
+        windows = "AllOfRun(), EveryEvents(...), Tumbling(...) or Synchronized(...)"
         definition.refuse(f"operator {name!r} generates from Input Sets: give window={windows}")
     return windowed(function, window)
 

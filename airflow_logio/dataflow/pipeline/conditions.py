@@ -162,7 +162,7 @@ def _check_state(definition: Definition, where: str, operator: Operator, partiti
     if not operator.partitionable:
         definition.refuse(
             f"{where} is not partitionable: what it makes of one key may depend on records of other keys (a window that "
-            "counts events does). Use a time window, or say partitionable = True in its class if it does not"
+            "counts events does, or AllOfRun). Use a time window, or say partitionable = True in its class if it does not"
         )
 
 

@@ -1,7 +1,7 @@
-"""Windows: how events become Input Sets, by number of events or by time. Open `window.py` first."""
+"""Windows: how events become Input Sets, by number of events, by time, or all in one. Open `window.py` first."""
 
-from airflow_logio.dataflow.windows.counting import EveryEvents, Synchronized
+from airflow_logio.dataflow.windows.counting import AllOfRun, EveryEvents, Synchronized
 from airflow_logio.dataflow.windows.tumbling import Tumbling
 from airflow_logio.dataflow.windows.window import WINDOW_START, Arrival, Window
 
-__all__ = ["WINDOW_START", "Arrival", "EveryEvents", "Synchronized", "Tumbling", "Window"]
+__all__ = ["WINDOW_START", "AllOfRun", "Arrival", "EveryEvents", "Synchronized", "Tumbling", "Window"]

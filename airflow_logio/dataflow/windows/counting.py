@@ -1,4 +1,4 @@
-"""Windows that count events: of one port, or of several ports synchronized (the paper's second use case)."""
+"""Windows of whole events: a number of them, of several ports synchronized (the paper's second use case), or all of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_logio.protocol.record_rules import WHOLE, Part
 
 
 class CountingWindow(Window):
-    """A window that counts events: each is as a whole in one Input Set, whatever its records are."""
+    """A window of whole events: each is in one Input Set, whatever its records are."""
 
     suits_many_ports = True
     suits_datasets = True
@@ -64,6 +64,38 @@ class EveryEvents(CountingWindow):
     def describe(self) -> dict[str, Any]:
         return {"window": "EveryEvents", "count": self.count}
 
+
+@dataclass(frozen=True, slots=True)
+class AllOfRun(CountingWindow):
+    """A window of everything that the run reads: one Input Set, ``"all"``, as a script sees its input.
+
+    It closes when all input ports have ended: its sources have, or the run is drained. It has the events of every input
+    port, each port's in their order, so that the order in which ports bring them changes no result. An event without
+    records counts. A port without events gives no Input Set, and no call of the function; of several ports, one event
+    is enough.
+
+    All records are in memory until then, or in files in mode ``dataframe``. Global state: empty. It is refused in a
+    replicated group, of which no slot gets everything.
+    """
+
+    def initial_state(self) -> dict[str, Any]:
+        return {}
+
+    def joined(self, arrival: Arrival, state: dict[str, Any]) -> Sequence[str]:
+        return (_ALL,)
+
+    def triggered(self, state: Mapping[str, Any], open_insets: Sequence[str]) -> Sequence[str]:
+        return ()
+
+    def order(self, inset_id: str) -> int:
+        return 0
+
+    def describe(self) -> dict[str, Any]:
+        return {"window": "AllOfRun"}
+
+
+_ALL = "all"
+"""The one Input Set of `AllOfRun`."""
 
 INCOMPLETE = ("generate", "drop", "error")
 """What the end of the stream does with Input Sets that are incomplete."""

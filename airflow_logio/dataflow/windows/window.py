@@ -32,7 +32,7 @@ class Arrival:
 
 
 class Window(ABC):
-    """How events become Input Sets. Use `EveryEvents`, `Tumbling` or `Synchronized`, or derive one of your own.
+    """How events become Input Sets. Use `AllOfRun`, `EveryEvents`, `Tumbling` or `Synchronized`, or derive one of your own.
 
     Implement `initial_state`, `assign`, `part`, `triggered`, `order` and `describe`; they are those of
     `StatefulOperator`, on Arrow tables. `flush`, `admits` and the rest have defaults. A window is a frozen value: what

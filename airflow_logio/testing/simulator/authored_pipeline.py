@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from airflow_logio.dataflow.column_types import column_type
 from airflow_logio.dataflow.operators import Operator, SourceBatch, SourceOperator, StatefulOperator, StatelessOperator
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.sources import QuerySource
@@ -70,6 +71,7 @@ def pipeline_scenario(
     pipeline: Pipeline,
     *,
     params: Mapping[str, Any] | None = None,
+    partition: PartitionKey | None = None,
     tables: ExternalTables | None = None,
     expected: Callable[[], Destinations] | None = None,
     expected_of: Callable[[Read], Destinations] | None = None,
@@ -80,6 +82,8 @@ def pipeline_scenario(
 ) -> Scenario:
     """Make a scenario of a pipeline from its run parameters, the data that its side-effect reads find, and, if known, the
     expected result.
+
+    A pipeline with a partition needs one for the run: ``partition=pipeline.partition.key_of("2026-03-01")``.
 
     `tables` says what each connection holds that is read, beside the input or by a `QuerySource`. Give its tables by name,
     and the result of a source's query by the name of the source; or a function of read and keys that answers every read,
@@ -114,6 +118,7 @@ def pipeline_scenario(
         plain = pipeline_scenario(
             pipeline.unreplicated(),
             params=params,
+            partition=partition,
             tables=tables,
             expected=expected,
             expected_of=expected_of,
@@ -121,7 +126,7 @@ def pipeline_scenario(
             drains=drains,
         )
         expected, expected_of, judge = None, None, None
-    checked = pipeline.check_params(dict(params or {}))
+    checked = pipeline.check_params(dict(params or {}), partition)
     guarantees = _guarantees(pipeline)
     retention, sweeps, kept = _retention(pipeline)
     return Scenario(

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_logio import (
+    AllOfRun,
     BatchGenerator,
     BatchOperator,
     ByKey,
@@ -46,6 +47,7 @@ from airflow_logio import (
     Merger,
     Node,
     Operator,
+    OwnPartition,
     ParquetSource,
     ParquetWriter,
     Partition,
@@ -284,6 +286,15 @@ named = joined(
 # [END joined]
 
 
+# [START OwnPartition]
+berlin = Pipeline("berlin", partition=Days("day", zone="Europe/Berlin"))
+clicks = berlin.source("clicks", ParquetSource("web/dt={day}/*.parquet"))
+berlin.operator("own", OwnPartition("day", on="ts", mode="driver"), clicks)
+berlin.sink("counted", Count(), "own.own")
+berlin.sink("late", Count(), "own.other")
+# [END OwnPartition]
+
+
 # [START Sums]
 @generate(accumulate=Sums(by=["store_id"], of=["cents"]))
 def top_stores(sums: pa.Table) -> pa.Table:
@@ -353,6 +364,19 @@ orders.operator(
 orders.sink("done", Count(), "missing")
 assert Synchronized(a=5, b=5) == Synchronized({"a": 5, "b": 5})
 # [END Synchronized]
+
+
+# [START AllOfRun]
+@generate
+def largest(records: pa.Table) -> pa.Table:
+    """Of the whole day, as a script sees it."""
+    return records.sort_by([("cents", "descending"), ("id", "ascending")]).slice(0, 10)
+
+
+whole_day = Pipeline("whole_day", partition=Days("day", zone="Europe/Berlin"))
+of_day = whole_day.source("sales", ParquetSource("sales/dt={day}/*.parquet"))
+whole_day.sink("done", Count(), whole_day.operator("largest", largest, of_day, window=AllOfRun()))
+# [END AllOfRun]
 
 
 # [START Window]

@@ -1,0 +1,167 @@
+"""`OwnPartition`: which records are of the run's day or hour, and which are not (design, "Days").
+
+The bounds are the two instants that the partition gives its run, which are whole seconds. So a time belongs to the
+partition if its second does, whatever its unit is, and nothing overflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_logio.dataflow.dependencies import from_one
+from airflow_logio.dataflow.functions.decorators import StatelessFunction, stateless
+from airflow_logio.dataflow.names import check_column, check_name, did_you_mean
+from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.dataflow.windows.zones import UTC_ITSELF, same_zone
+from airflow_logio.errors import OperatorFailed
+from airflow_logio.protocol.values import ExecutionMode
+
+OWN, OTHER = "own", "other"
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPartition:
+    """An operator that sends the records of the run's partition to port ``own``, and all others, such as late ones, to
+    port ``other``: ``p.operator("own", OwnPartition("day", on="ts"), web)``.
+
+    :param partition: the name of the pipeline's partition, as in ``Pipeline(partition=Days("day", zone=...))``.
+    :param on: the column with the time: a timestamp or a date, without nulls.
+    :param mode: ``"driver"`` (the default) or ``"dataframe"``, as of `stateless`.
+
+    Records stay as they are, in their order. A timestamp belongs to the partition if it is at its start or later, and
+    before its end, by the microsecond. Timestamps are instants; in mode ``driver`` those without a zone are in UTC. In
+    mode ``dataframe`` wall times (``TIMESTAMP_NTZ``) are taken if the zone of the partition is UTC. A date belongs to
+    the day of that date, in any zone.
+
+    Raises PipelineDefinitionError if the pipeline has no partition of that name; in a run OperatorFailed for a null, a
+    column that is missing or no time, wall times in another zone than UTC, and dates in a pipeline of hours.
+    """
+
+    partition: str
+    on: str
+    mode: str = "driver"
+
+    def __post_init__(self) -> None:
+        check_name("partition", self.partition)
+        check_column(self.on)
+        self.of("day", UTC_ITSELF)  # refuses what no mode is
+
+    def of(self, what: str, zone: str) -> StatelessFunction:
+        """The function of a pipeline whose partitions are called `what`, ``day`` or ``hour``, and are those of `zone`."""
+        kind = _OwnRecords if self.mode == ExecutionMode.DRIVER else _OwnFrame
+        function = kind(self.partition, self.on, what, zone)
+        return stateless(mode=self.mode, outputs=(OWN, OTHER), depends=from_one())(function)
+
+
+# The classes hold what was given, so that `describe` says it.
+@dataclass(frozen=True)
+class _Own:
+    """Which records are of the partition."""
+
+    __name__: ClassVar[str] = "OwnPartition"
+    partition: str
+    on: str
+    what: str
+    zone: str
+
+    def describe(self) -> dict[str, Any]:
+        return {"partition": self.partition, "on": self.on, "what": self.what, "zone": self.zone}
+
+    def bounds(self, params: Mapping[str, Any]) -> tuple[int, int]:
+        """Start and end in seconds since 1970-01-01 UTC."""
+        start, end = (
+            (datetime.fromisoformat(params[f"{self.partition}_{side}"]) - _EPOCH) // timedelta(seconds=1)
+            for side in ("start", "end")
+        )
+        return start, end
+
+    def day(self, params: Mapping[str, Any]) -> date:
+        """Raises OperatorFailed if partitions are no days."""
+        if self.what != "day":
+            raise OperatorFailed(
+                f"OwnPartition: column {self.on!r} has dates, which do not say which {self.what} of {self.zone} they are in: "
+                "name a column of timestamps"
+            )
+        return date.fromisoformat(params[self.partition])
+
+    def check_named(self, names: list[str]) -> None:
+        if names.count(self.on) != 1:
+            raise OperatorFailed(
+                f"OwnPartition: column {self.on!r} is needed, once; the records have {names}.{did_you_mean(self.on, names)}"
+            )
+
+    def no_time(self, kind: object) -> OperatorFailed:
+        return OperatorFailed(
+            f"OwnPartition: column {self.on!r} is {kind}, and must be a timestamp or a date: make one of it in an operator "
+            "before this one"
+        )
+
+    def nulls(self, has: str) -> OperatorFailed:
+        return OperatorFailed(
+            f"OwnPartition: column {self.on!r} {has}: a record without a time belongs to no {self.what}. Drop or fill such "
+            "records before this operator"
+        )
+
+
+@dataclass(frozen=True)
+class _OwnRecords(_Own):
+    """In mode ``driver``."""
+
+    def __call__(self, records: pa.Table, params: Mapping[str, Any]) -> dict[str, pa.Table]:
+        mask = self._mask(records, params)
+        return {OWN: records.filter(mask), OTHER: records.filter(pc.invert(mask))}
+
+    def _mask(self, records: pa.Table, params: Mapping[str, Any]) -> pa.Array:
+        self.check_named(records.column_names)
+        column = records.column(self.on)
+        kind = column.type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise self.no_time(kind)
+        if column.null_count:
+            raise self.nulls(f"has {column.null_count:,} null(s)")
+        if pa.types.is_date(kind):
+            day = self.day(params)
+            return pc.equal(column.cast(pa.date32()), pa.scalar(day, pa.date32()))
+        seconds = column.cast(pa.int64()).to_numpy() // _PER_SECOND[kind.unit]
+        start, end = self.bounds(params)
+        return pa.array((seconds >= start) & (seconds < end))
+
+
+@dataclass(frozen=True)
+class _OwnFrame(_Own):
+    """In mode ``dataframe``: two lazy filters, in Spark's SQL."""
+
+    def __call__(self, frame: SparkFrame, params: Mapping[str, Any]) -> dict[str, SparkFrame]:
+        self.check_named(frame.columns)
+        first, last = self._limits(str(frame.schema[self.on].dataType.typeName()), params)
+        column = f"`{self.on}`"
+        failed = f"""raise_error('{str(self.nulls("is null in a record")).replace("'", '"')}')"""
+        own = f"CASE WHEN {column} IS NULL THEN {failed} ELSE {column} >= {first} AND {column} < {last} END"
+        return {OWN: frame.where(own), OTHER: frame.where(f"NOT ({own})")}
+
+    def _limits(self, kind: str, params: Mapping[str, Any]) -> tuple[str, str]:
+        """The first value of the partition and the first one behind it, as literals of the column's type."""
+        start, end = self.bounds(params)
+        match kind:
+            case "timestamp":
+                return f"timestamp_seconds({start})", f"timestamp_seconds({end})"
+            case "timestamp_ntz":
+                if not same_zone(self.zone, UTC_ITSELF):
+                    raise OperatorFailed(
+                        f"OwnPartition: column {self.on!r} is {kind}, which is no moment, and the {self.what} is one of zone "
+                        f"{self.zone!r}: make instants of it in an operator before this one"
+                    )
+                first, last = ((_EPOCH + timedelta(seconds=at)).replace(tzinfo=None) for at in (start, end))
+                return f"TIMESTAMP_NTZ '{first}'", f"TIMESTAMP_NTZ '{last}'"
+            case "date":
+                day = self.day(params)
+                return f"DATE '{day}'", f"DATE '{day + timedelta(days=1)}'"
+        raise self.no_time(kind)
