@@ -195,6 +195,15 @@ class LogioSparkOperator(BaseOperator):
         """Address of the Spark UI as this segment of the task has seen it last; None before the first look."""
         self._segment: WorkerSegment | None = None
 
+    @classmethod
+    def partial(cls, *, task_id: str, **given: Any) -> Any:
+        """As of any operator, for `expand`. What is wrong whatever is mapped is refused as in the constructor."""
+        refuse(task_id, given)
+        check_deploy_mode(task_id, given.get("deploy_mode"))
+        if "pipeline" in given and "group" in given:
+            check_group(task_id, known_at_parse(given["pipeline"]), given["group"], given.get("replica"))
+        return super().partial(task_id=task_id, **given)
+
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """A first attempt, a retry, or the first attempt after a clear."""
         from airflow_logio.operators._task.group_task import asked_by_person

@@ -19,7 +19,11 @@ _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _PLACE = re.compile(rf"pipeline (?:{_QUOTED}), operator (?:{_QUOTED})(?:, (?:[^:'\"]|{_QUOTED})*)?: ")
 """Where in the pipeline it was, as `OperatorFailed` writes it; what the author's code has raised stands behind it."""
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages|pyspark|python\d\.\d+|python\d+\.zip)[/\\]|^<")
+_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages|pyspark|lib[/\\]python\d\.\d+|python\d+\.zip)[/\\]|^<")
+_OF_WORKER = re.compile(r"An exception was thrown from the Python worker|PythonException: Traceback")
+"""How Spark begins to tell of an error in a function on an executor; the traceback of that follows."""
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
+"""What a traceback ends with."""
 _CODE = re.compile(r".*/code/")
 """A driver's folder, in which it has the code of the run."""
 _LAST_CAUSE = "\nlast cause: "
@@ -51,13 +55,17 @@ def brief(error: str) -> Cause:
     _, spent, last = error.rpartition(_LAST_CAUSE)
     frames = _FRAME.search(last)
     head = last[: frames.start()] if frames else last
-    said = _first_line(_PLACE.split(head, maxsplit=1)[-1]) or _first_line(error)
+    raised = _RAISED.findall(last) if _OF_WORKER.search(head) else ()
+    said = raised[-1] if raised else _first_line(_PLACE.split(head, maxsplit=1)[-1]) or _first_line(error)
     cut = said if len(said) <= LONGEST_SAID else f"{said[:LONGEST_SAID]}..."
     return Cause(cut + (_SPENT if spent else ""), _own_line(last))
 
 
 def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0].rstrip()
+    """With the second one where the first only names what was raised."""
+    first, _, others = text.strip().partition("\n")
+    second = others.strip().partition("\n")[0].rstrip() if first.rstrip().endswith(":") else ""
+    return " ".join(filter(None, (first.rstrip(), second)))
 
 
 def _own_line(error: str) -> str:

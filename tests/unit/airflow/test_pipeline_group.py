@@ -173,6 +173,20 @@ def test_a_group_that_cannot_be_launched_is_an_import_error_of_the_dag(
         LogioSparkOperator(**{"task_id": "totals", "pipeline": pipeline, **arguments})
 
 
+def test_nor_is_one_that_is_mapped_over_something_else() -> None:
+    arguments: dict[str, Any] = {"task_id": "t", "pipeline": sales, "group": "totals"}
+    for wrong, message in (
+        ({"group": "total"}, "task 't': pipeline 'sales' has no group 'total'"),
+        ({"deploy_mode": "cluster"}, "task 't': deploy_mode='cluster' is not supported"),
+    ):
+        with DAG("d", schedule=None), pytest.raises((PipelineDefinitionError, ConfigurationError), match=message):
+            LogioSparkOperator.partial(**{**arguments, **wrong}).expand(driver_memory=["1g", "2g"])
+    with DAG("d", schedule=None) as dag:
+        LogioSparkOperator.partial(**arguments, queue="q").expand(driver_memory=["1g", "2g"])
+        LogioSparkOperator.partial(task_id="groups", pipeline=sales).expand(group=["ingest", "totals"])
+    assert dag.task_dict["t"].is_mapped and dag.task_dict["groups"].is_mapped
+
+
 @pytest.mark.parametrize("number", [0, 4])
 def test_so_is_a_replica_that_there_is_not(number: int) -> None:
     message = f"there is no replica {number} of group 'hourly': it has replicas 1 to 3"
