@@ -29,7 +29,8 @@ from airflow_logio.protocol.logic import Emit, InputSetState, OperatorSpec, Outp
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.recovery import Recovered, reload_order
 from airflow_logio.protocol.source import READ_ACTION_ID, SourceProtocol
-from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
+from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Kind, MadeOf, Port
+from airflow_logio.protocol.writes import is_closing
 
 
 class GroupProtocol:
@@ -48,6 +49,8 @@ class GroupProtocol:
         self.operators: dict[str, OperatorProtocol] = {
             spec.name: OperatorProtocol(spec) if spec.inputs else SourceProtocol(spec) for spec in operators
         }
+        self.closers = frozenset(spec.name for spec in operators if spec.closes)
+        """Operators that end with a closing write action. `close_writer` closes them: they never finish by themselves."""
         self._remote: dict[Port, tuple[Port, ...]] = {}
         self._local: dict[Port, tuple[Port, ...]] = {}
         for sender, ports in receivers.items():
@@ -213,6 +216,26 @@ class GroupProtocol:
         protocol.set_aside(inset_id, error, self.ledger)
         self._after_update(protocol)
 
+    def close_writer(self, operator: str) -> None:
+        """The log has everything that the operator writes: its closing action is logged with this step, behind all others.
+
+        It is the one output of its own Output Set (Algorithm 3), and `Context.finished` says from then on that it is closed.
+        Raises `ProtocolViolation` for an operator that cannot be closed now, and for one that does not write and close one
+        connection, which its opening action has claimed.
+        """
+        if operator not in self.to_close():
+            raise ProtocolViolation(f"operator {operator!r} is closed before its group has ended, or twice")
+        protocol = self.operators[operator]
+        closing = protocol.logic.closing()
+        if [write.connection for write in closing] != list(protocol.context.next_write) or not is_closing(closing[0]):
+            raise ProtocolViolation(
+                f"operator {operator!r} has to close the one connection that it has opened and written, by one write action"
+            )
+        self._log_write(protocol, closing[0])
+        protocol.context.finished = True
+        protocol.dirty = True
+        self.ledger.has_output = True
+
     def finish(self) -> None:
         """Everything has ended and every write action is done: the group is finished with this step."""
         self.ledger.add(FinishGroup())
@@ -255,12 +278,19 @@ class GroupProtocol:
     def is_finished(self) -> bool:
         """Every operator has ended and sent what it held, every stored effect is discarded, and sources were told what they
         may forget."""
-        for operator in self.operators.values():  # no generator: this is asked after every observation
-            if not operator.context.finished or operator.context.outbox:
-                return False
-            if isinstance(operator, SourceProtocol) and (operator.to_drop() or operator.to_forget()):
-                return False
-        return True
+        return all(map(_is_over, self.operators.values()))  # no generator: this is asked after every observation
+
+    def to_close(self) -> list[str]:
+        """Operators that can be closed: they have used all that comes, and every other operator of the group has finished.
+
+        Whether they may be is not known here. A source that was drained ended early, and an Input Set that was set aside
+        leaves rows out: the log is asked first.
+        """
+        if not self.closers:
+            return []
+        drained = [name for name in self.operators if name in self.closers and self.operators[name].is_drained()]
+        others = (operator for name, operator in self.operators.items() if name not in drained)
+        return drained if all(map(_is_over, others)) else []
 
     def start_job(self, operator: str, inset_ids: Sequence[str]) -> list[tuple[str, Any]]:
         """Hand triggered Input Sets to a job; returns their event states. They are not offered again in this epoch."""
@@ -315,6 +345,8 @@ class GroupProtocol:
                         first, _ = waiting.events.get(output.port, (event_id, event_id))
                         waiting.events[output.port] = (first, event_id)
                 case Write():
+                    if operator.spec.closes:
+                        _refuse_beside(operator, output)
                     number = self._log_write(operator, output)
                     if waiting is not None:
                         waiting.writes[output.connection] = number
@@ -409,10 +441,17 @@ class GroupProtocol:
             for write in operator.logic.opening():
                 self._log_write(operator, write)
                 self.ledger.has_output = True
+        if operator.spec.closes and list(operator.context.next_write.values()) != [FIRST_EVENT_ID + 1]:
+            raise ProtocolViolation(
+                f"operator {operator.spec.name!r} closes, so it has to begin with one opening action"
+            )
 
     def _finish_if_drained(self, operator: OperatorProtocol) -> None:
-        """End of stream (design D9): logged on every output port once nothing can come any more."""
-        if not operator.is_drained():
+        """End of stream (design D9): logged on every output port once nothing can come any more.
+
+        One that closes is then to be closed, which is a step of its own: the log is asked before it.
+        """
+        if operator.spec.closes or not operator.is_drained():
             return
         operator.context.finished = True
         operator.dirty = True
@@ -423,3 +462,20 @@ class GroupProtocol:
                 waiting.events[port] = (event_id, event_id)
             event = Event(Port(operator.spec.name, port), event_id, Kind.END)
             self._send(event, in_scope=False, held=waiting is not None)
+
+
+def _refuse_beside(operator: OperatorProtocol, write: Write) -> None:
+    """An operator that closes writes to the connection that it has opened, and nothing in an Output Set closes it."""
+    if write.connection not in operator.context.next_write or is_closing(write):
+        raise ProtocolViolation(
+            f"operator {operator.spec.name!r} closes the one connection that it has opened, once, at its end: an Output Set "
+            f"of it cannot write to {write.connection!r} as {dict(write.header)}"
+        )
+
+
+def _is_over(operator: OperatorProtocol) -> bool:
+    """It has ended and sent what it held; if it is a source, its stored effects are discarded, and it was told what it may
+    forget."""
+    if not operator.context.finished or operator.context.outbox:
+        return False
+    return not (isinstance(operator, SourceProtocol) and (operator.to_drop() or operator.to_forget()))

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol.values import Event, Value
 
 
@@ -53,6 +54,10 @@ class Logic(Protocol):
 
     def opening(self) -> Sequence[Write]:
         """Write actions that a new run begins with, once."""
+        ...
+
+    def closing(self) -> Sequence[Write]:
+        """The write action behind all others, which replaces what the run owns; none unless the operator `closes`."""
         ...
 
     def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
@@ -122,11 +127,19 @@ class OperatorSpec:
     """An Input Set whose generation raises is set aside instead of failing the group."""
     replay: bool = False
     """A replay operator (Section 5): its events' bodies are not in the log. Its generation does not see the global state."""
+    closes: bool = False
+    """A writer whose write actions are held in the log until it is closed: `Logic.closing` gives its last one, and only then
+    is anything but its opening action applied (Algorithm 5, as a group). It is closed at its end, if everything is there."""
     captured_out: frozenset[str] = field(init=False)
     """OUT of Section 3.1: the output ports whose events get lineage relationships."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "captured_out", self.lineage_out - self.lineage_starts)
+        if self.closes and (self.outputs or not self.inputs or self.sends_after_writes):
+            raise ProtocolViolation(
+                f"operator {self.name!r} holds its write actions until it is closed: it needs an input port, and can send "
+                "nothing, since operators behind it would wait for a close that waits for their group"
+            )
 
     @property
     def hands_on(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from airflow_logio.errors import ProtocolViolation
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.commit import DiscardOrder, ForgetOrder, HandOver, ReadOrder, SourceOrder
 from airflow_logio.protocol.group import GroupProtocol
@@ -239,6 +240,17 @@ class GroupLoop:
         self.note(now)
         self.protocol.set_aside(operator, inset_id, error)
 
+    def close_writer(self, operator: str, now: float) -> None:
+        """One of `to_close` is whole, says the log: its closing action is logged with this step.
+
+        The log is asked right before, and nothing is observed in between. What changes the answer later raises the epoch of
+        this group in the same transaction, so the commit of this step is refused.
+        """
+        if operator not in self.to_close():
+            raise ProtocolViolation(f"operator {operator!r} is closed while something of its group is under way")
+        self.note(now)
+        self.protocol.close_writer(operator)
+
     def drain(self, now: float) -> None:
         """Drain the group (design D9): stop reading, once per epoch. What is not in a step yet counts as not read.
 
@@ -315,6 +327,18 @@ class GroupLoop:
         self._open_since = None
         self._commits.add(effects + self._garbage.due(effects))
         return effects
+
+    def to_close(self) -> list[str]:
+        """Operators that may be closed if the log calls them whole: all else of the group has ended, is committed and is
+        written. So what the log says of them is all there is.
+
+        Of several, those that are whole are closed first, one by one. If none is, the group parks.
+        """
+        if not self.protocol.closers or self._open_since is not None or not self._commits.is_idle():
+            return []
+        found = self.protocol.to_close()
+        others = (writer for (operator, _), writer in self._writers.items() if operator not in found)
+        return found if all(writer.is_idle() for writer in others) else []
 
     def is_finished(self) -> bool:
         """Everything has ended and is committed, and the success of every write action is logged."""

@@ -10,18 +10,21 @@ An action is taken after the commit that logged it, applied, and only then repor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from airflow_logio.errors import LogInconsistent, ProtocolViolation
-from airflow_logio.protocol.values import Value
+from airflow_logio.protocol.values import FIRST_EVENT_ID, Value
 
 GROUP_RECORDS = 100_000
 MAX_ACTIONS_WAITING = 8_192
 MAX_BYTES_WAITING = 64 * 2**20
+
+CLOSE = "close"
+"""``action`` in the header of a closing write action."""
 
 WriterKey = tuple[str, str]
 """(operator, connection)"""
@@ -41,6 +44,18 @@ class PendingWrite(Value, frozen=True):
     hidden: ClassVar[tuple[str, ...]] = ("body",)
 
 
+class Described(Protocol):
+    """A write action: on its way to the log, or in it."""
+
+    @property
+    def header(self) -> Mapping[str, Any]: ...
+
+
+def is_closing(write: Described) -> bool:
+    """Whether it is the last of its operator, with which those that were held are applied."""
+    return write.header.get("action") == CLOSE
+
+
 class Numbered(Protocol):
     """A write action, in the log or on its way to the external system."""
 
@@ -58,10 +73,15 @@ Action = TypeVar("Action", bound=Numbered)
 def check_gapless(writes: Sequence[Numbered]) -> None:
     """Refuse a group with a gap: the marker would pass an action that was never applied."""
     for before, after in pairwise(writes):
-        if after.number != before.number + 1:
-            raise LogInconsistent(
-                f"write actions of {after.operator!r} on {after.connection!r} jump from {before.number} to {after.number}"
-            )
+        check_next(before.number, after)
+
+
+def check_next(number: int, after: Numbered) -> None:
+    """Refuse a write action that does not come right behind `number`."""
+    if after.number != number + 1:
+        raise LogInconsistent(
+            f"write actions of {after.operator!r} on {after.connection!r} jump from {number} to {after.number}"
+        )
 
 
 def unapplied(writes: Sequence[Action], marker: int) -> Sequence[Action]:
@@ -83,7 +103,7 @@ class WriteStep(Enum):
     WAIT = auto()
     """Wait until the log knows that it is not (ADR-88)."""
     APPLY = auto()
-    """Keep trying until the external system has applied all of them."""
+    """Keep trying until the external system has applied all of them: `WriteQueue.taken`, or `WriteQueue.group`."""
     REPORT = auto()
     """Tell the loop, which logs their success (Algorithm 5 Step 3)."""
 
@@ -114,21 +134,74 @@ class Compared:
     connection: str
 
 
+@dataclass(frozen=True, slots=True)
+class HeldGroup:
+    """Write actions `first` to `last`, which the external system applies as one. The last one closes; the log has all."""
+
+    first: int
+    last: int
+    records: int
+
+
+class Held:
+    """Write actions that wait in the log for the closing one. Nothing is kept of each: only how many there are."""
+
+    def __init__(self) -> None:
+        self._group: HeldGroup | None = None
+        self._closed = False
+
+    def add(self, writes: Sequence[PendingWrite]) -> Iterator[PendingWrite]:
+        """Hold them, in order. Passes on the opening action, which is not held, and the closing one, which ends the wait.
+
+        Raises `LogInconsistent` for a gap, and for an action behind the closing one.
+        """
+        for write in writes:
+            if write.number == FIRST_EVENT_ID:
+                yield write
+                continue
+            if self._closed:
+                raise LogInconsistent(
+                    f"write action {write.number} of {write.operator!r} on {write.connection!r} is behind the closing one"
+                )
+            held = self._group
+            if held is None:
+                self._group = HeldGroup(write.number, write.number, write.records)
+            else:
+                check_next(held.last, write)
+                self._group = HeldGroup(held.first, write.number, held.records + write.records)
+            if is_closing(write):
+                self._closed = True
+                yield write
+
+    @property
+    def group(self) -> HeldGroup:
+        """All that is to be applied as one."""
+        if self._group is None or not self._closed:
+            raise ProtocolViolation("held write actions are taken before the closing one is there")
+        return self._group
+
+
 class WriteQueue:
     """What is pending, what was taken, and how many actions the loop has not seen succeed.
 
-    `compares`: the external system has a marker, which is compared with the log before anything is applied.
+    `compares`: the external system has a marker, which is compared with the log before anything is applied. `holds`: nothing
+    is applied between the opening action and the closing one, and what is between them is applied with it, as one group
+    (Algorithm 5). Those are numbers here: their bodies are in the log.
     """
 
-    def __init__(self, operator: str, connection: str, *, compares: bool = False) -> None:
+    def __init__(self, operator: str, connection: str, *, compares: bool = False, holds: bool = False) -> None:
         self.key: WriterKey = (operator, connection)
         self.pending: deque[PendingWrite] = deque()
         self.taken: list[PendingWrite] = []
+        """What was taken. Of a `group`, only the closing action."""
+        self.group: HeldGroup | None = None
+        """The held write actions that were taken, closing one included; None for any others."""
         self.recovered = 0
         """Actions up to this number were pending when the group was rebuilt: an earlier driver may have applied them."""
         self.log_end: int | None = None
         """What the marker is compared with: the last number that the log had given out when nothing was applied since."""
         self._compares = compares
+        self._held = Held() if holds else None
         self._bytes = 0
         self._outstanding = 0
         self._left: list[WriteStep] = []
@@ -142,14 +215,15 @@ class WriteQueue:
         """Hand over actions that are in the log; `recovered` ones were there when the group was rebuilt (Algorithm 8).
         The same `log_end` comes with all of them."""
         self.log_end = log_end
-        self.pending.extend(writes)
-        self._bytes += sum(len(write.body) for write in writes)
+        pending = writes if self._held is None else list(self._held.add(writes))
+        self.pending.extend(pending)
+        self._bytes += sum(len(write.body) for write in pending)
         self._outstanding += len(writes)
         if recovered and writes:
             self.recovered = writes[-1].number
 
     def is_full(self) -> bool:
-        """So much waits for the external system that the group should take no more events for now."""
+        """So much waits for the external system that the group should take no more events for now. What is held does not."""
         return len(self.pending) >= MAX_ACTIONS_WAITING or self._bytes >= MAX_BYTES_WAITING
 
     def is_idle(self) -> bool:
@@ -157,10 +231,15 @@ class WriteQueue:
         return self._outstanding == 0
 
     def take(self, most_actions: int) -> list[PendingWrite]:
-        """The next group of actions, in order; empty if none is pending. A large body is taken alone, to spare memory."""
+        """The next group of actions, in order; empty if none is pending. A large body is taken alone, to spare memory.
+
+        Of a queue that holds: the opening action, and then the closing one, which stands for all of `group`.
+        """
         if self._left:
             raise ProtocolViolation(f"writer {self.key} takes actions before it has reported the last ones")
-        self.taken = []
+        self.taken, self.group = [], None
+        if self._held is not None:
+            most_actions = 1
         records = 0
         while self.pending and len(self.taken) < most_actions and records < GROUP_RECORDS:
             write = self.pending.popleft()
@@ -169,6 +248,8 @@ class WriteQueue:
             self._bytes -= len(write.body)
             if write.ref is not None:
                 break
+        if self._held is not None and self.taken and is_closing(self.taken[0]):
+            self.group = self._held.group
         first = FIRST if self._compares else ()
         self._left = [*first, *ORDER] if self.taken else []
         return self.taken
@@ -190,6 +271,8 @@ class WriteQueue:
     def report(self) -> Applied:
         """The report to the loop."""
         self._done(WriteStep.REPORT)
+        if (group := self.group) is not None:
+            return Applied(*self.key, group.first, group.last, group.records)
         first, last = self.taken[0], self.taken[-1]
         return Applied(*self.key, first.number, last.number, sum(write.records for write in self.taken))
 

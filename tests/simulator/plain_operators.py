@@ -23,6 +23,9 @@ class PlainLogic:
     def opening(self) -> Sequence[Write]:
         return ()
 
+    def closing(self) -> Sequence[Write]:
+        return ()
+
     def assign(self, port: str, event: Event, state: State) -> Mapping[str, Any]:
         part = self.part(port, event, "")
         return {f"{port}{event.event_id}": part} if part else {}

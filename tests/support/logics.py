@@ -14,6 +14,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output, Read, Write
 from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.protocol.writes import CLOSE
 
 State = dict[str, Any]
 
@@ -45,6 +46,9 @@ class Collecting:
         return {"seen": 0}
 
     def opening(self) -> Sequence[Write]:
+        return ()
+
+    def closing(self) -> Sequence[Write]:
         return ()
 
     def assign(self, port: str, event: Event, state: State) -> Mapping[str, Any]:
@@ -160,6 +164,16 @@ class Writing(EachEvent):
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         yield Write("wh", {"insert": True}, held, len(held))
         yield Emit("out", held, len(held))
+
+
+class ByDay(Writing):
+    """Writes what it gets as one day, which its closing action replaces, and passes nothing on."""
+
+    def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
+        yield Write("wh", {"insert": True}, held, len(held))
+
+    def closing(self) -> Sequence[Write]:
+        return (Write("wh", {"action": CLOSE}, [], 0),)
 
 
 class Reading(EachEvent):

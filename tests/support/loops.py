@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from airflow_logio.protocol import effects as fx
@@ -60,14 +61,23 @@ class Commits(CommitQueue):
 class Epoch:
     """A loop over a group, with its queues and no thread. `told` is what happens outside the loop, in order."""
 
-    def __init__(self, *specs: OperatorSpec, first: Mapping[str, Any] | None = None, compares: bool = False) -> None:
+    def __init__(
+        self,
+        *specs: OperatorSpec,
+        first: Mapping[str, Any] | None = None,
+        compares: bool = False,
+        receivers: Mapping[Port, Sequence[Port]] = MappingProxyType({}),
+    ) -> None:
         outputs = [Port(spec.name, port) for spec in specs for port in spec.outputs]
-        protocol = GroupProtocol(specs, {port: [Port("elsewhere", "in")] for port in outputs})
+        elsewhere = {port: [Port("elsewhere", "in")] for port in outputs}
+        protocol = GroupProtocol(specs, {**elsewhere, **receivers})
         self.told: list[object] = []
         self.readers = Readers(self.told)
         self.commits = Commits(self.told)
         self.writers = {
-            (spec.name, "wh"): WriteQueue(spec.name, "wh", compares=compares) for spec in specs if spec.inputs
+            (spec.name, "wh"): WriteQueue(spec.name, "wh", compares=compares, holds=spec.closes)
+            for spec in specs
+            if spec.inputs
         }
         self.garbage = NoGarbage()
         jobs = JobQueue(protocol, [], lambda _: (1, 0))

@@ -75,6 +75,10 @@ class Adapter:
             self._fail(error, "the write action that a run begins with")
         return () if described is None else (Write(self._operator.connection, {**described, "action": BEGIN}),)
 
+    def closing(self) -> Sequence[Write]:
+        """None: no writer of a pipeline holds its write actions."""
+        return ()
+
     def function(self, inset_id: str) -> str:
         return ""
 

@@ -123,6 +123,9 @@ class ReplayLogic:
     def opening(self) -> Sequence[Write]:
         return self._logic.opening()
 
+    def closing(self) -> Sequence[Write]:
+        return self._logic.closing()
+
     def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
         return self._logic.assign(port, _read(event), state)
 

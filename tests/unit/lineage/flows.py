@@ -79,6 +79,9 @@ class Tracing:
     def opening(self) -> Sequence[Write]:
         return ()
 
+    def closing(self) -> Sequence[Write]:
+        return ()
+
     def assign(self, port: str, event: Event, state: dict[str, Any]) -> Mapping[str, Any]:
         state["seen"] += 1
         state["of_port"][port] += 1
