@@ -20,7 +20,7 @@ from airflow_logio.errors import Fenced, LogioError, LogUnavailable, OperatorFai
 from airflow_logio.launch import bundle
 from airflow_logio.launch.driver_config import FINISHED, DriverConfig, needs_spark
 from airflow_logio.launch.processes import own_identity
-from airflow_logio.protocol.states import ALIVE, GroupState
+from airflow_logio.protocol.states import ALIVE, GroupState, RunState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
@@ -32,8 +32,8 @@ from airflow_logio.systems.payloads import Payloads, sweep_group
 
 log = logging.getLogger(__name__)
 
-MOST_GENERATIONS = 1_000
-"""How many runs of one DAG run are looked for that were given up."""
+MOST_GIVEN_UP = 1_000
+"""How many runs are looked for that were given up: of one DAG run, and of one partition."""
 
 
 class Driver:
@@ -111,7 +111,8 @@ class Driver:
             services.wishes[status.desired].set()
 
     def _settings(self, pipeline: Pipeline, run: Run, ref: GroupRef, services: Services) -> EpochSettings:
-        identity = WriterIdentity(run.uid, ref.incarnation, run.created_at, self._given_up(run))
+        ended = self._store.patience.call("reading the runs that were given up", lambda: given_up(self._store, run))
+        identity = WriterIdentity(run.uid, ref.incarnation, run.created_at, ended)
         connections = Connections(
             pipeline.name,
             self._config.connections,
@@ -134,19 +135,6 @@ class Driver:
             payloads=self._payloads,
             direct=services.open_direct_channel(pipeline, ref, self._store, self._config.log_url),
         )
-
-    def _given_up(self, run: Run) -> tuple[str, ...]:
-        """The earlier generations of the run: their drivers may live where they cannot be reached."""
-        key = run.spec.key
-        if key.generation == 1:
-            return ()
-        runs = self._store.patience.call(
-            "reading the runs that were given up",
-            lambda: self._store.list_runs(
-                pipeline=key.pipeline, dag_ids=[key.dag_id], dag_run_id=key.dag_run_id, limit=MOST_GENERATIONS
-            ),
-        )
-        return tuple(sorted(one.uid for one in runs if one.spec.key.generation < key.generation))
 
     def _hold_sources(self, run: Run, drain: threading.Event, stopping: threading.Event) -> None:
         """A benchmark's sources wait until every group is ready; a recovered driver does not wait."""
@@ -196,6 +184,25 @@ class Driver:
         except LogioError as error:
             log.warning("the payloads of group %s are not swept: %s", ref.group, error)
         crash_here(CrashPoint.AFTER_SWEEP)
+
+
+def given_up(store: LogStore, run: Run) -> tuple[str, ...]:
+    """The runs in whose place this one has begun: their drivers may live where they cannot be reached.
+
+    These are the earlier generations of its DAG run, and superseded runs of its partition, whatever DAG run began them.
+    Nothing else of a partition is given up: two runs of one day that append may live side by side.
+    """
+    key, found = run.spec.key, list[Run]()
+    if key.generation > 1:
+        same_key = store.list_runs(
+            pipeline=key.pipeline, dag_ids=[key.dag_id], dag_run_id=key.dag_run_id, limit=MOST_GIVEN_UP
+        )
+        found += [one for one in same_key if one.spec.key.generation < key.generation]
+    if run.partition is not None:
+        found += store.list_runs(
+            pipeline=key.pipeline, partition=run.partition, state=RunState.SUPERSEDED, limit=MOST_GIVEN_UP
+        )
+    return tuple(sorted({one.uid for one in found} - {run.uid}))
 
 
 def _check_fingerprint(pipeline: Pipeline, run: Run, ref: GroupRef) -> None:

@@ -8,7 +8,14 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from airflow_logio.errors import ConfigurationError, IncompatibleRun, LogInconsistent, OtherRunUnfinished, UnknownRun
+from airflow_logio.errors import (
+    ConfigurationError,
+    Fenced,
+    IncompatibleRun,
+    LogInconsistent,
+    OtherRunUnfinished,
+    UnknownRun,
+)
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
@@ -16,10 +23,11 @@ from airflow_logio.store.records.run_records import Run, RunSpec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
+from airflow_logio.testing.memory_log.tables import GroupKey
 from tests.conftest import QUICK
 from tests.store.conftest import OpenStore
-from tests.support.faults import Pause, before_statement
-from tests.support.logs import contents, spec, start_driver
+from tests.support.faults import Injected, Pause, around_commit, before_statement, inject
+from tests.support.logs import contents, replace_driver, spec, start_driver
 from tests.support.racing import race
 
 
@@ -253,3 +261,92 @@ def test_a_log_that_has_lost_its_name_says_so(sql_store: SqlLogStore, rows: int)
             connection.execute(sa.insert(schema.this_log).values(uid=str(number) * 32))
     with pytest.raises(LogInconsistent, match=f"logio_log has {rows} rows instead of one"):
         sql_store.log_uid()
+
+
+def test_a_start_that_dies_anywhere_begins_nothing(sql_store: SqlLogStore) -> None:
+    before = contents(sql_store)
+    number, failed = 0, True
+    while failed:
+        number += 1
+        try:
+            with before_statement(sql_store, number, inject):
+                sql_store.start_run(of("clicks", "a", "2026-03-01"))
+            failed = False
+        except Injected:
+            assert contents(sql_store) == before, f"failed at statement {number}"
+    assert number > 6
+    with around_commit(sql_store, after=inject), pytest.raises(Injected):
+        sql_store.start_run(of("clicks", "b"))
+    assert sql_store.start_run(of("clicks", "b")).ordinal == 2, "its commit was not acknowledged: the run is there"
+
+
+def test_a_run_that_is_being_removed_has_given_its_name_back(log_store: LogStore) -> None:
+    run = log_store.start_run(of("clicks", "nightly", "2026-03-01"))
+    assert log_store.remove_run(run.run_id, 100, unfinished=True).more
+    assert log_store.list_runs(pipeline="clicks", dag_run_id="nightly") == []
+    with pytest.raises(UnknownRun):
+        log_store.find_run("nightly")
+    again = log_store.start_run(of("clicks", "nightly", "2026-03-01"))
+    assert (again.uid == run.uid, again.ordinal, again.spec.key.generation) == (False, 2, 1)
+    assert [one.uid for one in log_store.list_runs(dag_run_id="nightly")] == [again.uid]
+
+
+def test_what_starts_have_decided_goes_with_the_run(sql_store: SqlLogStore) -> None:
+    """Also what an attempt has decided since the removal began. What leads to no run, or to another one, stays."""
+    run, other = (sql_store.start_run(of("clicks", name)) for name in ("a", "b"))
+
+    def decide(dag_run: str, attempt: int, uid: str | None) -> None:
+        row = {"pipeline": "clicks", "dag_id": "dag", "dag_run_id": dag_run, "try_number": attempt, "clear_number": 0}
+        with sql_store.engine.begin() as connection:
+            connection.execute(sa.insert(schema.start).values(**row, run_uid=uid, decision="begins"))
+
+    def decided() -> list[tuple[str, int]]:
+        with sql_store.engine.connect() as connection:
+            rows = connection.execute(sa.select(schema.start.c.dag_run_id, schema.start.c.try_number))
+            return sorted((name, attempt) for name, attempt in rows)
+
+    decide("a", 1, run.uid)
+    decide("a", 2, run.uid)
+    decide("a", 3, None)
+    decide("b", 1, other.uid)
+    assert sql_store.remove_run(run.run_id, 100, unfinished=True).more
+    assert decided() == [("a", 3), ("b", 1)]
+    decide("a", 4, run.uid)
+    while sql_store.remove_run(run.run_id, 100).more:
+        pass
+    assert decided() == [("a", 3), ("b", 1)]
+
+
+# --- drains -----------------------------------------------------------------------------------------------------------
+
+
+def drained_at(store: LogStore, run: Run) -> float | None:
+    if isinstance(store, MemoryLogStore):
+        return store.tables.groups[GroupKey(run.run_id, "g")].drained_at
+    assert isinstance(store, SqlLogStore)
+    with store.engine.connect() as connection:
+        query = sa.select(schema.group.c.drained_at).where(schema.group.c.run_id == run.run_id)
+        found: float | None = connection.execute(query).scalar_one()
+        return found
+
+
+def test_the_commit_that_drains_a_group_says_when(log_store: LogStore) -> None:
+    driver = start_driver(log_store)
+    assert drained_at(log_store, driver.run) is None
+    driver.session.commit([fx.DrainGroup()])
+    first = drained_at(log_store, driver.run)
+    assert first is not None and log_store.group(driver.run.run_id, "g").state is GroupState.DRAINING
+    driver.session.commit([fx.DrainGroup()])
+    assert drained_at(log_store, driver.run) == first, "again after a rebuild: it was drained before"
+    later = replace_driver(driver)
+    assert drained_at(log_store, driver.run) == first
+    later.session.commit([fx.FinishGroup()])
+    assert drained_at(log_store, driver.run) == first, "for good"
+
+
+def test_a_drain_that_is_not_committed_has_not_been(log_store: LogStore) -> None:
+    driver = start_driver(log_store)
+    replace_driver(driver)
+    with pytest.raises(Fenced):
+        driver.session.commit([fx.DrainGroup()])
+    assert drained_at(log_store, driver.run) is None

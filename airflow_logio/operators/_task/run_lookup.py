@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from airflow_logio.store.port import LogStore
     from airflow_logio.store.records.run_records import Run
 
-_RUNS_SEARCHED = 1000
-
 
 @contextmanager
 def opened_log(logio_conn_id: str, *, create: bool = False) -> Iterator[LogStore]:
@@ -76,9 +74,8 @@ def work_left(store: LogStore, run: Run) -> list[str]:
 
 def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | None) -> Run:
     """The newest run of a pipeline in a DAG, or in that DAG run of it. Raises `UnknownRun`, which says what to do."""
-    for run in store.list_runs(pipeline=pipeline, limit=_RUNS_SEARCHED):
-        if run.spec.key.dag_id == dag_id and dag_run_id in (None, run.spec.key.dag_run_id):
-            return run
+    if found := store.list_runs(pipeline=pipeline, dag_ids=[dag_id], dag_run_id=dag_run_id, limit=1):
+        return found[0]
     where = f"DAG {dag_id!r}" if dag_run_id is None else f"DAG run {dag_run_id!r} of {dag_id!r}"
     raise UnknownRun(
         f"the log has no run of pipeline {pipeline!r} for {where}: the task that starts it "

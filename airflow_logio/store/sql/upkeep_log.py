@@ -353,6 +353,7 @@ def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool,
             return Collected(rows, rows, more=True, refs=refs)
     if keep_row:
         return Collected()
+    _forget_starts(connection, run)  # once more: one may have come since the removal began
     runs = schema.run
     delete = sa.delete(runs).where(runs.c.run_id == run_id)
     if connection.dialect.name == "sqlite":
@@ -373,7 +374,13 @@ def _begin_removal(connection: Connection, run: Run, *, unfinished: bool) -> Col
     connection.execute(
         sa.update(table).where(table.c.run_id == run.run_id).values(state=RunState.REMOVING.value, dag_run_id=run.uid)
     )
+    _forget_starts(connection, run)
     return Collected(rows, rows, more=True)
+
+
+def _forget_starts(connection: Connection, run: Run) -> None:
+    """What attempts to start the run have decided goes with its key: another attempt must not be led to it."""
+    connection.execute(sa.delete(schema.start).where(schema.start.c.run_uid == run.uid))
 
 
 def _remove_rows(connection: Connection, table: sa.Table, run_id: int, limit: int) -> tuple[tuple[str, ...], int]:

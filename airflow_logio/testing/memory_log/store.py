@@ -32,7 +32,7 @@ from airflow_logio.store.records.driver_records import (
     Load,
     Refused,
 )
-from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
+from airflow_logio.store.records.run_records import Run, RunSpec
 from airflow_logio.store.records.status_records import (
     GroupStatus,
     PortProgress,
@@ -48,7 +48,7 @@ from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.testing.memory_log import groups, retention, runs, slots
 from airflow_logio.testing.memory_log.lineage_log import MemoryLineageLog
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
-from airflow_logio.testing.memory_log.tables import BeatRow, GroupKey, SupervisorRow, Tables
+from airflow_logio.testing.memory_log.tables import BeatRow, GroupKey, RunRow, SupervisorRow, Tables
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             newest_first = list(reversed(self.tables.runs.values()))
         exact = [row for row in newest_first if row.uid == uid]
-        exact = exact or [row for row in newest_first if row.spec.key.dag_run_id == uid]
+        exact = exact or [row for row in newest_first if row.dag_run_id == uid]
         matching = exact or [row for row in newest_first if row.uid.startswith(uid)]
         if not matching:
             raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
@@ -192,17 +192,19 @@ class MemoryLogStore(LogStore):
     ) -> Sequence[Run]:
         part = (named or "").lower()
 
-        def is_meant(key: RunKey) -> bool:
+        def is_meant(row: RunRow) -> bool:
+            key, name = row.spec.key, row.dag_run_id
             return (
                 pipeline in (None, key.pipeline)
                 and (dag_ids is None or key.dag_id in dag_ids)
-                and dag_run_id in (None, key.dag_run_id)
-                and any(part in name.lower() for name in (key.pipeline, key.dag_id, key.dag_run_id))
+                and dag_run_id in (None, name)
+                and partition in (None, row.spec.partition)
+                and state in (None, row.state)
+                and any(part in said.lower() for said in (key.pipeline, key.dag_id, name))
             )
 
         with self.tables.transaction():
-            rows = [row for row in self.tables.runs.values() if is_meant(row.spec.key) and state in (None, row.state)]
-            rows = [row for row in rows if partition in (None, row.spec.partition)]
+            rows = [row for row in self.tables.runs.values() if is_meant(row)]
             return [row.as_run() for row in reversed(rows)][:limit]
 
     def finish_run(self, run_id: int) -> bool:

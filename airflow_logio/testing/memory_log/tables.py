@@ -101,6 +101,11 @@ class RunRow:
     state: RunState = RunState.RUNNING
     ended_at: float | None = None
 
+    @property
+    def dag_run_id(self) -> str:
+        """What it is found by. A run that is being removed has given its name back."""
+        return self.uid if self.state is RunState.REMOVING else self.spec.key.dag_run_id
+
     def as_run(self) -> Run:
         return Run(self.run_id, self.uid, self.spec, self.state, self.created_at, self.ordinal, self.ended_at)
 

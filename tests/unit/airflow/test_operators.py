@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from airflow_logio.driver.endings import cause_of as ending_error
 from airflow_logio.errors import ConfigurationError, IncompatibleRun, InputMissing, LogUnavailable, UnknownRun
 from airflow_logio.launch.launcher import launch_group
 from airflow_logio.operators._task import group_task, segment
+from airflow_logio.operators._task.run_lookup import run_in_dag
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.spark import LogioSparkOperator
@@ -27,10 +29,11 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.testing.memory_log import MemoryLogStore
 from pipelines.sales import sales
 from tests.support.airflow_connections import connection
 from tests.support.distributions import install
-from tests.support.logs import finish
+from tests.support.logs import finish, spec
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, register, write_transactions
 
 REF = "pipelines.sales:sales"
@@ -70,6 +73,30 @@ def dead(state: str = "dead", cause: str = "killed") -> dict[str, Any]:
 
 def status(log: LogStore, run: Run) -> GroupStatus:
     return log.group(run.run_id, "totals")
+
+
+# --- which run --------------------------------------------------------------------------------------------------------
+
+
+def test_the_run_of_a_dag_run_is_found_among_thousands() -> None:
+    """An hourly DAG has a thousand runs after 41 days, and other DAGs may run the same pipeline."""
+    store = MemoryLogStore()
+    plain = spec()
+
+    def start(dag: str, dag_run: str) -> Run:
+        return store.start_run(replace(plain, key=replace(plain.key, dag_id=dag, dag_run_id=dag_run)))
+
+    first, last = start("hourly", "hour 0"), start("hourly", "hour 1")
+    for number in range(1_001):
+        start("other", f"hour {number}")
+    assert run_in_dag(store, "sales", "hourly", "hour 0") == first
+    assert run_in_dag(store, "sales", "hourly", None) == last, "the newest of the DAG"
+    assert store.supersede(first.run_id)
+    again = start("hourly", "hour 0")
+    assert run_in_dag(store, "sales", "hourly", "hour 0") == again, "the newest generation"
+    for pipeline, dag, dag_run in (("sales", "hourly", "hour 2"), ("sales", "daily", None), ("other", "hourly", None)):
+        with pytest.raises(UnknownRun, match=f"no run of pipeline {pipeline!r} for .*{dag!r}"):
+            run_in_dag(store, pipeline, dag, dag_run)
 
 
 # --- start ------------------------------------------------------------------------------------------------------------
