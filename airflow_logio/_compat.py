@@ -505,17 +505,17 @@ def clear_group_tasks(dag_id: str, dag_run_id: str, uid: str, groups: Mapping[st
             found = dag.clear(dry_run=True, task_ids=wanted, run_id=dag_run_id, session=session) if wanted else []
             return list(found)
 
-        launching = {
-            task.task_id: groups[task.group]
-            for task in tasks
-            if launches_group(task) and getattr(task, "group", None) in groups
-        }
-        ended = [
-            one
-            for one in instances(launching)
-            if one.state in State.finished
-            and (one.state != TaskInstanceState.SUCCESS or (is_sure and launching[one.task_id]))
-        ]
+        of_task = {task.task_id: _groups_of(task) for task in tasks if launches_group(task)}
+        launching = {name for name, found in of_task.items() if not groups.keys().isdisjoint(found)}
+
+        def is_asked(one: Any) -> bool:
+            """A green task only if its group has work left."""
+            launched = _launched_by(of_task[one.task_id], one.map_index)
+            if one.state == TaskInstanceState.SUCCESS:
+                return is_sure and any(groups.get(group, False) for group in launched)
+            return one.state in State.finished and not groups.keys().isdisjoint(launched)
+
+        ended = [one for one in instances(launching) if is_asked(one)]
         if not ended:
             return ClearedTasks([], [])
         names = sorted({one.task_id for one in ended})
@@ -525,7 +525,7 @@ def clear_group_tasks(dag_id: str, dag_run_id: str, uid: str, groups: Mapping[st
         relatives = find_relevant_relatives(
             names, [], dag=dag, run_id=dag_run_id, direction="downstream", session=session
         )
-        behind = instances({_task_id(one) for one in relatives} - supervisors - set(launching))
+        behind = instances({_task_id(one) for one in relatives} - supervisors - launching)
         if running := sorted(one.task_id for one in behind if one.state == TaskInstanceState.RUNNING):
             raise ProtocolViolation(
                 f"behind {', '.join(names)}, {', '.join(running)} is running, and would be ended: wait until it has ended, "
@@ -533,6 +533,29 @@ def clear_group_tasks(dag_id: str, dag_run_id: str, uid: str, groups: Mapping[st
             )
         clear_task_instances([*ended, *beside, *behind], session)
         return ClearedTasks(names, sorted({one.task_id for one in beside}))
+
+
+def _groups_of(task: Any) -> list[str]:
+    """The groups that a task of a stored DAG launches: of a mapped one those of its instances, in their order, or one for
+    all. Empty where only a worker knows."""
+    if not task.is_mapped:
+        return [task.group]
+    expanded = task._get_specified_expand_input().value
+    if isinstance(expanded, Mapping):
+        found = expanded.get("group")
+        if found is not None and len(expanded) > 1:
+            return []
+    else:
+        found = [one.get("group") for one in expanded] if isinstance(expanded, Sequence) else None
+        found = found if found and None not in found else None
+    if found is None:
+        return [task.partial_kwargs.get("group") or task.task_id.rpartition(".")[2]]
+    return list(found) if isinstance(found, Sequence) else []
+
+
+def _launched_by(groups: Sequence[str], map_index: int) -> Sequence[str]:
+    """Those of one instance; of one that is not mapped yet, all."""
+    return groups[map_index : map_index + 1] if len(groups) > 1 and map_index >= 0 else groups
 
 
 def _is_text(value: Any, text: str) -> bool:

@@ -8,8 +8,9 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -301,6 +302,27 @@ def test_a_retry_of_what_was_never_launched_says_what_it_waits_for(
     assert "cleared, with what is behind: totals" in api.post(retry, json={}, headers=as_user("dag+")).text
 
 
+@pytest.mark.parametrize("over", ["group", "replica", "dicts"])
+def test_a_retry_clears_instances_of_mapped_tasks(api: TestClient, log: LogStore, over: str) -> None:
+    """Those of the groups that have stopped, and no other."""
+    flow = TwoGroups(log)
+    assert log.park(flow.drivers["totals"].ref, "KeyError")
+    task = partial(LogioSparkOperator.partial, task_id="totals", pipeline="not.here:sales", run_uid="x")
+    with DAG("dag", schedule=None) as dag:
+        if over == "group":
+            task().expand(group=["ingest", "totals"])
+        elif over == "replica":
+            task(group="totals").expand(replica=[1, 2])
+        else:
+            task().expand_kwargs([{"group": "ingest"}, {"group": "totals"}])
+    stored_run(dag, dict.fromkeys(dag.task_dict, "failed"))
+    said = api.post(f"{PREFIX}/api/runs/{flow.run.uid}/retry", json={"group": "totals"}, headers=as_user("dag+")).text
+    assert "cleared, with what is behind: totals." in said
+    with settings.Session() as session:
+        states = {one.map_index: one.state for one in session.query(TaskInstance)}
+    assert states == {0: None if over == "replica" else "failed", 1: None}
+
+
 def test_a_run_that_was_given_up_leaves_the_tasks_of_the_fresh_one_alone(api: TestClient, log: LogStore) -> None:
     """A tab that was open before still offers to act on it, and its DAG run has the fresh run by now."""
     flow = TwoGroups(log)
@@ -437,6 +459,15 @@ def run_of_tasks(
         [start, *(groups if behind else [])] >> supervise
         others = LogioSparkOperator(task_id="other_totals", pipeline=ref, group="totals", run_uid="y")
         other >> others >> LogioSuperviseOperator(task_id="other_supervise", pipeline=ref, run_uid="y")
+    stored_run(dag, {**GREEN, **states}, dag_run)
+    with settings.Session() as session:
+        for task_id, value in (("start", uid), ("other_start", "another")) if uid else ():
+            XComModel.set("return_value", value, dag_id="dag", task_id=task_id, run_id=dag_run, session=session)
+        session.commit()
+
+
+def stored_run(dag: DAG, states: Mapping[str, str], dag_run: str = "run-1") -> None:
+    """A DAG run of it as Airflow has it in its database."""
     with settings.Session() as session:
         session.add(LogTemplate(id=0, filename="log", elasticsearch_id="log"))
         SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), "dags", session=session)
@@ -452,10 +483,7 @@ def run_of_tasks(
             session=session,
         )
         for task in run.get_task_instances(session=session):
-            task.state = {**GREEN, **states}[task.task_id]
-        session.flush()
-        for task_id, value in (("start", uid), ("other_start", "another")) if uid else ():
-            XComModel.set("return_value", value, dag_id="dag", task_id=task_id, run_id=dag_run, session=session)
+            task.state = states[task.task_id]
         session.commit()
 
 
