@@ -82,6 +82,33 @@ class LeaseObserver:
         return stood_still > (self.lease.launch_seconds if launching else self.lease.seconds)
 
 
+MOST_LONG_ATTEMPTS = 3
+"""What ends its server each time after an hour would do so for ever."""
+
+
+@dataclass(slots=True)
+class Outage:
+    """How long something is tried again that failed because another system is unavailable.
+
+    `seconds` count from the first failure: until then the system was there, and the attempt may rightly have taken its time.
+    They count anew after an attempt that took longer than they are, but there are only `MOST_LONG_ATTEMPTS` of those. Times
+    are the caller's monotonic seconds.
+    """
+
+    seconds: float
+    long_attempts: int = 0
+    """How many have failed after longer than `seconds`."""
+    _since: float = math.inf
+
+    def failed(self, begun: float, ended: float) -> bool:
+        """An attempt has failed. Returns whether to give up."""
+        is_long = ended - begun > self.seconds
+        self.long_attempts += is_long
+        if self._since == math.inf or (is_long and self.long_attempts < MOST_LONG_ATTEMPTS):
+            self._since = ended
+        return ended - self._since >= self.seconds
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveryBudget:
     """At most `recoveries` claims after the first within `window_seconds`. Claims count, whatever process makes them.

@@ -20,6 +20,7 @@ import tenacity
 from airflow_logio.dataflow.pipeline.definition import CallLimit
 from airflow_logio.dataflow.unavailability import is_outage
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, FailurePoint, LogioError, StatementCutOff
+from airflow_logio.protocol.liveness import MOST_LONG_ATTEMPTS, Outage
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.store.records.driver_records import UNAVAILABLE_SINCE, WAIT
 
@@ -185,14 +186,16 @@ def replay(
     """Run an action on an external system until it raises no error that says "unavailable" (Algorithm 5 Step 2).
 
     `dataflow.unavailability.is_outage` says which errors do; an author adds some with `unavailable`. With back-off, for so
-    many seconds, or until `stopping`; then raises `ExternalUnavailable` for good. `calls` is told that this thread waits,
-    and why. Any other error is raised as it is. A statement that the database ends `MOST_CUT_OFF` times in a row is a
-    `ConfigurationError`.
+    many seconds of an `Outage`, or until `stopping`; then raises `ExternalUnavailable` for good. `calls` is told that this
+    thread waits, and why. Any other error is raised as it is. A statement that the database ends `MOST_CUT_OFF` times in a
+    row is a `ConfigurationError`.
     """
     watch, cut_off = calls or CallWatch(), 0
+    outage, begun = Outage(seconds), 0.0
 
     def attempt() -> T:
-        nonlocal cut_off
+        nonlocal cut_off, begun
+        begun = time.monotonic()
         try:
             return action()
         except Exception as error:
@@ -211,7 +214,7 @@ def replay(
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_replayed),
         wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
-        stop=tenacity.stop_any(tenacity.stop_after_delay(seconds), tenacity.stop_when_event_set(stopping)),
+        stop=lambda _: outage.failed(begun, time.monotonic()) or stopping.is_set(),
         sleep=tenacity.sleep_using_event(stopping),
         before_sleep=report,
         reraise=True,
@@ -228,8 +231,11 @@ def replay(
                 "statement_timeout = ...); then `logio retry` resumes it"
             ) from error
         attempts = retrying.statistics["attempt_number"]
+        lasted = f"in {seconds:g} s"
+        if outage.long_attempts >= MOST_LONG_ATTEMPTS:
+            lasted = f"({outage.long_attempts} times for longer than {seconds:g} s)"
         raise ExternalUnavailable(
-            f"{what} was replayed {attempts} times in {seconds:g} s, and the external system is still unavailable: "
+            f"{what} was replayed {attempts} times {lasted}, and the external system is still unavailable: "
             f"{_said(error)}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
         ) from error
     finally:

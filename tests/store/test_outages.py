@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -262,6 +263,21 @@ def test_a_run_goes_on_through_restarts_of_the_server(postgres_server: PostgresS
     receiving.close()
     driver.session.close()
     store.dispose()
+
+
+def test_what_rightly_takes_longer_than_patience_survives_an_outage() -> None:
+    """A large file on its way to a slow store, a recovery of millions of events."""
+    begun: list[float] = []
+
+    def long() -> int:
+        begun.append(time.monotonic())
+        while time.monotonic() - begun[-1] <= 0.05:
+            time.sleep(0.01)
+        if len(begun) == 1:
+            raise LogUnavailable("the connection broke")
+        return len(begun)
+
+    assert Patience(0.05, 0.001, 0.001).call("test", long) == 2
 
 
 def test_nobody_waits_who_has_lost_interest() -> None:

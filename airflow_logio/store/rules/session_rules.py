@@ -7,6 +7,7 @@ once is bounded (design D5): of what waits in the log, and of the Input Sets tha
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,6 +15,7 @@ from typing import TypeVar
 import tenacity
 
 from airflow_logio.errors import LogInconsistent, LogUnavailable
+from airflow_logio.protocol.liveness import Outage
 from airflow_logio.protocol.values import Port
 
 log = logging.getLogger(__name__)
@@ -32,18 +34,24 @@ class Patience:
     """What is said to be unavailable meanwhile."""
 
     def call(self, what: str, action: Callable[[], T], *, still_wanted: Callable[[], bool] = lambda: True) -> T:
-        """Run `action` until it does not raise `LogUnavailable`. When patience or interest ends, raise the last
-        error."""
-        patience_ends = tenacity.stop_after_delay(self.total_seconds)
+        """Run `action` until it does not raise `LogUnavailable`. When patience with this `Outage` or interest ends, raise
+        the last error."""
+        outage, begun = Outage(self.total_seconds), 0.0
+
+        def attempt() -> T:
+            nonlocal begun
+            begun = time.monotonic()
+            return action()
+
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(LogUnavailable),
             wait=tenacity.wait_exponential(self.first_wait_seconds, self.longest_wait_seconds)
             + tenacity.wait_random(0, self.first_wait_seconds),
-            stop=lambda state: not still_wanted() or patience_ends(state),
+            stop=lambda _: outage.failed(begun, time.monotonic()) or not still_wanted(),
             before_sleep=self._reporting(what),
             reraise=True,
         )
-        return retrying(action)
+        return retrying(attempt)
 
     def _reporting(self, what: str) -> Callable[[tenacity.RetryCallState], None]:
         def report(state: tenacity.RetryCallState) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.protocol.liveness import Lease, LeaseObserver, RecoveryBudget
+from airflow_logio.protocol.liveness import Lease, LeaseObserver, Outage, RecoveryBudget
 from airflow_logio.protocol.writes import PendingWrite, check_gapless, unapplied
 
 
@@ -39,6 +39,34 @@ def test_a_failed_poll_begins_the_observation_again() -> None:
 )
 def test_a_budget_counts_what_is_in_its_window(ages: list[float], spent: bool) -> None:
     assert RecoveryBudget(recoveries=2, window_seconds=60).is_spent(ages) is spent
+
+
+@pytest.mark.parametrize(
+    "attempts",
+    [
+        [
+            (0, 1, False),
+            (2, 3, False),
+            (5, 10.9, False),
+            (10.9, 11, True),
+        ],  # from the first failure, whatever came before
+        [(0, 1, False), (20, 21, True)],
+        [(0, 500, False), (501, 509, False), (509.5, 510, True)],  # it was there for 500 seconds
+        [(0, 1, False), (5, 16, False), (17, 25, False), (25.5, 26, True)],  # it was there again
+        [(0, 1, False), (2, 12, True)],  # as long as that is not longer
+        [(0, 11, False), (12, 23, False), (24, 35, True)],  # three times it was there, and ended
+        [(0, 11, False), (12, 13, False), (13, 24, False), (25, 26, False), (27, 38, True)],
+    ],
+)
+def test_an_outage_lasts_from_its_first_failure(attempts: list[tuple[float, float, bool]]) -> None:
+    """Attempts that failed: begin, end, whether that is enough, with ten seconds."""
+    outage = Outage(10)
+    assert [outage.failed(begun, ended) for begun, ended, _ in attempts] == [enough for *_, enough in attempts]
+
+
+def test_without_patience_one_failure_is_enough() -> None:
+    assert Outage(0).failed(1.0, 1.0)
+    assert Outage(0).failed(1.0, 5.0)
 
 
 @pytest.mark.parametrize(("recoveries", "window"), [(-1, 60.0), (1, 0.0)])

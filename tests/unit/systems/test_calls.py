@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from airflow_logio.dataflow import Count, FunctionRead, Pipeline
 from airflow_logio.dataflow.pipeline.definition import CallLimit
 from airflow_logio.errors import ExternalUnavailable, FailurePoint, PipelineDefinitionError
-from airflow_logio.systems.calls import CallWatch
+from airflow_logio.protocol.liveness import MOST_LONG_ATTEMPTS
+from airflow_logio.systems.calls import CallWatch, replay
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.testing import ScriptedSource
 
@@ -181,6 +183,58 @@ def test_what_waits_for_an_external_system_says_so_with_cause_and_time(clock: Cl
     assert re.fullmatch(what + "no route to host", seen[1][0]) and seen[1][1] == 6.0
     assert re.fullmatch(what + r"no route to host, (long )+\S* ?\.\.\.", seen[2][0]) and seen[2][1] == 12.0
     assert len(seen[2][0]) < 500, "a cause is shortened"
+
+
+def lasting(seconds: float, *errors: Exception) -> tuple[list[float], Callable[[], str]]:
+    """An action that takes longer than `seconds`, and fails with each of these errors first; and when it began."""
+    begun: list[float] = []
+    left = list(errors)
+
+    def action() -> str:
+        begun.append(time.monotonic())
+        while time.monotonic() - begun[-1] <= seconds:
+            time.sleep(seconds / 4)
+        if left:
+            raise left.pop(0)
+        return "done"
+
+    return begun, action
+
+
+@pytest.mark.parametrize("outages", [1, MOST_LONG_ATTEMPTS - 1])
+def test_what_rightly_takes_longer_than_it_is_replayed_is_tried_again(outages: int) -> None:
+    begun, action = lasting(0.05, *[ConnectionError("cut")] * outages)
+    assert replay("a long write", action, 0.05, threading.Event()) == "done"
+    assert len(begun) == outages + 1
+
+
+def test_what_fails_each_time_after_that_long_is_not_tried_for_ever() -> None:
+    begun, action = lasting(0.05, *[ConnectionError("cut")] * 50)
+    with pytest.raises(
+        ExternalUnavailable, match=r"was replayed 3 times \(3 times for longer than 0\.05 s\), .*: cut\."
+    ):
+        replay("a long write", action, 0.05, threading.Event())
+    assert len(begun) == MOST_LONG_ATTEMPTS
+
+
+def test_a_long_read_of_another_system_is_tried_again() -> None:
+    begun, action = lasting(0.05, TimeoutError("cut"))
+
+    def fetch(url: str, keys: pa.Array | None) -> pa.Table:
+        return pa.table({"a": [action()]})
+
+    connections = Connections("p", {"api": "http://api"}, WriterIdentity("run", 1, 0.0), 0.05, CallWatch())
+    assert connections.read(FunctionRead("api", fetch), None).num_rows == 1
+    assert len(begun) == 2
+
+
+def test_a_stop_ends_it_after_the_first_failure() -> None:
+    stopping = threading.Event()
+    stopping.set()
+    begun, action = lasting(0.01, ConnectionError("cut"))
+    with pytest.raises(ExternalUnavailable):
+        replay("a write", action, 60, stopping)
+    assert len(begun) == 1
 
 
 def test_what_waits_in_vain_waits_no_more(watch: CallWatch) -> None:

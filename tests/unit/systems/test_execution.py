@@ -355,6 +355,17 @@ def test_a_system_that_stays_away_ends_the_replay_with_what_to_do() -> None:
     assert system.open == 0
 
 
+def test_a_write_that_takes_longer_than_it_is_replayed_survives_an_outage() -> None:
+    class Long(Repeated):
+        def write(self, client: System, action: WriteAction) -> None:
+            time.sleep(0.05)
+            super().write(client, action)
+
+    system = System(AWAY)
+    execute(Long(system), 1, 2, seconds=0.02)
+    assert system.written == [1, 2]
+
+
 def test_the_writers_own_patience_goes_before_the_runs() -> None:
     class Patient(Repeated):
         replay_seconds = 30
