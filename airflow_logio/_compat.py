@@ -541,16 +541,19 @@ def _groups_of(task: Any) -> list[str]:
     if not task.is_mapped:
         return [task.group]
     expanded = task._get_specified_expand_input().value
+    default = task.partial_kwargs.get("group") or task.task_id.rpartition(".")[2]
     if isinstance(expanded, Mapping):
-        found = expanded.get("group")
-        if found is not None and len(expanded) > 1:
-            return []
+        if "group" not in expanded:
+            return [default]
+        found = expanded["group"] if len(expanded) == 1 else None
     else:
-        found = [one.get("group") for one in expanded] if isinstance(expanded, Sequence) else None
-        found = found if found and None not in found else None
-    if found is None:
-        return [task.partial_kwargs.get("group") or task.task_id.rpartition(".")[2]]
-    return list(found) if isinstance(found, Sequence) else []
+        found = [one.get("group", default) if isinstance(one, Mapping) else "" for one in _listed(expanded)]
+    return [str(one) for one in _listed(found)]
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    """What a task is mapped over; nothing if it is the result of another task."""
+    return given if isinstance(given, list | tuple) else ()
 
 
 def _launched_by(groups: Sequence[str], map_index: int) -> Sequence[str]:

@@ -314,7 +314,7 @@ def test_a_retry_clears_instances_of_mapped_tasks(api: TestClient, log: LogStore
         elif over == "replica":
             task(group="totals").expand(replica=[1, 2])
         else:
-            task().expand_kwargs([{"group": "ingest"}, {"group": "totals"}])
+            task().expand_kwargs([{"group": "ingest"}, {"driver_memory": "1g"}])
     stored_run(dag, dict.fromkeys(dag.task_dict, "failed"))
     said = api.post(f"{PREFIX}/api/runs/{flow.run.uid}/retry", json={"group": "totals"}, headers=as_user("dag+")).text
     assert "cleared, with what is behind: totals." in said
