@@ -1,6 +1,7 @@
 import { type ReactNode, useState } from "react";
 import { Confirm, type Done } from "./Confirm";
 import type { Group, Rights, Run, Server, Whole } from "./data";
+import { STOPPED } from "./Stopped";
 import { count, counted } from "./words";
 
 interface Props {
@@ -11,7 +12,6 @@ interface Props {
 
 type Asked = "stop" | "drain" | "retry" | "scale" | "give_up";
 
-const STARTABLE = new Set(["parked", "halted", "dead"]);
 /** Seconds after which the tasks of a run have begun, or need a person. */
 const BEGUN = 60;
 const FINISHED = new Set(["finished", "retired"]);
@@ -19,7 +19,7 @@ const ENDED = new Set(["parked", "halted", "finished", "retired"]);
 
 /** A group that was never launched has no task, or one that has failed before: a retry says which. */
 const isStartable = (run: Run, { state }: { state: string }) =>
-  STARTABLE.has(state) || (state === "new" && run.at - run.created_at > BEGUN);
+  STOPPED.includes(state) || (state === "new" && run.at - run.created_at > BEGUN);
 
 /** What a person may do to a whole run. Nothing is shown to those who may only look. */
 export function RunActions({ server, run, rights }: Props) {
@@ -108,7 +108,7 @@ export function GroupActions({ server, run, rights, group, whole }: Props & { gr
         >
           <p>
             It has {now} of at most {counted(most, "replica")} in use. New ones are launched first, and get a share of the work when they are ready;
-            those that leave give up their work first. The rest of the run keeps running.
+            those that leave give up their work first. The other groups keep running.
           </p>
           <Field name="Replicas">
             <input type="number" min={0} max={most} required value={replicas} onChange={(event) => setReplicas(event.target.value)} />

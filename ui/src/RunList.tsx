@@ -101,7 +101,7 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
                           <strong>{namesOf(one)}</strong> {one.state}: <Why cause={one.cause} />
                         </div>
                       ))}
-                      {unnamed(run) > 0 && <div>{counted(unnamed(run), "more group")} stopped: the run's own page says why.</div>}
+                      {unnamed(run)}
                       {run.next_step && <div className="small">next: {run.next_step}</div>}
                     </td>
                   </tr>
@@ -124,4 +124,7 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
 }
 
 /** How many groups have stopped that the server has not named: it bounds the list. */
-const unnamed = ({ states, stopped }: ListedRun) => STOPPED.reduce((sum, state) => sum + (states[state] ?? 0), -stopped.length);
+function unnamed({ states, stopped }: ListedRun) {
+  const more = STOPPED.reduce((sum, state) => sum + (states[state] ?? 0), -stopped.length);
+  return more > 0 && <div>{counted(more, "more group")} stopped</div>;
+}

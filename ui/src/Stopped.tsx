@@ -34,7 +34,7 @@ export function Stopped({ run, select }: { run: Run; select: (group: string) => 
           <Why cause={one.cause} />
         </p>
       ))}
-      {others > 0 && <p className="problem">{counted(others, "more group")} stopped for other reasons: the table of groups says which.</p>}
+      {others > 0 && <p className="problem">{counted(others, "more group")} stopped: the table of groups says why.</p>}
     </div>
   );
 }
@@ -62,6 +62,6 @@ export function Why({ cause }: { cause: Cause }) {
 /** Groups that have stopped in the same way for the same reason are one; what only a person can mend is first. */
 export function causesOf(stopped: { group: string; state: string; cause: Cause }[]): Told[] {
   const found = Map.groupBy(stopped, (one) => JSON.stringify([one.state, one.cause.said, one.cause.place]));
-  const told = [...found.values()].map((all) => ({ state: all[0]!.state, cause: all[0]!.cause, groups: all.map((one) => one.group) }));
+  const told = [...found.values()].map((all) => ({ ...all[0]!, groups: all.map((one) => one.group) }));
   return told.sort((one, other) => STOPPED.indexOf(one.state) - STOPPED.indexOf(other.state));
 }
