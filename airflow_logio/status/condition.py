@@ -158,9 +158,11 @@ def silent_seconds(status: GroupStatus) -> float | None:
 
 
 def condition_of(status: GroupStatus) -> str:
-    """Such as ``running``, or ``running, no heartbeat for 184 s``."""
+    """Such as ``running``, ``running, no heartbeat for 184 s``, or ``finished, drained``: its sources ended early."""
     silent = silent_seconds(status)
-    return status.state.value if silent is None else f"{status.state.value}, no heartbeat for {silent:.0f} s"
+    drained = status.drained_at is not None and status.state in ENDED
+    words = f"{status.state.value}, drained" if drained else status.state.value
+    return words if silent is None else f"{words}, no heartbeat for {silent:.0f} s"
 
 
 def standby_of(status: GroupStatus) -> str:

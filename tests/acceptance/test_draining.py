@@ -105,6 +105,8 @@ def test_dying_in_a_drain_reads_nothing_further(point: CrashPoint, start: Any) -
         endless.ask()  # a second request changes nothing
         run.finish()
         assert [run.status(source).incarnation for source in SOURCES] == [2, 2, 2], "the point was not passed"
+        drained = {status.group for status in run.store.groups(run.run.run_id) if status.drained_at is not None}
+        assert drained == set(SOURCES), "the log keeps who has not read all that there is"
         assert {source: endless.records(source) for source in ("ticks", "turns")} == {
             source: died_with[source] for source in ("ticks", "turns")
         }

@@ -11,6 +11,7 @@ from airflow_logio.errors import BudgetSpent, EpochVoid, Fenced, ProtocolViolati
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.status.condition import condition_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, Load
 from airflow_logio.store.records.run_records import OperatorShape
@@ -244,8 +245,11 @@ def test_a_group_with_sources_is_asked_to_drain_and_says_that_it_does(log_store:
     for _ in range(2):
         driver.session.commit([fx.DrainGroup()])
         assert status(log_store, driver.ref).state is GroupState.DRAINING
+        assert status(log_store, driver.ref).drained_at is not None
+        assert condition_of(status(log_store, driver.ref)) == "draining"
     driver.session.commit([fx.FinishGroup()])
     assert status(log_store, driver.ref).state is GroupState.FINISHED
+    assert condition_of(status(log_store, driver.ref)) == "finished, drained", "it has not read all that there was"
     assert log_store.request(driver.run.run_id, "g", GroupState.DRAINING), "what was asked for has happened"
 
 

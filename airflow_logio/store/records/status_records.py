@@ -62,6 +62,8 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The task that watched the group, if it was killed and the reason is not known yet."""
     own_place: bool = False
     """Only the group's own task launches its drivers."""
+    drained_at: float | None = None
+    """When its sources were told to end early, if they were: what they had not read is not in the run."""
     beat_age_seconds: float | None = None
     """Since its last heartbeat, by the database's clock; None if it has given none."""
     state_age_seconds: float | None = None

@@ -20,7 +20,7 @@ from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import now
 from airflow_logio.store.sql.runs import known
 
-_COLUMNS = 20
+_COLUMNS = 21
 """Columns of a group, its fence and its driver, as `_status` takes them apart; those of its heartbeat follow."""
 _BEAT_COLUMNS = 6
 """Columns of a heartbeat, as `_of_beat` has them; all None where there is none."""
@@ -53,7 +53,7 @@ def status_query(connection: Connection, beats: Engine) -> sa.Select[Any]:
             *(_telling_recipe(), groups.c.code, fence.c.incarnation, fence.c.commit_no),
             *(driver.c.host, driver.c.boot_id, driver.c.pid, driver.c.start_time, driver.c.parent_pid),
             *(driver.c.parent_start_time, driver.c.backend_pid, driver.c.log_path),
-            *(_recoveries(), now(connection.dialect.name) - groups.c.since),
+            *(_recoveries(), groups.c.drained_at, now(connection.dialect.name) - groups.c.since),
         )
         .join(fence, sa.and_(*_same(fence, groups)))
         .outerjoin(driver, sa.and_(*_same(driver, fence), driver.c.incarnation == fence.c.incarnation))
@@ -107,7 +107,8 @@ def _beats(beats: Engine, run_ids: Collection[int]) -> dict[tuple[int, str, int]
 
 def _status(row: Sequence[Any], beat: Sequence[Any]) -> tuple[int, GroupStatus]:
     run_id, name, state, desired, since, error, launch, code, incarnation, commits, *of_driver = row[:_COLUMNS]
-    host, boot_id, pid, start_time, parent_pid, parent_start_time, backend_pid, log_path, recoveries, age = of_driver
+    host, boot_id, pid, start_time, parent_pid, parent_start_time, *of_driver = of_driver
+    backend_pid, log_path, recoveries, drained_at, age = of_driver
     identity = None
     if pid is not None or parent_pid is not None:
         identity = DriverIdentity(
@@ -133,6 +134,7 @@ def _status(row: Sequence[Any], beat: Sequence[Any]) -> tuple[int, GroupStatus]:
         load=_load(figures),
         code=code,
         **_of_recipe(launch),
+        drained_at=drained_at,
         beat_age_seconds=None if beat_age is None else max(0.0, beat_age),
         state_age_seconds=max(0.0, age),
     )

@@ -215,6 +215,7 @@ def status_of(tables: Tables, key: GroupKey) -> GroupStatus:
         code=row.code,
         killed=row.launch.killed if row.launch else None,
         own_place=row.launch.own_place if row.launch else False,
+        drained_at=row.drained_at,
         beat_age_seconds=tables.now() - beat.at if beat else None,
         state_age_seconds=tables.now() - row.since,
     )
