@@ -646,7 +646,6 @@ _MISCONFIGURED = (
     "authentication method requirement",
     "is not permitted to log in",
     "permission denied for database",
-    "is not currently accepting connections",  # ALTER DATABASE ... ALLOW_CONNECTIONS false
     "channel binding required",
     "certificate verify failed",
     "does not match host name",  # of a certificate
@@ -664,7 +663,8 @@ _MISWRITTEN = ("invalid ", "definition of service ", "service file ", "could not
 
 
 def is_misconfigured(error: Exception) -> bool:
-    """Whether a connection was refused because of its URL; a server that is starting, full or gone answers differently."""
+    """Whether a connection was refused because of its URL. A server that is starting, full or gone answers differently, so
+    does a database that an administrator has closed for a while (ALLOW_CONNECTIONS false): these are waited for."""
     text = cause_of(error)
     if text.startswith(_REFUSED):
         return True

@@ -212,6 +212,21 @@ def test_a_role_whose_connections_are_taken_is_waited_for(postgres_url: str) -> 
 
 
 @pytest.mark.postgres
+def test_a_database_that_is_closed_for_a_while_is_waited_for(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    """An administrator closes it to copy it, or to give it another name."""
+    postgres_server.close_database(postgres_url)
+    with (
+        closing(Warehouse("wh", postgres_url)) as warehouse,
+        pytest.raises(ExternalUnavailable, match="not currently accepting connections"),
+        warehouse.snapshot(),
+    ):
+        pass
+    postgres_server.open_database(postgres_url)
+
+
+@pytest.mark.postgres
 def test_a_log_in_a_schema_that_is_none_says_what_to_make(postgres_url: str) -> None:
     url = make_url(postgres_url).update_query_dict({"options": "-c search_path=nowhere"})
     with pytest.raises(ConfigurationError, match=r"no schema has been selected.*create the schema"):
