@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from airflow_logio.dataflow.arrow import pa, pc
 from airflow_logio.dataflow.dependencies import from_one
 from airflow_logio.dataflow.functions.decorators import StatelessFunction, stateless
 from airflow_logio.dataflow.names import check_column, check_name, did_you_mean

@@ -65,16 +65,20 @@ class EveryEvents(CountingWindow):
         return {"window": "EveryEvents", "count": self.count}
 
 
+_ALL = "all"
+"""The one Input Set of `AllOfRun`."""
+
+
 @dataclass(frozen=True, slots=True)
 class AllOfRun(CountingWindow):
     """A window of everything that the run reads: one Input Set, ``"all"``, as a script sees its input.
 
     It closes when all input ports have ended: its sources have, or the run is drained. It has the events of every input
     port, each port's in their order, so that the order in which ports bring them changes no result. An event without
-    records counts. A port without events gives no Input Set, and no call of the function; of several ports, one event
-    is enough.
+    records counts. Without an event there is no Input Set, and the function is not called; with several input ports,
+    one event of one of them is enough.
 
-    All records are in memory until then, or in files in mode ``dataframe``. Global state: empty. It is refused in a
+    Until then all records are in memory, in mode ``dataframe`` in files. Global state: empty. It is refused in a
     replicated group, of which no slot gets everything.
     """
 
@@ -93,9 +97,6 @@ class AllOfRun(CountingWindow):
     def describe(self) -> dict[str, Any]:
         return {"window": "AllOfRun"}
 
-
-_ALL = "all"
-"""The one Input Set of `AllOfRun`."""
 
 INCOMPLETE = ("generate", "drop", "error")
 """What the end of the stream does with Input Sets that are incomplete."""

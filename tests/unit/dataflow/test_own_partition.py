@@ -11,14 +11,14 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from airflow_logio.dataflow import Count, InputEvent, OwnPartition, Pipeline
+from airflow_logio.dataflow import ByKey, Count, InputEvent, OwnPartition, Pipeline, RoundRobin, TableWriter
 from airflow_logio.dataflow.functions.function_operators import FunctionOperator
 from airflow_logio.dataflow.operators import PortTable
 from airflow_logio.dataflow.pipeline.days import Days, Hours, Partitioning
 from airflow_logio.dataflow.windows import AllOfRun
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.record_rules import WHOLE, Dependence, Uses
-from airflow_logio.testing import ScriptedSource
+from airflow_logio.testing import ScriptedSource, Simulator, pipeline_scenario
 from tests.unit.dataflow.conftest import FakeExternal
 
 CASES: dict[str, tuple[Partitioning, str, float]] = {
@@ -208,3 +208,41 @@ def test_it_is_part_of_the_pipeline_and_says_how_records_depend() -> None:
     assert fingerprint("ts") == fingerprint("ts")
     assert fingerprint("ts") != fingerprint("at")
     assert fingerprint("ts")["graph"] != fingerprint("ts", "Europe/Berlin")["graph"]
+
+
+@pytest.mark.parametrize("partition", [RoundRobin(), ByKey("row")], ids=["any", "by key"])
+def test_replicas_divide_as_one_does(partition: Any) -> None:
+    """Compared with the same pipeline without replicas, while slots move and replicas die."""
+    made = Pipeline("divided", partition=Days("day"), connections=["warehouse"])
+    times = [EPOCH + dt.timedelta(hours=hour) for hour in range(-8, 32)]
+    web = made.source("web", ScriptedSource(of_times(times), 3))
+    own = made.operator("own", OwnPartition("day", on="ts"), web)
+    for port in ("own", "other"):
+        columns = {"row": "bigint", "ts": "timestamp"}
+        made.writer(f"save_{port}", TableWriter("warehouse", port, columns), own.port(port))
+    made.group("work", "own")
+    made.replicate("work", partition=partition, max=2)
+    key = Days("day").key_of("1970-01-01")
+    simulator = Simulator(pipeline_scenario(made.freeze(), partition=key))
+    written = simulator.reference().observed.writes
+    assert {writer for writer, bodies in written.items() if bodies} >= {"save_own>warehouse", "save_other>warehouse"}
+    for seed in range(4):
+        _, failure = simulator.run(seed)
+        assert failure is None, failure
+
+
+def test_what_is_not_in_the_log_is_divided_again() -> None:
+    """With replay=True the records of its events are made again, with the same bounds."""
+    made = Pipeline("again", partition=Days("day"), connections=["warehouse"])
+    times = [EPOCH + dt.timedelta(hours=hour) for hour in range(-8, 32)]
+    own = made.operator(
+        "own", OwnPartition("day", on="ts"), made.source("web", ScriptedSource(of_times(times), 3)), replay=True
+    )
+    for port in ("own", "other"):
+        columns = {"row": "bigint", "ts": "timestamp"}
+        made.writer(f"save_{port}", TableWriter("warehouse", port, columns), own.port(port))
+        made.lineage("web.out", f"own.{port}")
+    simulator = Simulator(pipeline_scenario(made.freeze(), partition=Days("day").key_of("1970-01-01")))
+    for seed in range(4):
+        _, failure = simulator.run(seed)
+        assert failure is None, failure

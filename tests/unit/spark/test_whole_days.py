@@ -10,7 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio import AllOfRun, Days, FolderSource, Hours, OwnPartition, Pipeline, TableRead, generate
+from airflow_logio import (
+    AllOfRun,
+    Days,
+    FolderSource,
+    Hours,
+    OwnPartition,
+    Pipeline,
+    TableRead,
+    TableWriter,
+    generate,
+    stateless,
+)
 from airflow_logio.dataflow.functions.function_operators import FrameFunctionOperator
 from airflow_logio.dataflow.pipeline.days import Partitioning
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE
@@ -18,7 +29,7 @@ from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.spark.determinism import check_repeatable
 from tests.support.frame_groups import Group, query
-from tests.support.warehouse import change
+from tests.support.warehouse import change, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -68,6 +79,12 @@ def ranked(orders: Any, names: Any, params: Any, inset_id: str) -> Any:
     return best.select(
         F.lit(inset_id).alias("inset"), F.lit(params["day"]).alias("day"), "name", "place", "id", "cents"
     )
+
+
+def largest(orders: Any, inset_id: str) -> Any:
+    from pyspark.sql import functions as F
+
+    return orders.agg(F.lit(inset_id).alias("inset"), F.max("cents").alias("cents"))
 
 
 def test_a_day_is_one_input_set_of_its_own_records_also_after_a_driver_has_died(
@@ -123,6 +140,17 @@ def test_a_day_is_one_input_set_of_its_own_records_also_after_a_driver_has_died(
     )
     sums = group.expected("store, sum(cents)::BIGINT", f"WHERE {INSIDE} GROUP BY store")
     assert group.published("store, cents", "many") == sums
+
+
+def test_a_job_of_mode_executors_gets_everything_once(tmp_path: Path, sessions: SparkSessions) -> None:
+    group = Group(tmp_path, sessions, day=(BERLIN, DAY), orders=days())
+    tables = group.operator("tables", stateless(lambda records: records), "from_orders")
+    shipped = group.operator("shipped", generate(mode="executors")(largest), tables, window=AllOfRun())
+    group.names.append("table")
+    group.made.writer("table", TableWriter("warehouse", "largest", {"inset": "text", "cents": "bigint"}), shipped)
+    assert group.run()
+    found = rows_of(group.warehouse, "SELECT inset, cents FROM largest")
+    assert [tuple(row) for row in found] == group.expected("'all', max(cents)", "")
 
 
 TYPES: dict[str, tuple[Partitioning, str, str, str]] = {
