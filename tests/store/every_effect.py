@@ -74,7 +74,7 @@ def prepared(store: LogStore, dag_run: str) -> Driver:
 
 
 _OF_ITS_OWN = {
-    "row_id", "run_id", "uid", "dag_run_id", "spec", "nonce", "backend_pid", "since",
+    "row_id", "run_id", "ordinal", "drained_at", "uid", "dag_run_id", "spec", "nonce", "backend_pid", "since",
     "created_at", "ended_at", "claimed_at", "submitted_at", "registered_at", "first_commit_at", "first_at", "last_at",
     "logged_at",
 }  # fmt: skip
