@@ -57,6 +57,7 @@ INHERITED = (
 )
 """The environment of a driver: these variables, and those that a launch adds. None are Airflow's, whose settings hold
 secrets."""
+_NO_LOCALE = ("C", "POSIX")
 _OF_SERVERS = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JDK_", "JAVA_", "PYTHON", "MALLOC_")
 """How names of variables begin that a shared server gets from those of a launch."""
 JAVA_OPTIONS = "JDK_JAVA_OPTIONS"
@@ -312,17 +313,30 @@ def environment(settings: SparkSettings, scratch: Path | None = None) -> dict[st
     }
     if not settings.master.startswith("local"):
         del ours["SPARK_LOCAL_IP"]
-    found = {**inherited, **ours, **settings.env_vars}
+    found = {**inherited, **_locale(inherited), **ours, **settings.env_vars}
     if scratch is not None:
         found[JAVA_OPTIONS] = f'"-Djava.io.tmpdir={scratch}" {found.get(JAVA_OPTIONS, "")}'.rstrip()
     return found
+
+
+def _locale(inherited: Mapping[str, str]) -> dict[str, str]:
+    """What makes a JVM read names of files as UTF-8 where there is no locale: a service of systemd, a container.
+
+    Python does so by itself (PEP 538, 540). A JVM took each letter beyond ASCII for another one, and found no such file.
+    """
+    named = inherited.get("LC_ALL") or inherited.get("LANG") or _NO_LOCALE[0]
+    if sys.platform == "darwin" or named not in _NO_LOCALE:
+        return {}
+    return dict.fromkeys(("LC_ALL", "LC_CTYPE") if inherited.get("LC_ALL") else ("LC_CTYPE",), "C.UTF-8")
 
 
 def server_environment(settings: SparkSettings, scratch: Path | None = None) -> dict[str, str]:
     """As `environment`, of a server that drivers share: what Spark, Java and Python read. The rest of `env_vars` is of each
     driver alone."""
     found = environment(settings, scratch)
-    return {name: value for name, value in found.items() if name in INHERITED or name.startswith(_OF_SERVERS)}
+    return {
+        name: value for name, value in found.items() if name in (*INHERITED, "LC_CTYPE") or name.startswith(_OF_SERVERS)
+    }
 
 
 def files_of(py_files: str | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from airflow_logio import DatasetWriter
 from airflow_logio.dataflow import Pipeline, SparkSource, stateless
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch import spark_submit
 from airflow_logio.launch.spark_settings import SparkArguments, SparkSettings, SparkTarget
 from airflow_logio.launch.spark_submit import check, command, find_spark_submit, group_properties
 from airflow_logio.spark.session_safety import SHUFFLE_SAFETY
@@ -89,6 +91,34 @@ def test_driver_memory_stands_there_only_where_it_was_said() -> None:
     assert memory(SparkSettings(), group) == "2g"
     assert memory(SparkSettings(conf={"spark.driver.memory": "3g"}), group) == "3g"
     assert memory(SparkSettings(conf={"spark.driver.memory": "3g"}, driver_memory="4g"), group) == "4g"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="names of files are UTF-8 there, whatever the locale")
+@pytest.mark.parametrize(
+    ("given", "driver"),
+    [
+        ({}, {"LC_CTYPE": "C.UTF-8"}),
+        ({"LANG": "C"}, {"LANG": "C", "LC_CTYPE": "C.UTF-8"}),
+        ({"LANG": "de_DE.UTF-8"}, {"LANG": "de_DE.UTF-8"}),
+        (
+            {"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"},
+            {"LC_ALL": "C.UTF-8", "LANG": "en_US.UTF-8", "LC_CTYPE": "C.UTF-8"},
+        ),
+        ({"LC_ALL": "C.UTF-8"}, {"LC_ALL": "C.UTF-8"}),
+    ],
+)
+def test_a_driver_of_a_service_without_a_locale_finds_files_by_any_name(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], driver: dict[str, str]
+) -> None:
+    names = ("LANG", "LC_ALL", "LC_CTYPE")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    found = spark_submit.environment(SparkSettings())
+    assert {name: found[name] for name in names if name in found} == driver
+    of_server = spark_submit.server_environment(SparkSettings())
+    assert {name: of_server[name] for name in names if name in of_server} == driver
 
 
 def test_a_name_is_that_of_the_application() -> None:
