@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from airflow_logio.testing.simulator.plan import Scenario
+from tests.simulator.days import DAY_IN_ONE, DAY_IN_THREE, DAY_IN_TWO
 from tests.simulator.generating import FUNCTIONS, NONDETERMINISTIC, QUARANTINE
 from tests.simulator.linear import LINEAR
 from tests.simulator.reading import FEED, SIDE_READS
@@ -33,6 +34,9 @@ _PLAIN = (
     REPLAYED,
     RECALLED,
     REKEYED,
+    DAY_IN_ONE,
+    DAY_IN_TWO,
+    DAY_IN_THREE,
 )
 
 

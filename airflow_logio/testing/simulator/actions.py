@@ -42,6 +42,8 @@ class Verb(StrEnum):
     NOTE_JOB = "note_job"
     # Steps of the loop and their commits.
     CLOSE = "close"
+    CLOSE_WRITER = "close_writer"
+    PARK = "park"
     FINISH = "finish"
     TAKE = "take"
     COMMIT = "commit"

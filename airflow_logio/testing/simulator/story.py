@@ -225,6 +225,8 @@ _TELL: dict[Verb, Callable[[SimulatedDriver, Action], str]] = {
     Verb.RUN_JOB: _about("runs the job of {about}"),
     Verb.NOTE_JOB: _about("takes the results of the job of {about}"),
     Verb.CLOSE: _about("closes its step"),
+    Verb.CLOSE_WRITER: _about("asks the log whether all is there, and closes a writer if it is"),
+    Verb.PARK: lambda driver, _: f"parks its group: {driver.short}",
     Verb.FINISH: _about("finishes"),
     Verb.BEAT: _about("sends a heartbeat"),
     Verb.COLLECT: _about("plans to collect up to {many} rows of garbage"),

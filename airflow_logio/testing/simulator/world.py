@@ -87,7 +87,9 @@ class World:
         self.wished: set[str] = set()
         """Groups that were asked to drain."""
         self._halted: set[str] = set()
-        """Groups that a person launches: a retry has taken back their end, or they were asked to halt."""
+        """Groups that a person launches: a retry has taken back their end, they were asked to halt, or they have parked."""
+        self._parked: set[str] = set()
+        """Groups that wait for a person to retry what their writers lack."""
         self.to_halt: set[str] = set()
         """Groups that were asked to halt, and have not: their drivers die before they hear it, or halt."""
         self.known: dict[Port, int] = {}
@@ -336,6 +338,15 @@ class World:
             self.to_claim[group] = True
         driver.end()
 
+    def has_parked(self, driver: Incarnation) -> None:
+        """Its writer lacks Input Sets that are set aside, or so the log said when it was asked."""
+        group, run_id = driver.plan.name, self.run.run_id
+        if not any(run == run_id for run, _, _ in self.watch.tables.quarantine):
+            raise Violation("a_group_parks_for_what_is_set_aside", f"{group} has parked, and nothing is set aside")
+        self._parked.add(group)
+        self.to_claim[group] = False  # it may have been declared dead before: no supervisor recovers it now
+        driver.end()
+
     def _retry(self, _action: Action) -> bool:
         """A person puts quarantined Input Sets back, and launches what had finished. Waits for the fence rows of all."""
         if self._doubts or not self.may_retry():
@@ -344,7 +355,8 @@ class World:
             retried = self.store.retry_quarantined(self.run.run_id)
         self._tries.update((one.operator, one.inset_id) for one in retried.input_sets)
         self.watch.reopened.update(retried.to_launch)
-        for group in retried.to_launch:
+        to_launch, self._parked = {*retried.to_launch, *self._parked}, set()
+        for group in sorted(to_launch):
             self.finished.discard(group)
             self.scaling.retired.discard(group)
             self._halted.add(group)

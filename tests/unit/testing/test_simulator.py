@@ -35,6 +35,8 @@ WITH_DATASETS = {"lake": 36, "effects": 36, "stored": 48}
 """A schedule of these takes a step for each file."""
 WITH_REPLAY = {"replayed": 120, "recalled": 120, "rekeyed": 120}
 """What is made again is made again and again."""
+WITH_A_DAY = {"day_in_one": 120, "day_in_two": 120, "day_in_three": 120}
+"""Runs that close, which cannot be drained."""
 PLAIN = 770
 """Schedules of the sales pipelines, with Arrow, and of each scenario of plain Python; some of each are drained."""
 ON_SQLITE = 2
@@ -50,7 +52,7 @@ def simulator(name: str, store: str = "memory") -> Simulator:
 
 
 def schedules(name: str) -> int:
-    return (WITH_ARROW | WITH_DATASETS | WITH_REPLAY).get(name, PLAIN)
+    return (WITH_ARROW | WITH_DATASETS | WITH_REPLAY | WITH_A_DAY).get(name, PLAIN)
 
 
 def parts(name: str) -> int:
@@ -58,7 +60,7 @@ def parts(name: str) -> int:
 
 
 def test_there_are_ten_thousand_that_are_not_drained() -> None:
-    assert all(SCENARIOS[name]().drains for name in SCENARIOS)
+    assert all(SCENARIOS[name]().drains != (name in WITH_A_DAY) for name in SCENARIOS)
     assert sum(schedules(name) - schedules(name) // DRAIN_EVERY for name in SCENARIOS) >= 10_000
 
 

@@ -52,6 +52,8 @@ def options_of(driver: SimulatedDriver) -> list[Option]:
 
 
 def _running(driver: SimulatedDriver) -> list[Option]:
+    if driver.short:
+        return [(Verb.PARK, None)]
     out = _transaction(driver)
     _writing(driver, out)
     _inputs(driver, out)
@@ -61,6 +63,8 @@ def _running(driver: SimulatedDriver) -> list[Option]:
         out.append((Verb.WAIT, None))
     if driver.loop.has_step:
         out.append((Verb.CLOSE, None))
+    elif driver.loop.to_close():
+        out.append((Verb.CLOSE_WRITER, None))
     elif driver.loop.is_finished():
         out.append((Verb.FINISH, None))
     elif not out and (driver.plan.replica_of or driver.world.scenario.retries):

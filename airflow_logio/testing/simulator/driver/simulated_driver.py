@@ -91,6 +91,8 @@ class SimulatedDriver:
         """It knows that its group is to halt."""
         self.drained = False
         """The log says that the group drains."""
+        self.short = ""
+        """What the log has said that a writer lacks. Its main thread parks the group, and does nothing else before."""
         self.beats = 0
         self.ready = False
         """Its heartbeat says that it works, or that it waits for slots."""
@@ -190,6 +192,7 @@ class SimulatedDriver:
         protocol = GroupProtocol(self.operators, self._receivers(), self.plan.lineage_in)
         names = [spec.name for spec in self.operators]
         self.committer, self.writers, self.reading = CommitQueue(), SimulatedWriters(self), Reading(self)
+        self.short = ""
         datasets = self.world.datasets
         self.evaluating = None if datasets is None else datasets.epoch(self, protocol)
         self.collection = Collection(
@@ -355,6 +358,26 @@ class SimulatedDriver:
         self.loop.close()
         return True
 
+    def _close_writer(self, _step: Action) -> bool:
+        """The main thread asks the log about each writer that it may close. The first that is whole is closed."""
+        if not self.is_running or self.short or not (found := self.loop.to_close()):
+            return False
+        short = {name: self.session.why_short(self.world.run.spec.upstream(name)) for name in found}
+        for name in found:
+            if not short[name]:
+                self.loop.close_writer(name, self.now)
+                return True
+        self.short = str(short)
+        return True
+
+    def _park(self, _step: Action) -> bool:
+        """It parks the group in a transaction of its own: a retry may have come in between."""
+        if not self.is_running or not self.short or self.world.is_locked(self.plan.name):
+            return False
+        self.session.park_short(self.short)
+        self.world.has_parked(self)
+        return True
+
     def _finish(self, _step: Action) -> bool:
         if not self.is_running or not self.loop.is_finished():
             return False
@@ -503,6 +526,8 @@ _STEPS: Mapping[Verb, Callable[[SimulatedDriver, Action], bool]] = {
     Verb.WAIT: lambda driver, step: driver._wait(step),
     Verb.DRAIN: lambda driver, step: driver._drain(step),
     Verb.CLOSE: lambda driver, step: driver._close(step),
+    Verb.CLOSE_WRITER: lambda driver, step: driver._close_writer(step),
+    Verb.PARK: lambda driver, step: driver._park(step),
     Verb.FINISH: lambda driver, step: driver._finish(step),
     Verb.TAKE: lambda driver, step: driver._take(step),
     Verb.COMMIT: lambda driver, step: driver._commit(step),

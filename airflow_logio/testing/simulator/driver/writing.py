@@ -11,7 +11,7 @@ from typing import Any
 from weakref import ref
 
 from airflow_logio.protocol.external_rules import compare
-from airflow_logio.protocol.writes import PendingWrite, WriteQueue, WriterKey, WriteStep
+from airflow_logio.protocol.writes import HeldGroup, PendingWrite, WriteQueue, WriterKey, WriteStep
 from airflow_logio.testing.simulator.actions import Action
 from airflow_logio.testing.simulator.datasets import DatasetEpoch
 from airflow_logio.testing.simulator.driver.ports import Epoch
@@ -29,7 +29,8 @@ class SimulatedWriter(WriteQueue):
     kept: Any = None
 
     def __init__(self, driver: Epoch, key: WriterKey, system: ExternalSystem) -> None:
-        super().__init__(*key, compares=system.guarantee is Guarantee.CONDITIONAL)
+        closes = any(spec.closes for spec in driver.operators if spec.name == key[0])
+        super().__init__(*key, compares=system.guarantee is Guarantee.CONDITIONAL, holds=closes)
         self._driver = driver
         self._system = system
 
@@ -51,8 +52,17 @@ class SimulatedWriter(WriteQueue):
         return self._driver.token(self.key[0])
 
     def loaded(self) -> Sequence[PendingWrite]:
+        if self.group is not None:
+            return self._from_log(self.group)
         evaluating = self._driver.evaluating
         return self.taken if evaluating is None else [evaluating.loaded(write) for write in self.taken]
+
+    def _from_log(self, group: HeldGroup) -> Sequence[PendingWrite]:
+        """Held write actions are numbers here. The log has their bodies, and gives them to the newest epoch only."""
+        session = self._driver.session
+        session.check()
+        writes = session.recover([self.key[0]]).writes
+        return [write for write in writes if group.first <= write.number <= group.last]
 
     def liveness(self) -> Callable[[], bool]:
         """It is alive if its driver is, and has not joined it. Weak references: the locks of a database must not keep a

@@ -7,6 +7,7 @@ or world of their own.
 from __future__ import annotations
 
 from tests.unit.testing.mutants import (
+    closing,
     dataset_retention,
     datasets,
     draining,
@@ -27,6 +28,7 @@ from tests.unit.testing.mutants.registry import MUTANTS, Mutant
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "closing",
     "dataset_retention",
     "datasets",
     "draining",
