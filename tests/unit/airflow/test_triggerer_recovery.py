@@ -166,9 +166,24 @@ def recovered(log: LogStore, run: Run, launcher: FakeLauncher, incarnation: int 
     eventually(is_launched, what="it is launched again")
 
 
+_EARLIER: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_others() -> Iterator[None]:
+    """Those of other tests in this process are not this test's to end."""
+    _EARLIER.update(threading.enumerate())
+    yield
+    _EARLIER.clear()
+
+
 def poller_ended() -> None:
     """With what it had begun."""
-    eventually(lambda: not [one for one in threading.enumerate() if "logio" in one.name], what="no thread is left")
+
+    def ended() -> bool:
+        return not [one for one in threading.enumerate() if "logio" in one.name and one not in _EARLIER]
+
+    eventually(ended, what="no thread is left")
 
 
 # --- what it launches ---------------------------------------------------------------------------------------------------

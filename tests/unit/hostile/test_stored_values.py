@@ -42,7 +42,13 @@ CONFIG = msgspec.json.encode(
 
 def read_run(text: bytes) -> Any:
     row: Any = SimpleNamespace(
-        run_id=1, uid="uid-1", spec=text.decode(errors="replace"), state="running", created_at=1.0, ended_at=None
+        run_id=1,
+        uid="uid-1",
+        spec=text.decode(errors="replace"),
+        state="running",
+        created_at=1.0,
+        ordinal=1,
+        ended_at=None,
     )
     return to_run(row)
 
