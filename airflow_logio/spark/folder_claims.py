@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS
 from airflow_logio.dataflow.writers.published_folder import (
-    RECEIPTS,
     is_visible,
     receipts_of,
     run_of,

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS
 from airflow_logio.dataflow.writers.folder_files import LocalFiles
-from airflow_logio.dataflow.writers.published_folder import RECEIPTS, RUNS
+from airflow_logio.dataflow.writers.published_folder import RUNS
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.spark.published_places import (
     COPYING,

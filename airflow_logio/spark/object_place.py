@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step, whole_object
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS
 from airflow_logio.dataflow.writers.folder_files import ObjectFiles, open_bucket
-from airflow_logio.dataflow.writers.published_folder import RECEIPTS, RUNS
+from airflow_logio.dataflow.writers.published_folder import RUNS
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError
 from airflow_logio.spark.database_tasks import told
 from airflow_logio.spark.published_places import (

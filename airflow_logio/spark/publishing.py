@@ -10,8 +10,8 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS
 from airflow_logio.dataflow.writers.folder_files import SCHEME
-from airflow_logio.dataflow.writers.published_folder import RECEIPTS
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogioError, LogUnavailable
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.spark.folder_claims import FolderClaim

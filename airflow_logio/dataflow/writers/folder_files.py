@@ -29,6 +29,10 @@ class FolderFiles(ABC):
         """What readers open a file by."""
 
     @abstractmethod
+    def above(self) -> FolderFiles:
+        """Those of the folder that this one is in."""
+
+    @abstractmethod
     def check(self) -> None:
         """Raises FileNotFoundError if there is no such folder."""
 
@@ -78,6 +82,9 @@ class LocalFiles(FolderFiles):
 
     def name(self, path: str) -> str:
         return os.path.join(self.where, path)
+
+    def above(self) -> LocalFiles:
+        return LocalFiles(os.path.dirname(self.where) or os.curdir)
 
     def check(self) -> None:
         os.stat(self.where)
@@ -154,6 +161,9 @@ class ObjectFiles(FolderFiles):
     def key(self, path: str) -> str:
         """As Arrow's file system has it."""
         return f"{self.root}/{path}" if path else self.root
+
+    def above(self) -> ObjectFiles:
+        return ObjectFiles(self.system, self.root.rpartition("/")[0])
 
     def check(self) -> None:
         self._infos("", recursive=False)

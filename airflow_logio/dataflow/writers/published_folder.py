@@ -8,17 +8,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS, SIGN, DayReceipt, FolderDay, day_of, days_of
 from airflow_logio.dataflow.writers.folder_files import SCHEME, FolderFiles, LocalFiles, ObjectFiles
 from airflow_logio.protocol.folder_rules import FolderRuns, NamedFile, Receipt, record_of
 
-RECEIPTS = "_logio"
-"""The folder of receipts. Readers of Parquet folders pass over names that begin so."""
 RUNS = f"{RECEIPTS}/runs"
 """The folder of the records of runs."""
 LOST_AND_FOUND = "lost+found"
 """What a file system keeps at its root, for its own user only."""
-_OURS = re.compile(r"([^.]+)\.([^.]+)\.\d{12}\.\d{5,}\.parquet")
-"""The names of published files, by run and operator."""
+_OURS = re.compile(r"([^.]+)\.([^.]+)\.(\d{12})\.\d{5,}\.parquet")
+"""The names of published files, by run, operator and write action."""
 
 
 class PublishedFile(NamedTuple):
@@ -44,16 +43,13 @@ def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     """The files that count in a folder of a `DatasetWriter`, at one instant: of each write action all of them or none.
 
     :param folder: a path, or a URL ``s3://bucket/path`` without credentials, which the process has as for Arrow.
-        Nothing in it is quoted.
+        Nothing in it is quoted. A partition of a published folder, as ``orders/day=2026-03-01``, gives the files in it.
 
     Those of older runs come first. Columns of `partition_by` are in the names of their folders. A file may be removed
     after it was listed, when a newer run replaces it: list again then. Raises OSError if the folder cannot be read, or
     is not shown as a whole yet, `ConfigurationError`, `ExternalUnavailable`.
     """
-    given = os.fspath(folder)
-    is_url = given.startswith(SCHEME)
-    files = ObjectFiles.of("the folder", given, is_quoted=False) if is_url else LocalFiles(given)
-    files.check()
+    files, below = _published(os.fspath(folder))
     names = _without_gaps(_receipt_names(files), _receipt_names(files))
     receipts = list(_receipts(files, names))  # before the records, as `FolderRuns.counted` needs it
     runs = runs_of(files)
@@ -64,12 +60,54 @@ def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
                 f"{files.where}: run {receipt.run_uid} replaces what is there, and its record is not shown in {RUNS} yet; "
                 "list again in a minute"
             )
-    return [
+    # Days come last: what is in a day that was closed by then never counts again, and what was not closed is as it was.
+    scope = below.partition("/")[0]
+    closed = _closed([day_of(files, scope)] if scope else days_of(files).values())
+    counted = [
         PublishedFile(
             files.name(file.path), file.bytes, file.records, receipt.run_uid, receipt.operator, receipt.number
         )
         for receipt, file in runs.counted(receipts)
+        if file.path.partition("/")[0] not in closed and _is_below(file.path, below)
     ]
+    own = (file for receipt in closed.values() for file in receipt.files if _is_below(file.path, below))
+    return [*counted, *(_named(files, file) for file in own)]
+
+
+def _published(given: str) -> tuple[FolderFiles, str]:
+    """The published folder that a path names, and the partition of it, empty for all of it.
+
+    Raises FileNotFoundError if there is no such folder, unless it is a partition.
+    """
+    is_url = given.startswith(SCHEME)
+    found: FolderFiles = (
+        ObjectFiles.of("the folder", given, is_quoted=False) if is_url else LocalFiles(given.rstrip("/") or "/")
+    )
+    files, parts = found, list[str]()
+    while not files.is_there(RECEIPTS) and "=" in (name := os.path.basename(files.where)):
+        files, parts = files.above(), [name, *parts]
+    if parts and files.is_there(RECEIPTS):
+        return files, "/".join(parts)
+    found.check()
+    return found, ""
+
+
+def _closed(days: Iterable[FolderDay]) -> dict[str, DayReceipt]:
+    """Day → the receipt whose files count."""
+    found = ((day.scope, day.live()) for day in days)
+    return {scope: receipt for scope, receipt in found if receipt is not None}
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return not folder or path.startswith(f"{folder}/")
+
+
+def _named(files: FolderFiles, file: NamedFile) -> PublishedFile:
+    """A file of a closed day. Its name says which write action it is of: the receipt is that of the last one."""
+    ours = _OURS.fullmatch(os.path.basename(file.path))
+    if ours is None:
+        raise ValueError(f"{files.where}: a closing receipt names {file.path}, which is no file of a DatasetWriter")
+    return PublishedFile(files.name(file.path), file.bytes, file.records, ours[1], ours[2], int(ours[3]))
 
 
 def runs_of(files: FolderFiles) -> FolderRuns:
@@ -89,7 +127,8 @@ def _receipts(files: FolderFiles, names: Iterable[str]) -> Iterator[Receipt]:
 
 
 def _receipt_names(files: FolderFiles) -> list[str]:
-    return [name for name in files.names(RECEIPTS) if name.endswith(".json") and not name.startswith(".")]
+    names = (name for name in files.names(RECEIPTS) if name.endswith(".json") and not name.startswith("."))
+    return [name for name in names if name != SIGN]
 
 
 def _without_gaps(names: Iterable[str], later: Iterable[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_logio.dataflow.writers.published_folder import RECEIPTS
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.spark.published_places import Publication

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.dataflow import ParquetWriter, WriteAction
-from airflow_logio.dataflow.writers.published_folder import RECEIPTS, RUNS
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS
+from airflow_logio.dataflow.writers.published_folder import RUNS
 from airflow_logio.systems.payloads import Payloads, task_files
 from tests.support.datasets import dataset_of
 from tests.support.lakes import FolderLake
