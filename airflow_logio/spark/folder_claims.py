@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.writers.folder_days import RECEIPTS
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS, SIGN
 from airflow_logio.dataflow.writers.published_folder import (
     is_visible,
     receipts_of,
@@ -86,9 +86,15 @@ class FolderClaim:
     def check(self, partitions: Collection[str]) -> Collection[str]:
         """Which of the partitions a younger run has overwritten; before files are put, there must be none.
 
-        Raises `WriteRefused` if a younger run has taken the folder over.
+        Raises `WriteRefused` if a younger run has taken the folder over, or if pipelines own days of it.
         """
         runs = self._runs()
+        if self._files.is_there(f"{RECEIPTS}/{SIGN}"):
+            raise WriteRefused(
+                f"{self._named} has days that pipelines own (a writer with by=), and {self._writer.on_new_run!r} does not "
+                f"know which: its files would not count there. Let the writer of run {self._mine.run_uid} own its day as "
+                "well, or write to another folder"
+            )
         if (closing := runs.closed_by(self._mine)) is not None:
             way_out = "" if closing.effect is Effect.SHUTS_OUT else f". {self._way_out()}"
             raise WriteRefused(

@@ -62,16 +62,16 @@ class LocalPlace(PublishedPlace):
                     os.unlink(os.path.join(path, name))
             self._prepared.add(path)
 
-    def put_records(self, names: Iterable[str]) -> None:
-        runs = os.path.join(self._folder, RUNS)
-        make_durable(Path(runs), mode=0o777)
+    def put_records(self, names: Iterable[str], folder: str = RUNS) -> None:
+        records = os.path.join(self._folder, folder)
+        make_durable(Path(records), mode=0o777)
         for name in names:
-            with suppress(FileExistsError), open(os.path.join(runs, name), "xb"):
+            with suppress(FileExistsError), open(os.path.join(records, name), "xb"):
                 pass
-        task_files.sync(runs)
+        task_files.sync(records)
 
-    def put_receipt(self, names: ActionNames, receipt: bytes) -> None:
-        folder, name = os.path.join(self._folder, RECEIPTS), names.receipt_name
+    def put_receipt(self, names: ActionNames, receipt: bytes, folder: str = RECEIPTS) -> None:
+        folder, name = os.path.join(self._folder, folder), names.receipt_name
         path, hidden = os.path.join(folder, name), hidden_path(folder, names.hidden(name))
         with open(hidden, "xb") as file:
             file.write(receipt)

@@ -48,12 +48,12 @@ class ObjectPlace(PublishedPlace):
     def prepare(self, folders: Iterable[str], names: ActionNames) -> None:
         """There are no folders, and no files that are half-written."""
 
-    def put_records(self, names: Iterable[str]) -> None:
+    def put_records(self, names: Iterable[str], folder: str = RUNS) -> None:
         for name in names:
-            self._put(f"{RUNS}/{name}", b"")
+            self._put(f"{folder}/{name}", b"")
 
-    def put_receipt(self, names: ActionNames, receipt: bytes) -> None:
-        self._put(f"{RECEIPTS}/{names.receipt_name}", receipt)
+    def put_receipt(self, names: ActionNames, receipt: bytes, folder: str = RECEIPTS) -> None:
+        self._put(f"{folder}/{names.receipt_name}", receipt)
 
     def put_files(self, where: str, plan: Publication, sources: Sequence[str], job: CopyJob) -> None:
         """By a job: what is there is left alone, and a name that is put twice has the same bytes."""

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS, DayRun
 from airflow_logio.dataflow.writers.folder_files import FolderFiles
+from airflow_logio.dataflow.writers.published_folder import RUNS
+from airflow_logio.protocol.folder_rules import NamedFile
 from airflow_logio.systems.payloads import task_files
 from airflow_logio.systems.payloads.manifests import Manifest
 
@@ -36,12 +39,12 @@ class PublishedPlace(ABC):
         """Folders that are there, and free of what drivers that were replaced have left half-written."""
 
     @abstractmethod
-    def put_records(self, names: Iterable[str]) -> None:
-        """Empty files in the folder of records, unless they are there."""
+    def put_records(self, names: Iterable[str], folder: str = RUNS) -> None:
+        """Empty files in a folder of records, unless they are there."""
 
     @abstractmethod
-    def put_receipt(self, names: ActionNames, receipt: bytes) -> None:
-        """A whole file, or none."""
+    def put_receipt(self, names: ActionNames, receipt: bytes, folder: str = RECEIPTS) -> None:
+        """A whole file, or none, in a folder that is prepared."""
 
     @abstractmethod
     def put_files(self, where: str, plan: Publication, sources: Sequence[str], job: CopyJob) -> None:
@@ -107,6 +110,22 @@ class ActionNames:
 
 
 @dataclass(frozen=True, slots=True)
+class ClosingNames(ActionNames):
+    """One that closes a day. It has a receipt, and no file."""
+
+    run: DayRun
+
+    @property
+    def receipt_name(self) -> str:
+        """In the folder of the day's records."""
+        return self.run.receipt(self.operator)
+
+    def is_left_over(self, name: str) -> bool:
+        """As of others: a receipt that a driver with a lower token has left half-written."""
+        return name.startswith(f".{self.receipt_name}.") and _token(name) < self.token
+
+
+@dataclass(frozen=True, slots=True)
 class Publication(ActionNames):
     """One that publishes a dataset."""
 
@@ -123,12 +142,16 @@ class Publication(ActionNames):
         """The path of each file → the folder that it is in."""
         return {name: name.rpartition("/")[0] for name in self.names()}
 
-    def receipt(self) -> bytes:
-        """It names all files."""
-        named = [
-            {"path": name, "bytes": file.size, "records": file.records}
+    def files(self) -> list[NamedFile]:
+        """As its receipt names them."""
+        return [
+            NamedFile(name, file.size, file.records)
             for name, file in zip(self.names(), self.manifest.files, strict=True)
         ]
+
+    def receipt(self) -> bytes:
+        """It names all files."""
+        named = [file._asdict() for file in self.files()]
         return self.receipt_of({"schema": msgspec.json.decode(self.manifest.schema), "files": named})
 
 

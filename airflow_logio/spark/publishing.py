@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from airflow_logio.crash import CrashPoint, crash_here
@@ -10,14 +11,23 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.writers.folder_days import RECEIPTS
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS, DayRun
 from airflow_logio.dataflow.writers.folder_files import SCHEME
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogInconsistent, LogioError, LogUnavailable
+from airflow_logio.errors import (
+    ConfigurationError,
+    ExternalUnavailable,
+    LogInconsistent,
+    LogioError,
+    LogUnavailable,
+    WriteRefused,
+)
 from airflow_logio.protocol.external_rules import Owner
+from airflow_logio.protocol.folder_rules import NamedFile
+from airflow_logio.spark.day_claims import DayClaim
 from airflow_logio.spark.folder_claims import FolderClaim
 from airflow_logio.spark.local_place import LocalPlace
 from airflow_logio.spark.object_place import ObjectPlace
-from airflow_logio.spark.published_places import ActionNames, CopyJob, Publication
+from airflow_logio.spark.published_places import ActionNames, ClosingNames, CopyJob, Publication, PublishedPlace
 from airflow_logio.systems.inspection import Finding
 from airflow_logio.systems.payloads.dataset import Dataset
 
@@ -56,11 +66,11 @@ class DatasetTarget:
         """Publish the actions, in order. Doing it again makes the same files. Raises `WriteRefused`, `ConfigurationError`,
         `ExternalUnavailable`, `LogInconsistent`."""
         for action in actions:
-            with asked(self._writer, f"write action {action.number} of {action.operator!r} cannot be written: "):
+            with asked(self._writer, f"{_where(action)} cannot be written: "):
                 self._execute(client, action)
 
     def _execute(self, claim: FolderClaim, action: WriteAction) -> None:
-        where = f"write action {action.number} of {action.operator!r}"
+        where = _where(action)
         if action.is_opening:
             self._begin(claim, ActionNames(action.run_uid, action.operator, action.number, action.token))
         elif action.dataset is None:
@@ -96,10 +106,105 @@ class DatasetTarget:
         claim.clear(partitions.values())
 
 
+Pages = Iterable[Sequence[WriteAction]]
+"""Write actions in the order of their numbers, read from the log a part at a time."""
+
+
+class DayTarget:
+    """Executes the write actions of a writer that owns one day of a folder, `scope`, for run `mine`: an opening, and all
+    others with the closing one. As `DatasetTarget` else."""
+
+    unavailable: tuple[type[Exception], ...] = ()
+
+    def __init__(
+        self,
+        writer: DatasetWriter,
+        mine: DayRun,
+        scope: str,
+        dataset: Callable[[str, str], Dataset],
+        copy: CopyJob,
+        *,
+        takes_over: bool = False,
+        may_be_empty: bool = False,
+    ) -> None:
+        self._writer = writer
+        self._mine = mine
+        self._scope = scope
+        self._dataset = dataset
+        self._copy = copy
+        self._takes_over = takes_over
+        self._may_be_empty = may_be_empty
+
+    @contextmanager
+    def connect(self, url: str) -> Iterator[DayClaim]:
+        """The run's claim. Raises `ConfigurationError`, `ExternalUnavailable`."""
+        place = place_of(self._writer, url)
+        try:
+            yield DayClaim(place, self._writer.connection, self._mine, self._scope, takes_over=self._takes_over)
+        finally:
+            place.close()
+
+    def write_group(self, client: DayClaim, actions: Sequence[WriteAction]) -> None:
+        """The opening action. Doing it again changes nothing. Raises as `close_group`."""
+        for action in actions:
+            if not action.is_opening:
+                raise LogInconsistent(f"{_where(action)} of a day is not held for its closing one")
+            with asked(self._writer, f"{_where(action)} cannot be written: "):
+                client.begin()
+
+    def close_group(self, client: DayClaim, closing: WriteAction, records: int, pages: Pages) -> None:
+        """Publish what is held, `records` in all, and switch the day. Doing it again makes the same files.
+
+        Raises `WriteRefused`, `ConfigurationError`, `ExternalUnavailable`, `LogInconsistent`.
+        """
+        with asked(self._writer, f"{_where(closing)} cannot be written: "):
+            if not client.is_closed():
+                client.check_files(has_records=self._may_be_empty or records > 0)
+                files = [file for page in pages for action in page for file in self._put(client, action)]
+                crash_here(CrashPoint.IN_PUBLICATION)
+                names = ClosingNames(closing.run_uid, closing.operator, closing.number, closing.token, self._mine)
+                client.put_receipt(names, files)
+            client.clear()
+
+    def _put(self, claim: DayClaim, action: WriteAction) -> Sequence[NamedFile]:
+        if action.dataset is None:
+            raise LogInconsistent(f"{_where(action)} has no dataset in the log")
+        dataset = self._dataset(_where(action), action.dataset)
+        plan = Publication(action.run_uid, action.operator, action.number, action.token, dataset.manifest)
+        self._check_own(plan)
+        claim.place.prepare(sorted(set(plan.partitions().values())), plan)
+        try:
+            claim.place.put_files(_where(action), plan, dataset.paths(), self._copy)
+        except ConfigurationError:
+            with suppress(OSError):
+                claim.look()  # a younger run may have removed what is not seen
+            raise
+        return plan.files()
+
+    def _check_own(self, plan: Publication) -> None:
+        """Raises `WriteRefused` for records of other days, which were refused before they were logged."""
+        others = Counter[str]()
+        for file in plan.files():
+            if (scope := file.path.partition("/")[0]) != self._scope:
+                others[scope] += file.records
+        if others:
+            named = ", ".join(f"{count:,} of {scope}" for scope, count in sorted(others.items()))
+            raise WriteRefused(f"the run owns {self._scope} only, and there are records of other days: {named}")
+
+
+def _where(action: WriteAction) -> str:
+    return f"write action {action.number} of {action.operator!r}"
+
+
+def place_of(writer: DatasetWriter, url: str) -> PublishedPlace:
+    """The folder of a writer, below what its connection names. Raises `ConfigurationError`, `ExternalUnavailable`."""
+    kind = ObjectPlace if url.startswith(SCHEME) else LocalPlace
+    return kind(writer.connection, url, writer.folder)
+
+
 def claim_of(writer: DatasetWriter, url: str, run: Owner, given_up: tuple[str, ...] = ()) -> FolderClaim:
     """The claim of a run at what the connection of a writer names. Raises `ConfigurationError`, `ExternalUnavailable`."""
-    kind = ObjectPlace if url.startswith(SCHEME) else LocalPlace
-    return FolderClaim(kind(writer.connection, url, writer.folder), writer, run, given_up)
+    return FolderClaim(place_of(writer, url), writer, run, given_up)
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import pyarrow.parquet as pq
 
 from airflow_logio import DatasetWriter, published_files
 from airflow_logio.dataflow.writers.action_writers import BEGIN, WriteAction
+from airflow_logio.dataflow.writers.folder_days import DayRun, line_of
 from airflow_logio.protocol.external_rules import Owner
+from airflow_logio.protocol.writes import CLOSE
+from airflow_logio.spark.day_claims import DayClaim
 from airflow_logio.spark.published_places import Copies, CopyTask, Lines
-from airflow_logio.spark.publishing import DatasetTarget
+from airflow_logio.spark.publishing import DatasetTarget, DayTarget
 from airflow_logio.systems.payloads import Payloads
 from tests.support.datasets import dataset_of
 
@@ -78,6 +82,50 @@ class Publisher:
         if self.fails is not None:
             raise self.fails
         return done
+
+
+class DayPublisher(Publisher):
+    """One whose run owns a day, which is a store here. Its ordinal is its number, in a line of its own for each `log`."""
+
+    def __init__(
+        self,
+        lake: str | Path,
+        payloads: Payloads,
+        run: int,
+        token: int = 1,
+        *,
+        log: str = "a",
+        store: int = 1,
+        takes_over: bool = False,
+        may_be_empty: bool = False,
+    ) -> None:
+        super().__init__(lake, payloads, run, token=token)
+        self.run_uid = f"{log}{run}"
+        self.mine = DayRun(run, line_of(log.strip("'"), "orders"), self.run_uid)
+        self._settings = {"takes_over": takes_over, "may_be_empty": may_be_empty}
+        self._scope = f"store={store}"
+
+    @contextmanager
+    def connected(self) -> Iterator[tuple[DayTarget, DayClaim]]:
+        target = DayTarget(self._writer, self.mine, self._scope, self._payloads.dataset, self._copy, **self._settings)
+        with target.connect(self._lake) as claim:
+            yield target, claim
+
+    def open_day(self) -> None:
+        with self.connected() as (target, claim):
+            target.write_group(claim, (self._action(1, BEGIN),))
+
+    def close_day(self, *actions: WriteAction) -> None:
+        """With these actions, from number 2 on."""
+        rows = sum(
+            file.records for one in actions for file in self._payloads.dataset("", one.dataset or "").manifest.files
+        )
+        with self.connected() as (target, claim):
+            target.close_group(claim, self._action(len(actions) + 2, CLOSE), rows, ([one] for one in actions))
+
+    def _action(self, number: int, what: str) -> WriteAction:
+        about = (self.run_uid, "save", "lake", number, self._token)
+        return WriteAction(*about, pa.table({}), {"action": what})
 
 
 def counted(lake: Path) -> list[Row]:

@@ -173,6 +173,11 @@ class FolderDay:
         others = () if takes_over else self.other_lines(mine)
         return max((*taken_over, *line, *others), default=None)
 
+    def is_hidden(self, mine: DayRun) -> bool:
+        """Whether files of that run can never count here again."""
+        receipts = (one for one in self.receipts if one.run.line == mine.line)
+        return _hides(self.hidden, mine) or any(one.run.ordinal > mine.ordinal for one in receipts)
+
     def other_lines(self, mine: DayRun) -> frozenset[DayRun]:
         """The runs of other lines that no receipt hides."""
         hidden = self.hidden

@@ -49,7 +49,11 @@ def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     after it was listed, when a newer run replaces it: list again then. Raises OSError if the folder cannot be read, or
     is not shown as a whole yet, `ConfigurationError`, `ExternalUnavailable`.
     """
-    files, below = _published(os.fspath(folder))
+    return counted_in(*_published(os.fspath(folder)))
+
+
+def counted_in(files: FolderFiles, below: str = "") -> list[PublishedFile]:
+    """The files that count in a folder, or in a partition of it; as `published_files`."""
     names = _without_gaps(_receipt_names(files), _receipt_names(files))
     receipts = list(_receipts(files, names))  # before the records, as `FolderRuns.counted` needs it
     runs = runs_of(files)

@@ -1,0 +1,154 @@
+"""What a run may do in a day of a folder that it owns by value: claim THEN look, files, look, receipt (design, "Days").
+
+It is `folder_claims` for writers with ``by=``. A run of a day puts no record into the folder of runs: by the clocks there, a
+slow run could be taken for younger than the one that has replaced it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+
+from airflow_logio.dataflow.writers.folder_days import DAYS, RECEIPTS, SIGN, DayReceipt, DayRun, FolderDay, day_of
+from airflow_logio.dataflow.writers.published_folder import counted_in, runs_of, visible_files
+from airflow_logio.errors import ConfigurationError, WriteRefused
+from airflow_logio.protocol.folder_rules import NamedFile
+from airflow_logio.spark.published_places import ClosingNames, PublishedPlace
+
+
+class DayClaim:
+    """The claim of run `mine` at the day `scope` of a folder. `takes_over`: a person has said that it replaces another line.
+
+    Nothing is removed but what the rule hides for ever, so that it does not matter who removes, when, or how often. All
+    methods raise OSError.
+    """
+
+    def __init__(
+        self, place: PublishedPlace, connection: str, mine: DayRun, scope: str, *, takes_over: bool = False
+    ) -> None:
+        self.place = place
+        self.scope = scope
+        self.mine = mine
+        self._files = place.files
+        self._records = f"{DAYS}/{scope}"
+        self._named = f"{scope} of folder {place.files.where} of connection {connection!r}"
+        self._takes_over = takes_over
+
+    def look(self) -> FolderDay:
+        """The records of the day. Raises `WriteRefused` if the run may not publish into it; its files that can never count
+        are gone then."""
+        day = day_of(self._files, self.scope)
+        if (other := day.in_the_way(self.mine, takes_over=self._takes_over)) is not None:
+            if day.is_hidden(self.mine):
+                self._remove({self.mine.run_uid})
+            raise self._refused(day, other)
+        return day
+
+    # --- the opening action -------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Claim the day. Raises `WriteRefused`; then nothing of the run is left there.
+
+        A claim that is withdrawn keeps no other run away. Only an opening does that: behind it, another driver of this run
+        may be about to put the receipt.
+        """
+        try:
+            self.look()
+            self._check_found()
+            self.place.put_records((SIGN,), RECEIPTS)
+            self.place.put_records((self.mine.claim,), self._records)
+            self.look()  # of two that claim at the same time, one at least sees the other
+        except WriteRefused:
+            self.place.remove((f"{self._records}/{self.mine.claim}",))
+            raise
+
+    # --- the closing action -------------------------------------------------------------------------------------------
+
+    def is_closed(self) -> bool:
+        """Whether the run has put its receipt."""
+        return any(receipt.run == self.mine for receipt in day_of(self._files, self.scope).receipts)
+
+    def check_files(self, *, has_records: bool) -> None:
+        """Before files are put. Raises `WriteRefused` for what would stand beside them, or go with nothing in its place."""
+        self.look()
+        self._check_found()
+        if not has_records and self._has_records():
+            raise WriteRefused(
+                f"{self._named} has records, and run {self.mine.run_uid} has none to put in their place: was its input "
+                "there? The day stays as it is"
+            )
+
+    def put_receipt(self, names: ClosingNames, files: Iterable[NamedFile]) -> None:
+        """Look once more, then switch the day. Raises `WriteRefused`, as `look`."""
+        self.place.prepare((self._records,), names)
+        hides = self.look().to_hide(self.mine)
+        receipt = DayReceipt(self.mine, names.operator, names.number, self.scope, tuple(files), hides)
+        self.place.put_receipt(names, msgspec.json.encode(receipt.says()), self._records)
+
+    def clear(self) -> None:
+        """Behind the receipt: remove the files of runs that are known to be older. Those with a record of their start own no
+        day, so theirs do not count in one that was closed.
+
+        Raises `WriteRefused` for a day that is in doubt.
+        """
+        try:
+            older = {run.run_uid for run in day_of(self._files, self.scope).known_older()}
+        except ConfigurationError as error:
+            raise WriteRefused(f"{self._named}: {error}") from error
+        self._remove(older | runs_of(self._files).ages.keys())
+
+    # --- what is found ------------------------------------------------------------------------------------------------
+
+    def _check_found(self) -> None:
+        """Raises `WriteRefused` for files that are not the run's to replace."""
+        for path, run in self._found():
+            folder = os.path.dirname(path)
+            if run is None:
+                raise WriteRefused(
+                    f"{self._named} has {path}, which no run has published, and which readers would take for a part of the "
+                    "day; move that elsewhere, or choose another folder"
+                )
+            if not self.place.may_remove(folder):
+                raise WriteRefused(
+                    f"files in {self._files.name(folder)} are to be replaced, and this user cannot remove them: allow it to "
+                    "write there, or choose another folder"
+                )
+
+    def _remove(self, runs: Iterable[str]) -> None:
+        gone = frozenset(runs)
+        self.place.remove(path for path, run in self._found() if run in gone)
+
+    def _found(self) -> list[tuple[str, str | None]]:
+        with suppress(FileNotFoundError):
+            return list(visible_files(self._files, self.scope))
+        return []
+
+    def _has_records(self) -> bool:
+        try:
+            return any(file.records for file in counted_in(self._files, self.scope))
+        except ConfigurationError:
+            return True  # of which run is in doubt
+
+    def _refused(self, day: FolderDay, other: DayRun) -> WriteRefused:
+        mine = self.mine
+        if other.line != mine.line:
+            taken = day.is_hidden(mine)
+            return WriteRefused(
+                f"{self._named} {'was taken over by' if taken else 'belongs to'} run {other.run_uid} of another pipeline or "
+                f"another log, and run {mine.run_uid} must not replace it. If a person wants it to: "
+                "`logio again --partition ... --take-over`"
+            )
+        if other.ordinal == mine.ordinal:
+            return WriteRefused(
+                f"{self._named}: run {other.run_uid} has the same ordinal {mine.ordinal} as run {mine.run_uid}: the log "
+                f"was restored from an older copy. Begin the day anew above it: `logio again --partition ... --above "
+                f"{other.ordinal}`"
+            )
+        return WriteRefused(
+            f"{self._named} belongs to run {other.run_uid}, a younger one of this pipeline (ordinal {other.ordinal}), and "
+            f"run {mine.run_uid} (ordinal {mine.ordinal}) must not write to it any more. If the log was restored from an "
+            f"older copy: `logio again --partition ... --above {other.ordinal}`"
+        )
