@@ -27,8 +27,8 @@ from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import check_table_databases, run_spec
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run, RunSpec
-from airflow_logio.store.rules.run_rules import check_graph
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
+from airflow_logio.store.rules.run_rules import check_graph, why_not_beside
 from airflow_logio.systems.inspection import check_sql_urls
 
 CLI_DAG_ID = "logio run"
@@ -70,7 +70,7 @@ def prepare(
     """
     spark_submit.check(wanted.spark.settings())
     described = describe(payloads, wanted, known, say)
-    run = store.start_run(described.spec, alone=wanted.alone, code=described.code.kept())
+    run = store.start_run(described.spec, concurrent=_beside(wanted, described.spec), code=described.code.kept())
     if run.spec.code_digest not in (None, described.code.digest):
         say(
             f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "
@@ -78,11 +78,11 @@ def prepare(
         )
     code = newest(store, run)
     pipeline, ref = load_kept(store, run, lambda: (described.pipeline, described.ref), code)
-    if others := other_unfinished(store, run):
+    if others := shut_out(store, run):
         say(
             f"{len(others)} other run(s) of pipeline {described.pipeline.name!r} have not finished, the latest is "
             f"{others[-1].spec.key}, uid {others[-1].uid[:8]}: a table belongs to the run that was started last; the others "
-            f"can no longer write to it, unless all of them append. `logio retry {others[-1].uid[:8]}` would continue it, "
+            f"can no longer write to it. `logio retry {others[-1].uid[:8]}` would continue it, "
             f"`logio fresh {others[-1].uid[:8]}` gives it up"
         )
     if wanted.replay_seconds is not None and run.spec.replay_seconds != wanted.replay_seconds:
@@ -166,12 +166,21 @@ def _name(pipeline: Pipeline, partition: PartitionKey | None) -> str:
     return f"{pipeline.name}__{f'{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}' if partition is None else partition.text}"
 
 
-def other_unfinished(store: LogStore, run: Run) -> list[Run]:
-    """Other runs of the same pipeline with an unfinished group, the latest last."""
+def _beside(wanted: Wanted, spec: RunSpec) -> ConcurrentRuns:
+    """Without partitions, a command is the word of somebody who sees what else runs: it is warned."""
+    if wanted.alone:
+        return ConcurrentRuns.REFUSE
+    return ConcurrentRuns.ISOLATED if spec.partition is None else ConcurrentRuns.DERIVED
+
+
+def shut_out(store: LogStore, run: Run) -> list[Run]:
+    """Other runs of the same pipeline with an unfinished group which must not live beside this one, the latest last."""
     return [
         other
         for other, groups in store.unfinished(pipeline=run.spec.key.pipeline)
-        if other.uid != run.uid and any(group.state not in CONCLUDED for group in groups)
+        if other.uid != run.uid
+        and any(group.state not in CONCLUDED for group in groups)
+        and why_not_beside(run.spec, other.spec) is not None
     ]
 
 

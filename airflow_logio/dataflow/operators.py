@@ -123,6 +123,9 @@ class Operator(ABC):  # noqa: B024  # abstract by purpose: each role below adds 
     sends_after_writes: bool = False
     """Send the events of an Output Set only when its write actions are done (Steps 5 and 6 of Algorithm 3 swapped): for
     downstream readers of what is written."""
+    runs_together: bool = False
+    """What two runs of the pipeline write at once does not get in each other's way: say so of a writer of your own, and the
+    runs may live at once. `TableWriter` and `DatasetWriter` say it by `on_new_run`, and `ParquetWriter` always may."""
     on_error: str = "fail"
     """What an error in the generation of an Input Set does: ``fail`` the group, or ``quarantine`` the Input Set.
 

@@ -14,12 +14,14 @@ from airflow_logio.dataflow.pipeline.validation import check_session_zone
 from airflow_logio.dataflow.sources import TableSource
 from airflow_logio.dataflow.unavailability import check_replay_seconds, is_missing_input
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF
+from airflow_logio.dataflow.writers.run_shapes import writer_shapes
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.launch.driver_config import has_frames
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
+from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.run_records import (
     REPLAY_SECONDS,
@@ -109,6 +111,11 @@ def run_spec(
         code_digest=None if code is None else code.digest,
         spark=dict(spark or {}),
         partition=None if partition is None else partition.text,
+        writers=writer_shapes(
+            {base_operator(name): operator for name, operator in pipeline.operators.items()},
+            connections,
+            () if pipeline.partition is None else pipeline.partition.names,
+        ),
     )
 
 

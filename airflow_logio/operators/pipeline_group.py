@@ -14,7 +14,7 @@ from airflow_logio.operators._task.pipeline_reference import imported, reference
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
-from airflow_logio.operators.start_run import REFUSE, SUPERVISE, LogioStartRunOperator, supervision_of
+from airflow_logio.operators.start_run import DERIVED, SUPERVISE, LogioStartRunOperator, supervision_of
 from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator, is_beside_groups
 from airflow_logio.store.records.run_records import Supervision
 from airflow_logio.task_arguments import with_told_arguments
@@ -58,7 +58,8 @@ class LogioPipelineGroup(TaskGroup):
     :param launch_seconds: a driver that does not register within this time after its launch is dead; by default 120.
     :param recovery_budget: a `RecoveryBudget`: how often, within which time, a group may be recovered before it is parked.
     :param recovery: ``"supervise"``, or ``"dag"`` for a pipeline whose groups a recovery DAG recovers.
-    :param concurrent_runs: ``"refuse"``, or ``"isolated"`` if runs share no tables (see `LogioStartRunOperator`).
+    :param concurrent_runs: ``"derived"``, ``"refuse"`` or ``"isolated"``: whether a run begins beside an unfinished one (see
+        `LogioStartRunOperator`).
     :param on_recovery_callback: called after a group was relaunched, or parked by task ``supervise``.
     :param on_parked_callback: called after a group was parked, whatever parked it.
     :param on_halted_callback: called after a group was halted.
@@ -89,7 +90,7 @@ class LogioPipelineGroup(TaskGroup):
         launch_seconds: float | None = None,
         recovery_budget: RecoveryBudget | None = None,
         recovery: str = SUPERVISE,
-        concurrent_runs: str = REFUSE,
+        concurrent_runs: str = DERIVED,
         on_recovery_callback: Callbacks = None,
         on_parked_callback: Callbacks = None,
         on_halted_callback: Callbacks = None,

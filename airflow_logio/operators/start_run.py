@@ -17,7 +17,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import known_at_parse, reference, resolve
 from airflow_logio.protocol.liveness import RecoveryBudget, lease_of
 from airflow_logio.protocol.states import RunState
-from airflow_logio.store.records.run_records import RunSpec, Supervision
+from airflow_logio.store.records.run_records import ConcurrentRuns, RunSpec, Supervision
 from airflow_logio.task_arguments import with_told_arguments
 
 if TYPE_CHECKING:
@@ -47,18 +47,19 @@ def recovery_budget_of(given: RecoveryBudget | None) -> RecoveryBudget:
     return given or RecoveryBudget()
 
 
-REFUSE, ISOLATED = "refuse", "isolated"
+DERIVED = "derived"
 
 
-def must_be_alone(concurrent_runs: str) -> bool:
-    """Whether a run may begin only when no other of its pipeline is unfinished. Raises `PipelineDefinitionError`."""
-    known = {REFUSE: True, ISOLATED: False}
-    if concurrent_runs not in known:
+def concurrent_runs_of(said: str) -> ConcurrentRuns:
+    """When a run may begin beside others of its pipeline, from the word of a DAG's author. Raises
+    `PipelineDefinitionError`."""
+    if said not in set(ConcurrentRuns):
         raise PipelineDefinitionError(
-            f'concurrent_runs is {concurrent_runs!r}; give "refuse" (a run begins only when the others of its pipeline have '
-            'finished) or "isolated" (runs share no tables, and may run side by side)'
+            f'concurrent_runs is {said!r}; give "derived" (a run begins if its writers and those of the unfinished ones do '
+            'not get in each other\'s way), "refuse" (only when the others of its pipeline have finished) or "isolated" '
+            "(runs have nothing in common, and may run side by side)"
         )
-    return known[concurrent_runs]
+    return ConcurrentRuns(said)
 
 
 def _is_mapped(task_id: str) -> PipelineDefinitionError:
@@ -82,8 +83,10 @@ class LogioStartRunOperator(BaseOperator):
     :param pipeline_params: the pipeline's parameters (templated). By default the DAG run's ``params`` of the same names,
         which the DAG has to declare.
     :param recovery: what recovers failed groups: ``"supervise"``, a task of this DAG run, or ``"dag"``, a recovery DAG.
-    :param concurrent_runs: ``"refuse"``: while another run of the pipeline is unfinished, even halted or parked, the task
-        fails and starts nothing; its retries try again. ``"isolated"``: the author declares that runs share no tables.
+    :param concurrent_runs: ``"derived"``: beside an unfinished run of the pipeline, even a halted or parked one, this one
+        begins only if their writers do not get in each other's way: all append, or each owns a partition of its own.
+        Otherwise the task fails and starts nothing; its retries try again. ``"refuse"``: it fails beside any unfinished
+        run. ``"isolated"``: the author declares that runs have nothing in common.
     :param logio_conn_id: the connection of the log.
     :param replay_seconds: how long to wait for an unavailable external system before its group is parked; by default
         15 minutes. A writer's own ``replay_seconds`` takes precedence.
@@ -104,7 +107,7 @@ class LogioStartRunOperator(BaseOperator):
         connections: Mapping[str, str] | None = None,
         pipeline_params: Mapping[str, Any] | None = None,
         recovery: str = SUPERVISE,
-        concurrent_runs: str = REFUSE,
+        concurrent_runs: str = DERIVED,
         logio_conn_id: str = LogioHook.default_conn_name,
         replay_seconds: float | None = None,
         lease_seconds: float | None = None,
@@ -116,7 +119,7 @@ class LogioStartRunOperator(BaseOperator):
         if _compat.is_in_mapped_group(self):
             raise _is_mapped(self.task_id)
         self.supervision = supervision_of(recovery)
-        self.alone = must_be_alone(concurrent_runs)
+        self.concurrent_runs = concurrent_runs_of(concurrent_runs)
         self.pipeline = reference(pipeline)
         self.connections = dict(connections or {})
         self.pipeline_params = None if pipeline_params is None else dict(pipeline_params)
@@ -167,7 +170,8 @@ class LogioStartRunOperator(BaseOperator):
         check_table_databases(pipeline, lambda name: database_url(spec.connections[name]))
         with opened_log(self.logio_conn_id, create=True) as store:
             run = store.patience.call(
-                "starting the run", lambda: store.start_run(spec, alone=self.alone, code=code.kept())
+                "starting the run",
+                lambda: store.start_run(spec, concurrent=self.concurrent_runs, code=code.kept()),
             )
         if run.state in (RunState.FINISHED, RunState.QUARANTINED):
             self.log.warning(with_log(computed_already(run), self.logio_conn_id))

@@ -14,7 +14,7 @@ from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.status.whole_group import members_of, states_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunKey
-from airflow_logio.store.rules.run_rules import check_not_given_up, in_the_way
+from airflow_logio.store.rules.run_rules import check_not_given_up, in_the_way, may_be_in_the_way
 from airflow_logio.supervision.retry import STARTABLE, nothing_to_retry
 from airflow_logio.ui.access import Access
 from airflow_logio.ui.actions import Retrying
@@ -64,8 +64,9 @@ def why_no_run(store: LogStore, dag_id: str, dag_run_id: str) -> str | None:
         return f"DAG {dag_id} is paused: Airflow starts no task of it until it is unpaused." if paused else None
     said = f"The log has no run of this DAG run, because its task {', '.join(failed)} has failed."
     running = store.list_runs(dag_ids=[dag_id], state=RunState.RUNNING)
-    reasons = (in_the_way(run, states_of(store, run), run.spec.supervision) for run in running)
-    reason = next((one for one in reasons if one is not None), None)
+    found = ((run, states_of(store, run)) for run in running)
+    reasons = (in_the_way(run, groups, run.spec.supervision) for run, groups in found if may_be_in_the_way(run, groups))
+    reason = next(reasons, None)
     if reason is None:
         return f"{said} The task's log says why."
     return f"{said} In its way is {reason}. If that is not why, the task's log says it."

@@ -21,6 +21,7 @@ import psycopg2
 import sqlalchemy as sa
 
 from airflow_logio.protocol.values import Status
+from airflow_logio.store.records.run_records import ConcurrentRuns
 from airflow_logio.store.sql import migrate, run_log, schema, upkeep_log
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.supervision.tidying import BATCH_ROWS
@@ -70,7 +71,7 @@ class _Log:
     def create(self) -> None:
         with writing(self.store.engine) as connection:
             named = f"run {next(self._numbers)}"
-            run = run_log.start(connection, spec(dag_run=named), alone=False, code=None, above=0)
+            run = run_log.start(connection, spec(dag_run=named), concurrent=ConcurrentRuns.ISOLATED, code=None, above=0)
             for statement in _new_partitions(run.run_id) if self.partitioned else ():
                 connection.execute(sa.text(statement))
         self.runs.append(run.run_id)

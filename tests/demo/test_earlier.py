@@ -11,6 +11,7 @@ from airflow_logio.errors import OtherRunUnfinished
 from airflow_logio.launch import processes
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store import open_store
+from airflow_logio.store.records.run_records import ConcurrentRuns
 from demo import demonstration
 from tests.support.logs import spec
 
@@ -36,9 +37,9 @@ def test_what_was_interrupted_is_given_up_and_what_is_somebody_elses_is_not(sqli
             other.uid: RunState.RUNNING,
         }
         with pytest.raises(OtherRunUnfinished, match="run other of sales"):
-            store.start_run(spec(dag_run="next"), alone=True)
+            store.start_run(spec(dag_run="next"), concurrent=ConcurrentRuns.REFUSE)
         store.supersede(other.run_id)
-        assert store.start_run(spec(dag_run="next"), alone=True).state is RunState.RUNNING
+        assert store.start_run(spec(dag_run="next"), concurrent=ConcurrentRuns.REFUSE).state is RunState.RUNNING
     finally:
         child.kill()
         child.wait()

@@ -17,7 +17,7 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim
-from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
@@ -279,32 +279,38 @@ def _check(store: SqlLogStore, run: Run, name: str, outcome: Any, came: Any) -> 
 
 
 def test_a_run_that_is_to_be_alone_waits_for_the_others_of_its_pipeline(log_store: LogStore) -> None:
-    driver = start_driver(log_store, group="a", run=log_store.start_run(spec("a", "b"), alone=True))
-    again = log_store.start_run(spec("a", "b"), alone=True)
+    driver = start_driver(
+        log_store, group="a", run=log_store.start_run(spec("a", "b"), concurrent=ConcurrentRuns.REFUSE)
+    )
+    again = log_store.start_run(spec("a", "b"), concurrent=ConcurrentRuns.REFUSE)
     assert again == driver.run, "to start it again is no second run"
     before = rows_of(log_store)
     with pytest.raises(OtherRunUnfinished, match=re.escape("run-1 of sales, uid") + r".*\(a is running, b is new\)"):
-        log_store.start_run(spec(dag_run="run-2"), alone=True)
+        log_store.start_run(spec(dag_run="run-2"), concurrent=ConcurrentRuns.REFUSE)
     assert rows_of(log_store) == before
-    other = log_store.start_run(replace(spec(), key=replace(spec().key, pipeline="other")), alone=True)
+    other = log_store.start_run(
+        replace(spec(), key=replace(spec().key, pipeline="other")), concurrent=ConcurrentRuns.REFUSE
+    )
     assert other.state is RunState.RUNNING
     driver.session.commit([fx.FinishGroup()])
     ref = log_store.register(log_store.claim(driver.run.run_id, "b", expected=0, reason="test"), SOMEBODY)
     log_store.park(ref, "an error")
     with pytest.raises(OtherRunUnfinished, match=re.escape("(b is parked)")):
-        log_store.start_run(spec(dag_run="run-2"), alone=True)
+        log_store.start_run(spec(dag_run="run-2"), concurrent=ConcurrentRuns.REFUSE)
     assert log_store.supersede(driver.run.run_id), "given up"
-    assert log_store.start_run(spec(dag_run="run-2"), alone=True).state is RunState.RUNNING
+    assert log_store.start_run(spec(dag_run="run-2"), concurrent=ConcurrentRuns.REFUSE).state is RunState.RUNNING
 
 
 def test_a_run_whose_groups_have_finished_is_in_nobodys_way(log_store: LogStore) -> None:
     start_driver(log_store).session.commit([fx.FinishGroup()])
-    assert log_store.start_run(spec(dag_run="run-2"), alone=True).state is RunState.RUNNING
+    assert log_store.start_run(spec(dag_run="run-2"), concurrent=ConcurrentRuns.REFUSE).state is RunState.RUNNING
 
 
 def test_of_many_that_are_to_be_alone_one_begins(log_store: LogStore) -> None:
     names = [f"run-{number}" for number in range(6)]
-    started = race(*[lambda name=name: log_store.start_run(spec(dag_run=name), alone=True) for name in names])
+    started = race(
+        *[lambda name=name: log_store.start_run(spec(dag_run=name), concurrent=ConcurrentRuns.REFUSE) for name in names]
+    )
     assert sum(isinstance(one, Run) for one in started) == 1, started
     assert sum(isinstance(one, OtherRunUnfinished) for one in started) == 5
     assert len(log_store.list_runs()) == 1

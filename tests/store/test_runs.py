@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
@@ -17,9 +18,10 @@ from airflow_logio.errors import (
     UnknownRun,
 )
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.run_writers import Repeats, Together, WriterShape
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
@@ -182,7 +184,7 @@ def test_a_start_that_fails_gives_no_ordinal(log_store: LogStore) -> None:
     log_store.start_run(of("clicks", "a"))
     before = contents(log_store)
     with pytest.raises(OtherRunUnfinished):
-        log_store.start_run(of("clicks", "b"), alone=True, above=40)
+        log_store.start_run(of("clicks", "b"), concurrent=ConcurrentRuns.REFUSE, above=40)
     assert contents(log_store) == before
     assert log_store.start_run(of("clicks", "b")).ordinal == 2
 
@@ -350,3 +352,139 @@ def test_a_drain_that_is_not_committed_has_not_been(log_store: LogStore) -> None
     with pytest.raises(Fenced):
         driver.session.commit([fx.DrainGroup()])
     assert drained_at(log_store, driver.run) is None
+
+
+# --- which runs may live at once --------------------------------------------------------------------------------------
+
+WAREHOUSE = ("warehouse_id", "top")
+
+
+def shape(
+    together: Together, *place: str, writer: str = "save", what: str = "TableWriter", is_of_author: bool = False
+) -> WriterShape:
+    return WriterShape(writer, what, place or WAREHOUSE, together, Repeats.ADDED, is_of_author)
+
+
+def day(number: int, *writers: WriterShape, **partition: str) -> RunSpec:
+    """A run of a day, with these writers."""
+    kind = {"partition": "Days", "name": "day", "zone": "UTC", "rules": "2026a"} | partition
+    plain = of("clicks", f"run {number}", f"2026-03-0{number}")
+    return replace(plain, writers=writers, graph={"partition": kind})
+
+
+def beside(store: LogStore, there: RunSpec, comes: RunSpec) -> str | None:
+    """What is said to a run that comes while another one is unfinished; None if it begins."""
+    store.start_run(there)
+    before = contents(store)
+    try:
+        run = store.start_run(comes, concurrent=ConcurrentRuns.DERIVED)
+    except OtherRunUnfinished as refused:
+        assert contents(store) == before
+        return str(refused)
+    assert run.spec == comes, "it comes back from the log as it was given"
+    return None
+
+
+@pytest.mark.parametrize("theirs", Together)
+@pytest.mark.parametrize("mine", Together)
+def test_what_two_writers_at_one_place_are_decides_whether_runs_live_at_once(
+    log_store: LogStore, mine: Together, theirs: Together
+) -> None:
+    said = beside(log_store, day(1, shape(theirs)), day(2, shape(mine)))
+    together = mine is theirs and mine is not Together.NEVER
+    assert (said is None) is together, said
+    if said is not None:
+        assert "run run 1 of clicks, uid " in said and "of partition 2026-03-01, has not finished (g is new)" in said
+        assert "could not write its tables any more once this one does: writer 'save' (TableWriter)" in said
+        assert "Let it finish (`logio retry " in said and "give it up (`logio fresh " in said
+        log_store.start_run(day(3, shape(mine)), concurrent=ConcurrentRuns.ISOLATED)  # the author knows better
+
+
+@pytest.mark.parametrize("theirs", Together)
+@pytest.mark.parametrize("mine", Together)
+def test_runs_whose_writers_are_at_two_places_live_at_once(
+    log_store: LogStore, mine: Together, theirs: Together
+) -> None:
+    lake = [shape(one, "lake_id", "sales", f"dt={place}") for place, one in enumerate((theirs, mine))]
+    assert beside(log_store, day(1, lake[0]), day(2, lake[1])) is None
+    assert beside(log_store, day(3, shape(theirs, "a", "top")), day(4, shape(mine, "b", "top"))) is None
+
+
+@pytest.mark.parametrize(
+    ("there", "comes", "words"),
+    [
+        ((), (), None),
+        ((shape(Together.NEVER),), (), None),
+        ((shape(Together.NEVER, "lake_id"),), (shape(Together.NEVER, "lake_id", "sales"),), "writer 'save'"),
+        ((shape(Together.NEVER, "w", "top"),), (shape(Together.NEVER, "w", "top", "public"),), "writer 'save'"),
+        ((shape(Together.BY_PARTITION, "lake_id"),), (shape(Together.ALWAYS, "lake_id", "late"),), None),
+        ((shape(Together.NEVER, "lake_id", "dt=1"),), (shape(Together.ALWAYS, "lake_id"),), None),
+        (
+            (shape(Together.ALWAYS), shape(Together.NEVER, "crm", writer="send", what="Crm", is_of_author=True)),
+            (shape(Together.ALWAYS), shape(Together.NEVER, "crm", writer="send", what="Crm", is_of_author=True)),
+            r"writer 'send' \(Crm\)\. .* If two runs may write by send at once, .*runs_together = True",
+        ),
+        (
+            (shape(Together.NEVER, writer="old", what="A"),),
+            (shape(Together.NEVER, writer="new", what="B"),),
+            r"writer 'new' \(B\) and writer 'old' \(A\)",
+        ),
+    ],
+)
+def test_which_writer_is_named(
+    log_store: LogStore, there: tuple[WriterShape, ...], comes: tuple[WriterShape, ...], words: str | None
+) -> None:
+    said = beside(log_store, day(1, *there), day(2, *comes))
+    assert said is None if words is None else (said is not None and re.search(words, said)), said
+
+
+def test_a_run_of_which_nothing_is_known_is_in_the_way(log_store: LogStore) -> None:
+    """One that an earlier version began: it may replace tables."""
+    said = beside(log_store, of("clicks", "old", "2026-03-01"), day(2, shape(Together.ALWAYS)))
+    assert said is not None and "which an earlier version began: what its writers do is not known" in said
+
+
+def test_one_run_of_a_partition_is_computed_at_a_time(log_store: LogStore) -> None:
+    twice = replace(day(1, shape(Together.ALWAYS)), key=replace(day(1).key, dag_run_id="backfill"))
+    said = beside(log_store, day(1, shape(Together.ALWAYS)), twice)
+    assert said is not None and "is of partition 2026-03-01, as this one would be" in said
+    assert "Let it finish" in said and "`logio fresh " in said
+    (run,) = log_store.list_runs()
+    assert log_store.supersede(run.run_id)
+    assert log_store.start_run(twice, concurrent=ConcurrentRuns.DERIVED).partition == "2026-03-01"
+
+
+@pytest.mark.parametrize(
+    ("other", "is_apart"),
+    [({}, True), ({"rules": "2026b"}, True), ({"partition": "Hours"}, False), ({"zone": "Europe/Berlin"}, False)],
+)
+def test_partitions_of_two_kinds_may_have_something_in_common(
+    log_store: LogStore, other: dict[str, str], is_apart: bool
+) -> None:
+    mine = shape(Together.BY_PARTITION)
+    assert (beside(log_store, day(1, mine), day(2, mine, **other)) is None) is is_apart
+
+
+def test_a_red_day_is_in_nobodys_way_and_many_days_begin_at_once(log_store: LogStore) -> None:
+    mine = shape(Together.BY_PARTITION)
+    driver = start_driver(log_store, run=log_store.start_run(day(1, mine)))
+    assert log_store.park(driver.ref, "it is red")
+    begun = race(
+        *[
+            lambda number=number: log_store.start_run(day(number, mine), concurrent=ConcurrentRuns.DERIVED)
+            for number in range(2, 8)
+        ]
+    )
+    assert {one.partition for one in begun if isinstance(one, Run)} == {f"2026-03-0{number}" for number in range(2, 8)}
+
+
+def test_of_two_days_that_replace_one_table_one_begins(log_store: LogStore) -> None:
+    mine = shape(Together.NEVER)
+    begun = race(
+        *[
+            lambda number=number: log_store.start_run(day(number, mine), concurrent=ConcurrentRuns.DERIVED)
+            for number in range(1, 7)
+        ]
+    )
+    assert sum(isinstance(one, Run) for one in begun) == 1, begun
+    assert sum(isinstance(one, OtherRunUnfinished) for one in begun) == 5

@@ -16,7 +16,7 @@ from airflow_logio.protocol.replicas import Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import OperatorShape, Run
+from airflow_logio.store.records.run_records import ConcurrentRuns, OperatorShape, Run
 from airflow_logio.store.records.upkeep_records import QuarantineCount
 from tests.store.test_maintenance import rows_of
 from tests.support.logs import SOMEBODY, UNDONE, Driver, contents, fetched, held, spec, start_driver
@@ -311,7 +311,7 @@ def test_the_run_finishes_when_all_slots_are_done(log_store: LogStore) -> None:
     with pytest.raises(ProtocolViolation, match="has ended, it is finished"):
         log_store.request_scaling(run.run_id, GROUP, 1, by="test")
     assert [found.uid for found in log_store.removable(0.0)] == [run.uid]
-    log_store.start_run(replicated_spec(dag_run="run-2"), alone=True)
+    log_store.start_run(replicated_spec(dag_run="run-2"), concurrent=ConcurrentRuns.REFUSE)
 
 
 def test_a_removed_run_leaves_no_slots_and_no_requests(log_store: LogStore) -> None:

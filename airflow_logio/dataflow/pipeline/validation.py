@@ -126,8 +126,23 @@ def _check_connections(definition: Definition, name: str, operator: Operator) ->
                 f"checkable nor idempotent (write_guarantee is {guarantee!r}): after a failure nothing tells "
                 "whether to repeat them. Use TableWriter, or a writer that declares one of these"
             )
+    _check_runs_together(definition, name, operator)
     if operator.writes() and not isinstance(operator, ManualOperator):
         _check_writer(definition, name, operator)
+
+
+def _check_runs_together(definition: Definition, name: str, operator: Operator) -> None:
+    """Refuse a word on other runs that is none, or that would say nothing."""
+    said: object = operator.runs_together
+    if type(said) is not bool:
+        definition.refuse(f"runs_together of operator {name!r} is {said!r}; give True or False")
+    if said and not operator.writes():
+        definition.refuse(f"operator {name!r} declares runs_together=True, and has no write actions: leave it out")
+    if said and isinstance(operator, TableWriter | DatasetWriter):
+        definition.refuse(
+            f"writer {name!r} declares runs_together=True, which is for writers of your own: {type(operator).__name__} says "
+            "by on_new_run whether runs may live at once"
+        )
 
 
 def _check_writer(definition: Definition, name: str, operator: Operator) -> None:

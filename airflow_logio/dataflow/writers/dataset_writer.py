@@ -41,6 +41,7 @@ class DatasetWriter(ActionWriter):
     outputs = ()
     write_guarantee = "idempotent"
     actions_at_once = 16
+    by: tuple[str, ...] = ()
 
     def __init__(
         self, connection: str, folder: str = "", *, partition_by: Iterable[str] = (), on_new_run: str = "append"

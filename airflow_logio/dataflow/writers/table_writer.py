@@ -42,6 +42,7 @@ class TableWriter(ActionWriter):
 
     write_guarantee = "conditional"
     actions_at_once = 4_096
+    by: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
-from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
 from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
 
 
@@ -17,13 +17,20 @@ class RunLog(ABC):
     """Begins, finds and ends runs."""
 
     @abstractmethod
-    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None, above: int = 0) -> Run:
+    def start_run(
+        self,
+        spec: RunSpec,
+        *,
+        concurrent: ConcurrentRuns = ConcurrentRuns.ISOLATED,
+        code: bytes | None = None,
+        above: int = 0,
+    ) -> Run:
         """Get the newest run of `spec.key`. If there is none, or it is superseded, create the next generation.
 
         The log determines the generation, not `spec`. Raises `IncompatibleRun` if the run exists with another graph
-        fingerprint. With `alone`, raises `OtherRunUnfinished` instead of creating a run while another run of its
-        pipeline is unfinished. `code` is kept with a run that is created, under `spec.code_digest`; None if drivers
-        find it installed. A run that is created gets the next ordinal of its pipeline, more than `above` where that is
+        fingerprint, and `OtherRunUnfinished` instead of creating a run beside an unfinished one of its pipeline where
+        `concurrent` forbids that. `code` is kept with a run that is created, under `spec.code_digest`; None if drivers find
+        it installed. A run that is created gets the next ordinal of its pipeline, more than `above` where that is
         given: a person says so whose tables know greater ones than a restored log. Raises `ConfigurationError` for an
         `above` that is too great.
         """

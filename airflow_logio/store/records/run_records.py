@@ -10,6 +10,7 @@ from typing import Any
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.record_rules import RecordRules
 from airflow_logio.protocol.replicas import slot_of
+from airflow_logio.protocol.run_writers import WriterShape
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
 
@@ -104,6 +105,17 @@ class Supervision(StrEnum):
     """A recovery DAG, which looks after many runs."""
 
 
+class ConcurrentRuns(StrEnum):
+    """When a run may begin beside unfinished ones of its pipeline."""
+
+    DERIVED = "derived"
+    """If no writer of either gets in the other's way, and they are not of one partition."""
+    REFUSE = "refuse"
+    """Never."""
+    ISOLATED = "isolated"
+    """Always: somebody says that they have nothing in common."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunSpec:
     """Everything needed to start a run. Databases are named by connection id, never by URL."""
@@ -144,6 +156,8 @@ class RunSpec:
     """The Spark options that `logio run` was given, without secrets (`SparkOptions.to_keep`)."""
     partition: str | None = None
     """The key of the partition that the run is for, as `PartitionKey.text`; None for a pipeline without partitions."""
+    writers: tuple[WriterShape, ...] | None = None
+    """What writes, as other runs of the pipeline see it; None in runs of earlier versions, of which nothing is known."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

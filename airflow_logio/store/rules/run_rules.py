@@ -20,10 +20,11 @@ from airflow_logio.errors import (
     UnknownRun,
 )
 from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.run_writers import Together, in_conflict
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port, unstorable
 from airflow_logio.store.records.driver_records import CodeChange, GroupRef
-from airflow_logio.store.records.run_records import Run, RunSpec, Supervision, senders_of
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec, Supervision, senders_of
 
 
 def encode_spec(spec: RunSpec) -> str:
@@ -180,41 +181,92 @@ def check_superseding(run: Run, state: RunState, groups: GroupStates) -> bool:
     return True
 
 
-def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]]) -> None:
-    """Raises `OtherRunUnfinished` if one of these runs of the same pipeline has a group that has not finished.
+def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]], concurrent: ConcurrentRuns) -> None:
+    """Raises `OtherRunUnfinished` if the run must not begin beside one of these of its pipeline.
 
-    A run that is halted or parked counts, too: once another run owns its tables, it can never write what is still
-    missing.
+    Only those count that have a group which has not finished, also if it is halted or parked: once another run owns its
+    tables, it can never write what is still missing.
     """
+    if concurrent is ConcurrentRuns.ISOLATED:
+        return
+    by_word = (TABLES_TAKEN, _if_isolated(spec.supervision))
     for run, groups in others:
-        if (reason := in_the_way(run, groups, spec.supervision)) is not None:
-            raise OtherRunUnfinished(f"run {spec.key} is not started: {reason}")
+        found = why_not_beside(spec, run.spec) if concurrent is ConcurrentRuns.DERIVED else by_word
+        if groups.left() and found is not None:
+            raise OtherRunUnfinished(
+                f"run {spec.key} is not started: {in_the_way(run, groups, spec.supervision, *found)}"
+            )
 
 
-def in_the_way(run: Run, groups: GroupStates, supervision: Supervision) -> str | None:
-    """Why a later run of the pipeline, supervised like that, does not begin before this one has finished, and what to do.
+TABLES_TAKEN = "could not write its tables any more once this one does"
+"""What a later run may do to an unfinished one."""
 
-    None if nothing of this one is left.
-    """
-    left = ", ".join(groups.left())
-    if not left:
+
+def why_not_beside(spec: RunSpec, other: RunSpec) -> tuple[str, str] | None:
+    """Why a run must not live beside an unfinished one of its pipeline, by what is known of both, and what lets them, if
+    anything does; None if it may."""
+    if spec.partition is not None and spec.partition == other.partition:
+        return (
+            f"is of partition {other.partition}, as this one would be: one run of a partition is computed at a time",
+            "",
+        )
+    if spec.writers is None or other.writers is None:
+        before = "" if spec.writers is None else ", which an earlier version began: what its writers do is not known"
+        return f"{TABLES_TAKEN}{before}", _if_isolated(spec.supervision)
+    found = in_conflict(spec.writers, other.writers, apart=_are_apart(spec, other))
+    if found is None:
         return None
+    said = [f"writer {one.writer!r} ({one.what})" for one in dict.fromkeys(found)]
+    own = [one.writer for one in dict.fromkeys(found) if one.is_of_author]
+    if not own:
+        return f"{TABLES_TAKEN}: {' and '.join(said)}", ""
+    allow = f". If two runs may write by {' and '.join(own)} at once, say so in the class: runs_together = True"
+    return f"may be disturbed by what this one writes: {' and '.join(said)}", allow
+
+
+def _are_apart(spec: RunSpec, other: RunSpec) -> bool:
+    """Whether they are of two partitions that have nothing in common: those of two lengths, or of two zones, may."""
+    if spec.partition is None or other.partition is None or spec.partition == other.partition:
+        return False
+    mine, theirs = ({**one.graph.get("partition", {}), "rules": None} for one in (spec, other))
+    return mine == theirs
+
+
+def may_be_in_the_way(run: Run, groups: GroupStates) -> bool:
+    """Whether an unfinished run may be what keeps some other run of its pipeline from beginning."""
+    writers = run.spec.writers
+    is_shared = writers is None or any(one.together is not Together.ALWAYS for one in writers)
+    return bool(groups.left()) and (is_shared or run.partition is not None)
+
+
+def in_the_way(
+    run: Run, groups: GroupStates, supervision: Supervision, why: str = TABLES_TAKEN, unless: str = ""
+) -> str:
+    """Why a later run of the pipeline, supervised like that, does not begin before this one has finished, and what to do."""
     uid = run.uid[:8]
+    left = ", ".join(groups.left())
+    finish = (
+        f"`logio retry {uid}` if no driver of it runs"
+        if supervision is Supervision.PROCESS
+        else f"clear its red tasks, or `logio retry {uid}`"
+    )
     return (
-        f"run {run.spec.key}, uid {uid}, has not finished ({left}), and could not write its tables any more once this one "
-        f"does. {_way_out(supervision, uid)}"
+        f"{_named(run)} has not finished ({left}), and {why}. Let it finish ({finish}), or give it up (`logio fresh {uid}`), "
+        f"and start again{unless}"
     )
 
 
-def _way_out(supervision: Supervision, uid: str) -> str:
+def _named(run: Run) -> str:
+    of = "" if run.partition is None else f" of partition {run.partition},"
+    return f"run {run.spec.key}, uid {run.uid[:8]},{of}"
+
+
+def _if_isolated(supervision: Supervision) -> str:
     if supervision is Supervision.PROCESS:
-        return (
-            f"Let it finish (`logio retry {uid}` if no driver of it runs), or give it up (`logio fresh {uid}`), and start "
-            "again. If the runs share no tables, start this one without --alone"
-        )
+        return ". If the runs share no tables, start this one without --alone"
     return (
-        f"Let it finish (clear its red tasks, or `logio retry {uid}`), or give it up (`logio fresh {uid}`), and start again. "
-        'If runs of this pipeline share no tables, its author declares that: LogioPipelineGroup(concurrent_runs="isolated")'
+        ". If runs of this pipeline share no tables, its author declares that: "
+        'LogioPipelineGroup(concurrent_runs="isolated")'
     )
 
 

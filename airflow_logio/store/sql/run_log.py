@@ -16,7 +16,7 @@ from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import storable
 from airflow_logio.store.port.run_port import CodeLog, RunLog
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
-from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
     GroupStates,
@@ -44,9 +44,16 @@ log = logging.getLogger(__name__)
 class SqlRunLog(SqlPart, RunLog):
     """Runs: each method is one transaction."""
 
-    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None, above: int = 0) -> Run:
+    def start_run(
+        self,
+        spec: RunSpec,
+        *,
+        concurrent: ConcurrentRuns = ConcurrentRuns.ISOLATED,
+        code: bytes | None = None,
+        above: int = 0,
+    ) -> Run:
         with writing(self.engine) as connection:
-            return start(connection, spec, alone=alone, code=code, above=above)
+            return start(connection, spec, concurrent=concurrent, code=code, above=above)
 
     def supersede(self, run_id: int) -> bool:
         try:
@@ -176,7 +183,7 @@ def changes_of_code(connection: Connection, run_id: int) -> Sequence[CodeChange]
     ]
 
 
-def start(connection: Connection, spec: RunSpec, *, alone: bool, code: bytes | None, above: int) -> Run:
+def start(connection: Connection, spec: RunSpec, *, concurrent: ConcurrentRuns, code: bytes | None, above: int) -> Run:
     """The newest run of the key. If there is none, or it is superseded, one of the next generation is created.
 
     Processes that start runs of one pipeline take turns before they create a run, so that each sees the runs of the
@@ -189,8 +196,7 @@ def start(connection: Connection, spec: RunSpec, *, alone: bool, code: bytes | N
         last = lock_pipeline(connection, spec.key.pipeline)
         run = _newest(connection, spec.key)
     if run is None or run.state is RunState.SUPERSEDED:
-        if alone:
-            check_alone(spec, list(_unfinished(connection, spec.key.pipeline)))
+        check_alone(spec, _unfinished(connection, spec.key.pipeline), concurrent)
         generation = 1 if run is None else run.spec.key.generation + 1
         key = replace(spec.key, generation=generation)
         run = _create(connection, replace(spec, key=key), earliest_start(run), next_ordinal(last, above))

@@ -17,7 +17,7 @@ from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunSta
 from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
-from airflow_logio.store.records.run_records import Run, RunKey, RunSpec, senders_of
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec, senders_of
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, Retried
 from airflow_logio.store.rules.row_forms import check_unchanged, encode_header
 from airflow_logio.store.rules.run_rules import (
@@ -39,13 +39,12 @@ from airflow_logio.testing.memory_log import slots
 from airflow_logio.testing.memory_log.tables import BodyKey, GroupKey, GroupRow, RunRow, Tables
 
 
-def start(tables: Tables, spec: RunSpec, *, alone: bool, code: bytes | None, above: int) -> Run:
+def start(tables: Tables, spec: RunSpec, *, concurrent: ConcurrentRuns, code: bytes | None, above: int) -> Run:
     """Runs in an open transaction, like the others."""
     check_above(above)
     newest = _newest(tables, spec.key)
     if newest is None or newest.state is RunState.SUPERSEDED:
-        if alone:
-            check_alone(spec, _unfinished(tables, spec.key.pipeline))
+        check_alone(spec, _unfinished(tables, spec.key.pipeline), concurrent)
         generation = 1 if newest is None else newest.spec.key.generation + 1
         earliest = earliest_start(None if newest is None else newest.as_run())
         ordinal = next_ordinal(tables.ordinals.get(spec.key.pipeline, 0), above)

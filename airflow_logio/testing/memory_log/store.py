@@ -32,7 +32,7 @@ from airflow_logio.store.records.driver_records import (
     Load,
     Refused,
 )
-from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
 from airflow_logio.store.records.status_records import (
     GroupStatus,
     PortProgress,
@@ -159,9 +159,16 @@ class MemoryLogStore(LogStore):
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None, above: int = 0) -> Run:
+    def start_run(
+        self,
+        spec: RunSpec,
+        *,
+        concurrent: ConcurrentRuns = ConcurrentRuns.ISOLATED,
+        code: bytes | None = None,
+        above: int = 0,
+    ) -> Run:
         with self.tables.transaction():
-            return runs.start(self.tables, spec, alone=alone, code=code, above=above)
+            return runs.start(self.tables, spec, concurrent=concurrent, code=code, above=above)
 
     def supersede(self, run_id: int) -> bool:
         with self.tables.transaction():

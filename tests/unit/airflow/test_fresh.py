@@ -19,7 +19,7 @@ from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
-from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run
 from tests.support.logs import SOMEBODY, finish
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, write_transactions
 
@@ -136,8 +136,12 @@ def test_a_second_run_waits_for_the_first_one(log: LogStore, run: Run, start: Ca
     for group in run.spec.groups:  # parked over night: what it has not written, it could never write
         claim = log.claim(run.run_id, group, expected=0, reason="test")
         assert log.park(GroupRef(claim.run_id, claim.group, claim.incarnation), "test")
-    with pytest.raises(OtherRunUnfinished, match="ingest is parked"):
+    with pytest.raises(
+        OtherRunUnfinished, match=r"ingest is parked.*writer '\w+' \(TableWriter of table .*on_new_run="
+    ):
         start("scheduled__tomorrow")
+    with pytest.raises(OtherRunUnfinished, match=r'concurrent_runs="isolated"'):
+        start("scheduled__tomorrow", concurrent_runs="refuse")
     assert start("scheduled__tomorrow", concurrent_runs="isolated").state is RunState.RUNNING
 
 
@@ -154,7 +158,7 @@ def test_what_the_author_declares_reaches_the_task_and_is_checked() -> None:
         assert isinstance(found, LogioStartRunOperator)
         return found
 
-    assert task_of().alone
-    assert not task_of(concurrent_runs="isolated").alone
+    assert task_of().concurrent_runs is ConcurrentRuns.DERIVED
+    assert task_of(concurrent_runs="isolated").concurrent_runs is ConcurrentRuns.ISOLATED
     with pytest.raises(PipelineDefinitionError, match="concurrent_runs is 'yes'"):
         task_of(concurrent_runs="yes")

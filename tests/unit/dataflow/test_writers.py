@@ -20,10 +20,14 @@ from pyarrow._fs import _MockFileSystem
 from airflow_logio.dataflow import (
     CheckableWriter,
     ConditionalWriter,
+    Count,
+    DatasetWriter,
     FunctionRead,
     IdempotentWriter,
     InputEvent,
+    ManualOperator,
     Marker,
+    Operator,
     ParquetSource,
     ParquetWriter,
     Pipeline,
@@ -33,6 +37,7 @@ from airflow_logio.dataflow import (
     WriteAction,
 )
 from airflow_logio.dataflow.writers.parquet_writer import _Place
+from airflow_logio.dataflow.writers.run_shapes import writer_shapes
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, PipelineDefinitionError
 from tests.unit.dataflow.conftest import FakeExternal
 
@@ -213,6 +218,96 @@ def test_a_read_by_a_function_is_part_of_the_fingerprint() -> None:
         "key": "a",
         "description": {"path": "/rates"},
     }
+
+
+# --- what other runs see of them ----------------------------------------------------------------------------------------
+
+
+class Side(Sender):
+    """Its runs do not disturb each other."""
+
+    runs_together = True
+
+
+class ByHand(ManualOperator):
+    inputs = ("in",)
+    outputs = ()
+
+    def writes(self) -> dict[str, str | None]:
+        return {"lake": "idempotent", "crm": "checkable"}
+
+    def run(self, logio: Any) -> None:
+        raise NotImplementedError
+
+
+class OwnDays(TableWriter):
+    """What owns its rows by value."""
+
+    by = ("day",)
+
+
+ALWAYS, BY_PARTITION, NEVER = "always", "by partition", "never"
+REPLACED, ADDED = "replaced", "added"
+BY_DAY = {"day": "2026-03-01", "region": "north"}
+LAKE = "lake_id"
+
+
+@pytest.mark.parametrize(
+    ("writer", "place", "together", "repeats"),
+    [
+        (TableWriter("lake", "sales"), (LAKE, "sales"), NEVER, ADDED),
+        (TableWriter("lake", "A.Sales", on_new_run="replace"), (LAKE, "sales", "a"), NEVER, ADDED),
+        (TableWriter("lake", "sales", on_new_run="append"), (LAKE, "sales"), ALWAYS, ADDED),
+        (OwnDays("lake", "sales"), (LAKE, "sales"), BY_PARTITION, REPLACED),
+        (DatasetWriter("lake"), (LAKE,), ALWAYS, ADDED),
+        (DatasetWriter("lake", "a/{region}"), (LAKE, "a", "north"), ALWAYS, ADDED),
+        (DatasetWriter("lake", "a/dt={day}"), (LAKE, "a", "dt=2026-03-01"), ALWAYS, ADDED),
+        (DatasetWriter("lake", "a", on_new_run="error"), (LAKE, "a"), NEVER, ADDED),
+        (DatasetWriter("lake", "a", on_new_run="replace"), (LAKE, "a"), NEVER, ADDED),
+        (DatasetWriter("lake", "{region}", on_new_run="replace"), (LAKE, "north"), NEVER, ADDED),
+        (DatasetWriter("lake", "dt={day}", on_new_run="replace"), (LAKE, "dt=2026-03-01"), NEVER, REPLACED),
+        (DatasetWriter("lake", "dt={day}", on_new_run="error"), (LAKE, "dt=2026-03-01"), NEVER, ADDED),
+        (DatasetWriter("lake", "a", partition_by=["x"], on_new_run="overwrite"), (LAKE, "a"), NEVER, ADDED),
+        (
+            DatasetWriter("lake", "{day}", partition_by=["x"], on_new_run="overwrite"),
+            (LAKE, "2026-03-01"),
+            NEVER,
+            ADDED,
+        ),
+        (ParquetWriter("lake"), (LAKE,), ALWAYS, ADDED),
+        (ParquetWriter("lake", "dt={day}"), (LAKE, "dt=2026-03-01"), ALWAYS, ADDED),
+        (Sender("lake"), (LAKE,), NEVER, ADDED),
+        (Side("lake"), (LAKE,), ALWAYS, ADDED),
+    ],
+)
+def test_what_other_runs_see_of_a_writer(writer: Operator, place: tuple[str, ...], together: str, repeats: str) -> None:
+    own = {"save": writer.for_run(BY_DAY)}
+    (shape,) = writer_shapes(own, {"lake": LAKE}, ("day", "day_start", "day_end"))
+    assert (shape.writer, shape.place, shape.together, shape.repeats) == ("save", place, together, repeats)
+    assert shape.is_of_author is isinstance(writer, Sender)
+    assert type(writer).__name__ in shape.what and "'lake_id'" in shape.what
+    assert "runs_together" not in writer.settings() and "by" not in writer.settings(), "runs of earlier versions resume"
+
+
+def test_what_writes_by_hand_is_seen_at_each_of_its_connections() -> None:
+    shapes = writer_shapes({"count": Count(), "hand": ByHand()}, {"lake": "a", "crm": "b"})
+    assert [(one.writer, one.place, str(one.together)) for one in shapes] == [
+        ("hand", ("a",), NEVER),
+        ("hand", ("b",), NEVER),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("operator", "words"),
+    [
+        (type("Unsure", (Sender,), {"runs_together": "yes"})("lake"), "runs_together of operator 'save' is 'yes'"),
+        (type("Nothing", (Count,), {"runs_together": True})(), "'save' declares runs_together=True, and has no write"),
+        (type("Ours", (TableWriter,), {"runs_together": True})("lake", "t"), "Ours says by on_new_run"),
+    ],
+)
+def test_a_word_on_other_runs_is_checked(operator: Operator, words: str) -> None:
+    with pytest.raises(PipelineDefinitionError, match=words):
+        pipeline().operator("save", operator, "read")
 
 
 # --- Parquet files ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.lineage.authored import AuthoredPorts
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import InputSetNode
-from airflow_logio.store.records.run_records import ReplicatedShape, Run, RunSpec
+from airflow_logio.store.records.run_records import ConcurrentRuns, ReplicatedShape, Run, RunSpec
 from airflow_logio.store.rules.row_forms import read_channel
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.unit.lineage.flows import Flow, Op, Pairs, pairs_of, port
@@ -139,8 +139,15 @@ def test_names_of_ports(flow: Flow) -> None:
 class TakenInSlots(MemoryLogStore):
     """The groups of slots begin with other code than their run."""
 
-    def start_run(self, spec: RunSpec, *, alone: bool = False, code: bytes | None = None, above: int = 0) -> Run:
-        run = super().start_run(spec, alone=alone, code=code, above=above)
+    def start_run(
+        self,
+        spec: RunSpec,
+        *,
+        concurrent: ConcurrentRuns = ConcurrentRuns.ISOLATED,
+        code: bytes | None = None,
+        above: int = 0,
+    ) -> Run:
+        run = super().start_run(spec, concurrent=concurrent, code=code, above=above)
         for name in (name for name in spec.groups if name.startswith(("v[", "w["))):
             self.take_code(run.run_id, name, f"code of {name}", "f", by="a person")
         return run
