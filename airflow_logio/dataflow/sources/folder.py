@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from airflow_logio.dataflow.arrow import pa
@@ -13,6 +14,7 @@ from airflow_logio.dataflow.placeholders import placeholders_of, resolved
 from airflow_logio.dataflow.sources.files import opened, parquet
 from airflow_logio.dataflow.sources.parquet_types import spark_columns
 from airflow_logio.dataflow.sources.ranges import RangeSource
+from airflow_logio.dataflow.writers.published_folder import published_files
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -41,6 +43,9 @@ class FolderSource(RangeSource):
     :param files_per_event: how many files make an event, 1 by default.
     :param unbounded: wait for more files until the run is drained. By default False: a run reads the files that are
         there when it is started.
+    :param published: the folder is one that a `DatasetWriter` publishes into, or a partition of it, and the files are
+        those that count (`published_files`): not those of a run that is about to replace them, nor replaced ones. By
+        default False.
 
     Files must arrive in the order of their names (a date, a sequence number) and as a whole (written under a name
     beginning with ``.`` or ``_``, then renamed), and stay as they are: a file that is added, removed or resized behind
@@ -49,7 +54,9 @@ class FolderSource(RangeSource):
     refused when the run is started. Raises PipelineDefinitionError; in a run SourceChanged, ConfigurationError.
     """
 
-    def __init__(self, path: str, *, files_per_event: int = 1, unbounded: bool = False) -> None:
+    def __init__(
+        self, path: str, *, files_per_event: int = 1, unbounded: bool = False, published: bool = False
+    ) -> None:
         if isinstance(path, str) and "://" in path:
             raise PipelineDefinitionError(
                 f"path {path!r} is a URL; a FolderSource reads a folder of a shared file system"
@@ -57,6 +64,12 @@ class FolderSource(RangeSource):
         self.path = path
         self.files_per_event = check_count("files_per_event", files_per_event)
         self.unbounded = bool(unbounded)
+        self.published = bool(published)
+        if self.published and self.unbounded:
+            raise PipelineDefinitionError(
+                f"path {path!r}: published=True is for what counts when a run is started, and new runs publish under names "
+                "in no order; leave unbounded out, or read the folder with published=False"
+            )
         self._placeholders = placeholders_of(path)
         self._known: tuple[Any, Any] | None = None
         """A file as it was written, and its schema."""
@@ -64,27 +77,31 @@ class FolderSource(RangeSource):
     def placeholders(self) -> frozenset[str]:
         return self._placeholders
 
+    def settings(self) -> dict[str, Any]:
+        """As a run of an earlier version has them, where all files of the folder are read."""
+        return {name: value for name, value in super().settings().items() if (name, value) != ("published", False)}
+
     def first(self, params: Mapping[str, Any]) -> dict[str, Any]:
         folder = resolved(self.path, self._placeholders, params)
-        _check_files(folder, _listed(folder))  # what cannot be read is refused when the run is started
+        _check_files(folder, self._files(folder))  # what cannot be read is refused when the run is started
         return _offset(folder, [])
 
     def last(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
         folder = resolved(self.path, self._placeholders, params)
-        return None if self.unbounded else _offset(folder, _listed(folder))
+        return None if self.unbounded else _offset(folder, self._files(folder))
 
     def latest(self, params: Mapping[str, Any], start: Any, limit: Any | None) -> dict[str, Any]:
-        files = _listed(start[FOLDER])
-        _check(files, start)
+        files = self._files(start[FOLDER])
+        self._check(files, start)
         if limit is not None:
-            _check(files, limit)  # before a range is logged that could not be read again
+            self._check(files, limit)  # before a range is logged that could not be read again
         wanted = [one for one in files if limit is None or one[0] <= limit[AFTER]]
         return _offset(start[FOLDER], wanted[: start[FILES] + self.files_per_event])
 
     def frame(self, spark: Any, params: Mapping[str, Any], start: Any, end: Any) -> SparkFrame:
-        folder, files = start[FOLDER], _listed(start[FOLDER])
-        _check(files, start)
-        _check(files, end)
+        folder, files = start[FOLDER], self._files(start[FOLDER])
+        self._check(files, start)
+        self._check(files, end)
         first, *_ = paths = [os.path.join(folder, name) for name, _ in files]
         wanted = paths[start[FILES] : end[FILES]]
         _check_columns(first, wanted)
@@ -103,7 +120,16 @@ class FolderSource(RangeSource):
     def observed(self, params: Mapping[str, Any], start: Any, end: Any) -> dict[str, tuple[int, int, int]]:
         """Name of each file of the range → when it was last written (ns), bytes, and number of its inode."""
         folder = start[FOLDER]
-        return {name: _written(os.path.join(folder, name)) for name, _ in _listed(folder)[start[FILES] : end[FILES]]}
+        return {
+            name: _written(os.path.join(folder, name)) for name, _ in self._files(folder)[start[FILES] : end[FILES]]
+        }
+
+    def _files(self, folder: str) -> list[tuple[str, int]]:
+        """Name and bytes of each file, by name. Raises ConfigurationError, ExternalUnavailable."""
+        return _counted(folder) if self.published else _listed(folder)
+
+    def _check(self, files: list[tuple[str, int]], offset: Mapping[str, Any]) -> None:
+        _check(files, offset, _REPLACED if self.published else _GROWS)
 
 
 def _written(path: str) -> tuple[int, int, int]:
@@ -117,18 +143,43 @@ def _written(path: str) -> tuple[int, int, int]:
 
 
 def _listed(folder: str) -> list[tuple[str, int]]:
-    """Name and bytes of each file, by name. Raises ConfigurationError, ExternalUnavailable."""
-    if found := sorted(_PATTERNS & set(folder)):
-        raise ConfigurationError(f"Spark would take {found[0]} in the path {folder} for a pattern: rename the folder")
+    """Those that are there."""
+    _check_path(folder)
+    with _reading(folder), os.scandir(folder) as entries:
+        there = [one for one in entries if not one.name.startswith(_SKIPPED) and not one.name.endswith(_COPIED)]
+        files = [(entry.name, entry.stat().st_size) for entry in there if entry.is_file()]
+        inner = [entry.name for entry in there if entry.is_dir()]
+    return _checked(folder, files, inner)
+
+
+def _counted(folder: str) -> list[tuple[str, int]]:
+    """Those that count, of what runs have published."""
+    _check_path(folder)
+    with _reading(folder):
+        try:
+            found = [(os.path.relpath(one.path, folder), one.bytes) for one in published_files(folder)]
+        except ValueError as error:  # a receipt that is damaged
+            raise ConfigurationError(str(error)) from error
+    inner = [name.partition(os.sep)[0] for name, _ in found if os.sep in name]
+    return _checked(folder, found, inner)
+
+
+@contextmanager
+def _reading(folder: str) -> Iterator[None]:
     try:
-        with os.scandir(folder) as entries:
-            there = [one for one in entries if not one.name.startswith(_SKIPPED) and not one.name.endswith(_COPIED)]
-            files = [(entry.name, entry.stat().st_size) for entry in there if entry.is_file()]
-            inner = [entry.name for entry in there if entry.is_dir()]
+        yield
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise ConfigurationError(f"the folder {folder} cannot be read: {error}; make or mount it") from error
     except OSError as error:
         raise ExternalUnavailable(f"the folder {folder} cannot be read: {error}") from error
+
+
+def _check_path(folder: str) -> None:
+    if found := sorted(_PATTERNS & set(folder)):
+        raise ConfigurationError(f"Spark would take {found[0]} in the path {folder} for a pattern: rename the folder")
+
+
+def _checked(folder: str, files: list[tuple[str, int]], inner: Sequence[str]) -> list[tuple[str, int]]:
     if inner:
         raise ConfigurationError(
             f"{folder} has the folder {min(inner)!r}, whose files a FolderSource does not read: "
@@ -156,14 +207,19 @@ def _offset(folder: str, files: list[tuple[str, int]]) -> dict[str, Any]:
     }
 
 
-def _check(files: list[tuple[str, int]], offset: Mapping[str, Any]) -> None:
+_GROWS = (
+    "Files must arrive in the order of their names, as texts are sorted ('part-10' comes before 'part-9': pad numbers with "
+    "zeros, or begin with a date), and stay as they are: put the folder back as it was, or start a fresh run"
+)
+_REPLACED = "Another run has published there since: start a fresh run, which reads what counts now"
+
+
+def _check(files: list[tuple[str, int]], offset: Mapping[str, Any], advice: str) -> None:
     behind = _offset(offset[FOLDER], [one for one in files if one[0] <= offset[AFTER]])
     if behind != {**offset}:
         raise SourceChanged(
             f"{offset[FOLDER]} has {behind[FILES]:,} files of {behind[BYTES]:,} bytes up to {offset[AFTER]!r}; it had "
-            f"{offset[FILES]:,} of {offset[BYTES]:,} when they were read. Files must arrive in the order of their names, as "
-            "texts are sorted ('part-10' comes before 'part-9': pad numbers with zeros, or begin with a date), and stay as "
-            "they are: put the folder back as it was, or start a fresh run"
+            f"{offset[FILES]:,} of {offset[BYTES]:,} when they were read. {advice}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -49,7 +50,11 @@ def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     after it was listed, when a newer run replaces it: list again then. Raises OSError if the folder cannot be read, or
     is not shown as a whole yet, `ConfigurationError`, `ExternalUnavailable`.
     """
-    return counted_in(*_published(os.fspath(folder)))
+    files, below = _published(os.fspath(folder))
+    found = counted_in(files, below)
+    if not found and below and not files.is_there(below) and day_of(files, below.partition("/")[0]).live() is None:
+        raise FileNotFoundError(errno.ENOENT, "no run has published such a partition", files.name(below))
+    return found
 
 
 def counted_in(files: FolderFiles, below: str = "") -> list[PublishedFile]:
@@ -81,7 +86,7 @@ def counted_in(files: FolderFiles, below: str = "") -> list[PublishedFile]:
 def _published(given: str) -> tuple[FolderFiles, str]:
     """The published folder that a path names, and the partition of it, empty for all of it.
 
-    Raises FileNotFoundError if there is no such folder, unless it is a partition.
+    Raises FileNotFoundError if there is no such folder, and none that it is a partition of.
     """
     is_url = given.startswith(SCHEME)
     found: FolderFiles = (

@@ -449,6 +449,7 @@ growing = TableSource(
 
 # [START FolderSource]
 arriving = FolderSource("/data/{country}", files_per_event=8, unbounded=True)
+counted = FolderSource("/shared/lake/orders/country={country}", published=True)
 # [END FolderSource]
 
 

@@ -371,7 +371,11 @@ def test_one_day_is_read_alone_and_only_a_day_in_doubt_is_refused(lake: Path) ->
     close(lake, closed(run(3, B), scope="day=2026-03-02"))
     assert counted(lake / DAY) == counted(f"{lake / DAY}/") == [(DAY, "a45", 2), (DAY, "a45", 3)]
     assert counted(lake / "day=2026-03-011") == [("day=2026-03-011", "old", 2)]
-    assert counted(lake / DAY / "store=1") == counted(lake / "day=2020-01-01") == []
+    assert counted(lake / DAY / "store=1") == []
+    with pytest.raises(FileNotFoundError, match=r"no run has published such a partition.*day=2020-01-01"):
+        counted(lake / "day=2020-01-01")
+    close(lake, closed(run(45), scope="day=2020-01-01", files=0))
+    assert counted(lake / "day=2020-01-01") == []
     close(lake, closed(run(9), scope="day=2026-03-02"))
     with pytest.raises(ConfigurationError, match=r"day=2026-03-02 was closed by run b3 .* and run a9"):
         published_files(lake / "day=2026-03-02")

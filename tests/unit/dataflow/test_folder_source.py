@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from airflow_logio.errors import ConfigurationError, OperatorFailed, PipelineDef
 
 
 def put(where: Path, *names: str, columns: tuple[str, ...] = ("id",)) -> None:
-    where.mkdir(exist_ok=True)
+    where.mkdir(parents=True, exist_ok=True)
     for name in names:
         pq.write_table(pa.table({column: [1, 2] for column in columns}), where / name)
 
@@ -199,3 +200,83 @@ def test_an_offset_says_how_much_lies_before_it(orders: Path) -> None:
     listed = folder._listed(str(orders))
     assert [name for name, _ in listed] == ["a.parquet", "b.parquet", "c.parquet"]
     assert source(orders).action({})["plan"]["limit"]["bytes"] == sum(size for _, size in listed)
+
+
+# --- what runs have published -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """One run has appended to a day, and another one is about to: its file is there, its receipt is not."""
+    files = ["one.keep.000000000002.00000.parquet", "one.keep.000000000003.00000.parquet"]
+    put(tmp_path / "lake" / "day=1", *files, "two.keep.000000000002.00000.parquet")
+    named = [named_in(tmp_path / "lake", "day=1", name) for name in files]
+    receipt(tmp_path / "lake" / "_logio" / "one.keep.000000000003.json", run="one", files=named)
+    (tmp_path / "lake" / "_logio" / "runs").mkdir()
+    (tmp_path / "lake" / "_logio" / "runs" / "00000000001000000.one.joins").touch()
+    return tmp_path / "lake"
+
+
+def named_in(lake: Path, day: str, name: str) -> dict[str, Any]:
+    return {"path": f"{day}/{name}", "bytes": (lake / day / name).stat().st_size, "records": 2}
+
+
+def receipt(path: Path, **said: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"operator": "keep", "number": 3, **said}))
+
+
+def replaced(lake: Path, day: str, *files: str) -> None:
+    """A run that owns the day has closed it with these files."""
+    said = {"ordinal": 4, "line": "0123456789ab", "scope": day, "hides": []}
+    where = lake / "_logio" / "days" / day / "000000000004.0123456789ab.four.keep.json"
+    receipt(where, run="four", **said, files=[named_in(lake, day, name) for name in files])
+
+
+def read(of: FolderSource) -> list[str]:
+    return [after for _, _, after in all_ranges(of)]
+
+
+def test_of_a_published_folder_only_what_counts_is_read(lake: Path) -> None:
+    one = source(lake / "day=1", published=True)
+    assert read(one) == ["one.keep.000000000002.00000.parquet", "one.keep.000000000003.00000.parquet"]
+    assert len(read(source(lake / "day=1"))) == 3
+    put(lake / "day=1", "four.keep.000000000002.00000.parquet")
+    replaced(lake, "day=1", "four.keep.000000000002.00000.parquet")
+    assert read(one) == ["four.keep.000000000002.00000.parquet"]
+    replaced(lake, "day=1")
+    assert read(one) == [], "a day that was closed without a file is empty"
+
+
+def test_a_day_that_is_replaced_while_it_is_read_parks_the_group(lake: Path) -> None:
+    one = source(lake / "day=1", published=True)
+    action = one.action({})
+    assert action is not None
+    put(lake / "day=1", "four.keep.000000000002.00000.parquet")
+    replaced(lake, "day=1", "four.keep.000000000002.00000.parquet")
+    with pytest.raises(SourceChanged, match="Another run has published there since: start a fresh run"):
+        one.next_action({}, action)
+
+
+def test_a_partition_that_no_run_has_published_is_missing_input(lake: Path) -> None:
+    for missing in (lake / "day=2", lake.parent / "none"):
+        with pytest.raises(ConfigurationError, match=f"{missing} cannot be read: "):
+            source(missing, published=True).first({})
+    with pytest.raises(ConfigurationError, match=r"has the folder 'day=1'.*name one partition"):
+        source(lake, published=True).first({})
+
+
+def test_a_receipt_that_is_damaged_is_named(lake: Path) -> None:
+    (lake / "_logio" / "one.keep.000000000003.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=r"one\.keep\.000000000003\.json is no receipt"):
+        source(lake / "day=1", published=True).first({})
+
+
+def test_what_is_published_has_no_order_in_which_to_wait_for_more(orders: Path) -> None:
+    with pytest.raises(PipelineDefinitionError, match="leave unbounded out"):
+        source(orders, published=True, unbounded=True)
+
+
+def test_a_source_of_an_earlier_version_is_the_same(orders: Path) -> None:
+    assert "published" not in source(orders).settings()
+    assert source(orders, published=True).settings()["published"] is True

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.dataflow import ParquetWriter, WriteAction
-from airflow_logio.dataflow.writers.folder_days import RECEIPTS
+from airflow_logio.dataflow.writers.folder_days import DAYS, RECEIPTS
 from airflow_logio.dataflow.writers.published_folder import RUNS
 from airflow_logio.systems.payloads import Payloads, task_files
 from tests.support.datasets import dataset_of
 from tests.support.lakes import FolderLake
-from tests.support.publishers import Publisher
+from tests.support.publishers import DayPublisher, Publisher
 
 Call = tuple[str, str]
 """A call and the path that it is about; of a name that is given to a file, the new one."""
@@ -73,6 +73,28 @@ def test_files_are_on_the_disk_before_the_receipt_that_names_them(root: Path) ->
     assert any(call == "fsync" and path.endswith(RUNS) for call, path in calls[: links[0][0]]), (
         "its run is known by then"
     )
+
+
+def test_a_day_is_on_the_disk_in_the_order_claim_files_receipt(root: Path) -> None:
+    """The sign comes before the claim: an earlier version must not read a folder that has a day."""
+    lake = FolderLake(root)
+    driver = DayPublisher(lake.url, Payloads(str(root / "payloads")), 4)
+    made = driver.action(2, ((1, 1), (2, 1)))
+    with recorded() as calls:
+        driver.open_day()
+        driver.close_day(made)
+    folder = os.path.join(lake.root, "orders")
+    day, records = os.path.join(folder, "store=1"), os.path.join(folder, DAYS, "store=1")
+    order = [
+        ("fsync", os.path.join(folder, RECEIPTS)),
+        ("fsync", records),
+        ("link", os.path.join(day, "a4.save.000000000002.00000.parquet")),
+        ("fsync", day),
+        ("replace", os.path.join(records, driver.mine.receipt("save"))),
+        ("fsync", records),
+    ]
+    left = iter(calls)
+    assert all(one in left for one in order), [one for one in calls if one in order]
 
 
 def test_the_mode_of_a_file_is_on_the_disk_before_it_has_a_name_there(root: Path) -> None:
