@@ -85,6 +85,11 @@ class OtherRunUnfinished(LogioError):
     """Another run of the pipeline has not finished: let it finish, or give it up, then start again."""
 
 
+class NoPlace(LogioError):
+    """A run does not begin now: the drivers of others of its pipeline have all places (`drivers_at_once`). Nothing was
+    changed: ask again."""
+
+
 # --- restart within the budget, then park ----------------------------------------------------------------------------
 
 

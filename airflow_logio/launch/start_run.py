@@ -116,6 +116,7 @@ def run_spec(
             connections,
             () if pipeline.partition is None else pipeline.partition.names,
         ),
+        drivers_at_once=pipeline.drivers_at_once,
     )
 
 

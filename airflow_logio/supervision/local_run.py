@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from airflow_logio.errors import Fenced, LogioError, LogUnavailable, ProtocolViolation
+from airflow_logio.errors import Fenced, LogioError, LogUnavailable, NoPlace, ProtocolViolation
 from airflow_logio.launch import driver_folders, processes
 from airflow_logio.launch.driver_folders import incarnation_of, is_of_standby
 from airflow_logio.launch.driver_process import ForkServer, fork_server, is_forked
@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 _SILENT_SECONDS = 30.0
 _NOTE_SECONDS = 3.0
 """How often the log is told that this process supervises the run."""
+_PLACE_SECONDS = 1.0
+"""Between two questions for a place, while other runs of the pipeline have them all."""
 _END_SECONDS = 0.1
 """Between two looks while drivers are ended."""
 
@@ -83,6 +85,8 @@ class LocalRun:
         self._peak: dict[str, int] = {}
         self._halts = 0
         self._said_unavailable = float("-inf")
+        self._said_no_place = float("-inf")
+        self._no_place_at = float("-inf")
         self._note_as = None if groups else f"process {os.getpid()} on {this_host()}"
         """Its name as the supervisor of the run; None if it supervises only some groups."""
         self._noted_at = float("-inf")
@@ -219,10 +223,16 @@ class LocalRun:
         except LogUnavailable as error:
             self._say_unavailable(str(error))
             return None
+        except NoPlace as error:
+            self._no_place_at = time.monotonic()
+            if self._no_place_at - self._said_no_place >= _SILENT_SECONDS:
+                self._said_no_place = self._no_place_at
+                log.warning("%s; it begins as soon as there is one", error)
+            return None
 
     def _launch_if_needed(self, name: str, observation: Observation) -> GroupState | None:
         status = observation.status
-        if status is not None and status.state is GroupState.NEW and self._is_forked_soon(name):
+        if status is not None and status.state is GroupState.NEW and (self._is_forked_soon(name) or self._waits()):
             return None
         tend(self._context, name, observation)
         if status is None:
@@ -239,6 +249,9 @@ class LocalRun:
             self._finished[name] = status.incarnation
         self._ender.remember(status)
         return status.state
+
+    def _waits(self) -> bool:
+        return time.monotonic() - self._no_place_at < _PLACE_SECONDS
 
     def _is_forked_soon(self, name: str) -> bool:
         """Its first driver waits for what is imported now, instead of importing it beside that. Those with a JVM begin."""

@@ -62,7 +62,10 @@ def recover_group(context: LaunchContext, group: str, *, failed: int, cause: str
 
 
 def launch_if_new(context: LaunchContext, group: str, observation: Observation) -> bool:
-    """Launch a group that was never launched; True if a driver was. Two launches at once: one claim fails."""
+    """Launch a group that was never launched; True if a driver was. Two launches at once: one claim fails.
+
+    Raises `NoPlace` if its run must not begin yet.
+    """
     if observation.state is not GroupState.NEW:
         return False
     try:
@@ -83,5 +86,5 @@ def recover_if_dead(context: LaunchContext, group: str, observation: Observation
 
 
 def tend(context: LaunchContext, group: str, observation: Observation) -> None:
-    """Launch what needs it, by what was seen of the group."""
+    """Launch what needs it, by what was seen of the group. Raises `NoPlace` if its run must not begin yet."""
     launch_if_new(context, group, observation) or recover_if_dead(context, group, observation)

@@ -50,6 +50,8 @@ WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
 """States of a group that wake its task. A group that is scaled to zero wakes up by itself."""
 HALT_GRACE_SECONDS = 10.0
 """How long a driver may take to halt by itself."""
+PLACE_SECONDS = 5.0
+"""Between two questions for a place for the drivers of a run."""
 LAST_WORDS_SECONDS = 2.0
 """A driver sends what it prints every second, and the rest after its last commit."""
 LOG_AWAY_SECONDS = 900.0
@@ -73,6 +75,8 @@ class LogioGroupTrigger(LogTrigger):
     :param own_place: whether only the task launches drivers of the group: then a death wakes it, and a request to scale that
         needs a new replica.
     :param last_try: whether Airflow would not try the task again by itself: then it may fail by itself for good.
+    :param waits_for_place: whether the run must not begin yet, because other runs of its pipeline have all places for
+        drivers: then a group that is new wakes the task when there is one.
     :param incarnations: group or replica → the incarnation that the task saw last.
     :param relayed: group or replica → what the task log has of its driver's output (`OutputRelay`).
     :param ends_task: whether the task needs no worker to succeed (`_compat.may_end_in_triggerer`).
@@ -80,7 +84,17 @@ class LogioGroupTrigger(LogTrigger):
     :param poll_interval: seconds between two looks at the log.
     """
 
-    arguments = ("run_uid", "group", "own_place", "last_try", "ends_task", "incarnations", "relayed", "lineage")
+    arguments = (
+        "run_uid",
+        "group",
+        "own_place",
+        "last_try",
+        "ends_task",
+        "waits_for_place",
+        "incarnations",
+        "relayed",
+        "lineage",
+    )
 
     def __init__(
         self,
@@ -91,6 +105,7 @@ class LogioGroupTrigger(LogTrigger):
         own_place: bool = False,
         last_try: bool = False,
         ends_task: bool = False,
+        waits_for_place: bool = False,
         incarnations: Mapping[str, int] | None = None,
         relayed: Mapping[str, Sequence[int]] | None = None,
         lineage: Mapping[str, Any] | None = None,
@@ -102,6 +117,8 @@ class LogioGroupTrigger(LogTrigger):
         self.group = group
         self.own_place = own_place
         self.ends_task = ends_task
+        self.waits_for_place = waits_for_place
+        self._asked_for_place = float("-inf")
         self.incarnations = dict(incarnations or {})
         self.relayed = {name: list(last) for name, last in (relayed or {}).items()}
         self._observers: _Observers | None = None
@@ -240,6 +257,8 @@ class LogioGroupTrigger(LogTrigger):
         one, state = seen.decides, seen.state
         needs_replica = self.own_place and bool(seen.statuses) and self._needs_replica(sight)
         given_up = sight.run.state is RunState.SUPERSEDED  # of a group that sleeps nothing else says so
+        if state is GroupState.NEW and self.waits_for_place and not self._finds_place(store, sight.run):
+            return None
         wakes = state in WAKING or is_left_dead or needs_replica or given_up or (self.own_place and seen.is_dead)
         ends = self.ends_task and state is GroupState.FINISHED
         if ends and not self._has_waited():
@@ -253,6 +272,15 @@ class LogioGroupTrigger(LogTrigger):
             self._note_on_its_way(store, sight.run)
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
+
+    def _finds_place(self, store: LogStore, run: Run) -> bool:
+        """Asked seldom: many days may wait. A run that was given up has none, and its task says so."""
+        if run.state is RunState.SUPERSEDED:
+            return True
+        if time.monotonic() - self._asked_for_place < PLACE_SECONDS:
+            return False
+        self._asked_for_place = time.monotonic()
+        return store.has_place(run.run_id)
 
     def _report(
         self, observers: _Observers, store: LogStore, sight: RunSight, figures: RunFigures | None, *, wakes: bool

@@ -18,7 +18,7 @@ from airflow_logio.dataflow.functions.function_operators import FrameFunctionOpe
 from airflow_logio.dataflow.functions.own_partition import OwnPartition
 from airflow_logio.dataflow.functions.several_functions import SeveralFunctions
 from airflow_logio.dataflow.functions.windowed_operators import WindowedOperator, windowed
-from airflow_logio.dataflow.names import check_name
+from airflow_logio.dataflow.names import check_count, check_name
 from airflow_logio.dataflow.operators import ManualOperator, Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.pipeline.days import Partitioning, PartitionKey, check_partition, partition_params
 from airflow_logio.dataflow.pipeline.definition import (
@@ -107,6 +107,10 @@ class Pipeline:
     :param zone: the time zone of its Spark sessions, ``"Europe/Berlin"``: that in which functions of mode ``executors``
         and ``dataframe`` cast times to dates and texts. By default UTC. Their windows of time must have the same zone
         (`Tumbling(..., zone=...)`), so that a start that is cast to a date is the day of its window.
+    :param drivers_at_once: how many drivers all runs of the pipeline may have at once, by default any number: a task that
+        is deferred holds no slot of a worker, but its driver holds memory. A run begins when all its groups fit, or when
+        no other run has drivers; until then its tasks wait, deferred. A run that has begun is never held up. One that is
+        parked or halted gives its place to others.
 
     All methods that build raise PipelineDefinitionError for what they can judge at once; `validate` judges the rest.
     """
@@ -121,6 +125,7 @@ class Pipeline:
         fuse: bool = True,
         partition: Partitioning | None = None,
         zone: str | None = None,
+        drivers_at_once: int | None = None,
     ) -> None:
         check_name("pipeline", name)
         typed = {check_name("parameter", p): parameters.check_type(p, kind) for p, kind in (params or {}).items()}
@@ -131,6 +136,8 @@ class Pipeline:
         self._definition = Definition(name, typed, named, fuse, check_variables(environment), session_zone)
         if (divided := check_partition(partition)) is not None:
             self._definition.divide(divided)
+        if drivers_at_once is not None:
+            self._definition.drivers_at_once = check_count("drivers_at_once", drivers_at_once)
         if len(set(named)) < len(named):
             self._definition.refuse(f"a connection is named twice in {named}")
 
@@ -423,6 +430,11 @@ class Pipeline:
     def environment(self) -> tuple[str, ...]:
         """Names of the environment variables that drivers get."""
         return self._definition.environment
+
+    @property
+    def drivers_at_once(self) -> int | None:
+        """How many drivers all its runs may have at once; None for any number."""
+        return self._definition.drivers_at_once
 
     @property
     def limits(self) -> Mapping[str, CallLimit]:

@@ -215,6 +215,8 @@ class Definition:
     local: LocalDefaults = field(default_factory=LocalDefaults)
     columns: dict[Port, MadeFrom] = field(default_factory=dict)
     """Output port → what its columns are made from. Said of the graph, no part of it."""
+    drivers_at_once: int | None = None
+    """How many drivers all its runs may have at once. Deployment, no part of the graph."""
     partition: Partitioning | None = None
     """What one run is for. Its parameters are among `params`, so they stand wherever a parameter may."""
 

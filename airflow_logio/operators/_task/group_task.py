@@ -16,6 +16,7 @@ from airflow_logio.errors import (
     Fenced,
     InputMissing,
     LogUnavailable,
+    NoPlace,
     ProtocolViolation,
 )
 from airflow_logio.launch.driver_config import has_frames, needs_spark
@@ -61,6 +62,8 @@ class GroupTask:
     _late: set[str] | None = None
     """Groups and replicas that this attempt has found waiting for their input."""
     _is_dead: bool = False
+    no_place: str | None = None
+    """Why the run did not begin at the last look, if other runs of the pipeline have all places for drivers."""
     has_launched: bool = False
     """A driver was launched by this attempt."""
 
@@ -78,6 +81,7 @@ class GroupTask:
         if self._late is None and look.statuses:
             self._late = {one.group for one in look.statuses if self.is_attempt and waits_for_input(one)}
         self._is_dead = look.is_dead
+        waited, self.no_place = self.no_place is not None, None
         try:
             recovers = recovers or self.own_place
             launched = [self._advance(name, one, recovers=recovers) for name, one in look.observations.items()]
@@ -85,6 +89,11 @@ class GroupTask:
         except LogUnavailable as error:
             log.warning("Group %s: the log became unavailable during a launch: %s", self.group, error)
             return Look(), False
+        except NoPlace as error:
+            self.no_place = str(error)
+            if not waited:
+                log.info("Group %s: %s. It begins when there is one", self.group, error)
+            return look, False
         self.has_launched = self.has_launched or any(launched)
         return look, any(launched)
 

@@ -196,7 +196,8 @@ class WorkerSegment:
             must_stay = group.must_stay(look)
             if look.state is GroupState.FINISHED or (look.state in WAITING and not must_stay):
                 return look
-            may_be_watched = look.state is not GroupState.NEW and not look.left_to_standby
+            waits = group.no_place is not None
+            may_be_watched = (waits or look.state is not GroupState.NEW) and not look.left_to_standby
             if self.task.deferrable and may_be_watched and not must_stay:
                 return look
             if running.is_due():
@@ -237,6 +238,7 @@ class WorkerSegment:
             own_place=self.task.own_place,
             last_try=is_last_try(self.context["ti"]),
             ends_task=_compat.may_end_in_triggerer(self.task),
+            waits_for_place=group.no_place is not None,
             incarnations=look.incarnations,
             relayed=relay.relayed,
             lineage=lineage,

@@ -45,9 +45,16 @@ class GroupLog(ABC):
         the budget. With `request_id`, raises `ProtocolViolation` if that request to scale was superseded or settled: a
         replica that is launched for it now would be in no plan.
 
+        The first claim of a run, neither `by_user` nor with `request_id`, raises `NoPlace` if the drivers of other runs
+        of its pipeline leave too few of `RunSpec.drivers_at_once`; nothing is changed then.
+
         If the fence row's lock is held for long, the holder is a driver that was stopped inside a transaction: its
         backend is ended (PostgreSQL).
         """
+
+    @abstractmethod
+    def has_place(self, run_id: int) -> bool:
+        """Whether the first claim of a run would find a place now, or is over. Raises `UnknownRun`."""
 
     @abstractmethod
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:

@@ -158,6 +158,8 @@ class RunSpec:
     """The key of the partition that the run is for, as `PartitionKey.text`; None for a pipeline without partitions."""
     writers: tuple[WriterShape, ...] | None = None
     """What writes, as other runs of the pipeline see it; None in runs of earlier versions, of which nothing is known."""
+    drivers_at_once: int | None = None
+    """How many drivers of all runs of the pipeline may be alive when this one begins (`rules/place_rules.py`)."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

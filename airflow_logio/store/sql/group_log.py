@@ -26,6 +26,7 @@ from airflow_logio.store.port.group_port import GroupLog
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, LaunchRecipe, Load, Refused
 from airflow_logio.store.records.run_records import Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.store.rules.place_rules import GroupCounts, asks_for_place, check_place, why_no_place
 from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.store.sql import scaling_requests, schema
@@ -33,6 +34,7 @@ from airflow_logio.store.sql.beats import BeatCheck, wish, write_beat
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.group_statuses import statuses
 from airflow_logio.store.sql.hearings import announce_failure
+from airflow_logio.store.sql.run_log import lock_pipeline
 from airflow_logio.store.sql.runs import SqlPart, known
 
 
@@ -86,6 +88,12 @@ class SqlGroupLog(SqlPart, GroupLog):
             return claim(
                 connection, run, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
             )
+
+    def has_place(self, run_id: int) -> bool:
+        with reading(self.engine) as connection:
+            run = self._run(connection, run_id)
+            counts = _group_counts(connection, run.spec.key.pipeline)
+            return _was_claimed(connection, run) or why_no_place(run, counts) is None
 
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
         with writing(self.engine) as connection:
@@ -238,7 +246,14 @@ def claim(
     by_user: bool,
     request_id: int | None = None,
 ) -> Claim | Refused:
-    """Raise the incarnation, or move the group to the state where it belongs instead."""
+    """Raise the incarnation, or move the group to the state where it belongs instead.
+
+    The first claims of all runs of a pipeline take turns where drivers are bounded, so that two of them do not both get the
+    last place. Its row is locked before the group's rows, as by a start; a recovery, which may hold others up, locks none.
+    """
+    asks = asks_for_place(run, expected, by_user=by_user, request_id=request_id)
+    if asks:
+        lock_pipeline(connection, run.spec.key.pipeline)
     state, incarnation = lock_group(connection, run.run_id, group)
     if incarnation != expected:
         raise Fenced(f"group {group!r} was claimed by another process: incarnation {incarnation}, expected {expected}")
@@ -252,6 +267,9 @@ def claim(
         move(connection, ref, GroupState.PARKED, error=text)
         end_driver(connection, ref, reason)
         return Refused(BudgetSpent(text))
+    if asks and _desired(connection, run, group) is not GroupState.HALTED:
+        counts = _group_counts(connection, run.spec.key.pipeline)
+        check_place(run, counts, was_claimed=_was_claimed(connection, run))
     end_driver(connection, ref, reason)
     if not by_user and _desired(connection, run, group) is GroupState.HALTED:
         move(connection, ref, GroupState.HALTED)
@@ -277,6 +295,29 @@ def _check_current(connection: Connection, run: Run, state: GroupState, request_
         check_going_on(run, known(RunState, found, f"the state of run {run.uid}"))
     if request_id is not None:
         scaling_requests.check_is_open(connection, request_id)
+
+
+def _was_claimed(connection: Connection, run: Run) -> bool:
+    """Whether a group of the run was ever claimed."""
+    fence = schema.fence
+    query = sa.select(fence.c.group_name).where(fence.c.run_id == run.run_id, fence.c.incarnation > 0).limit(1)
+    return connection.execute(query).one_or_none() is not None
+
+
+def _group_counts(connection: Connection, pipeline: str) -> dict[int, GroupCounts]:
+    """Run → its groups by state, of all runs of the pipeline that may have drivers."""
+    runs, groups = schema.run, schema.group
+    query = (
+        sa.select(groups.c.run_id, groups.c.state, sa.func.count().label("many"))
+        .join(runs, runs.c.run_id == groups.c.run_id)
+        .where(runs.c.pipeline == pipeline, runs.c.state == RunState.RUNNING.value)
+        .group_by(groups.c.run_id, groups.c.state)
+    )
+    found: dict[int, dict[GroupState, int]] = {}
+    for row in connection.execute(query):
+        state = known(GroupState, row.state, f"the state of a group of run {row.run_id}")
+        found.setdefault(row.run_id, {})[state] = row.many
+    return dict(found)
 
 
 def _desired(connection: Connection, run: Run, group: str) -> GroupState:

@@ -5,6 +5,7 @@ All functions run in an open transaction."""
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,10 +23,11 @@ from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, DriverRecord, FenceRow, GroupRef, Refused
 from airflow_logio.store.records.run_records import has_sources
 from airflow_logio.store.records.status_records import GroupStatus, UnderWay
+from airflow_logio.store.rules.place_rules import GroupCounts, asks_for_place, check_place, why_no_place
 from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.testing.memory_log import slots
-from airflow_logio.testing.memory_log.tables import DriverRow, GroupKey, Tables
+from airflow_logio.testing.memory_log.tables import DriverRow, GroupKey, RunRow, Tables
 
 
 def claim(
@@ -49,6 +51,9 @@ def claim(
     if request_id is not None:
         slots.check_is_open(tables, request_id)
     check_claim(group, row.state, by_user=by_user)
+    asks = asks_for_place(run.as_run(), expected, by_user=by_user, request_id=request_id)
+    if asks and row.desired is not GroupState.HALTED:
+        check_place(run.as_run(), _counts(tables, run), was_claimed=_was_claimed(tables, key.run_id))
     spends = expected > 0 and not by_user
     ref = GroupRef(key.run_id, group, expected)
     if spends and (causes := budget_spent(tables, key)):
@@ -61,6 +66,26 @@ def claim(
         _move(tables, ref, GroupState.HALTED, None)
         return Refused(ProtocolViolation(f"group {group!r} was asked to halt, and is not recovered"))
     return _raise_incarnation(tables, key, fence, reason, spends=spends)
+
+
+def has_place(tables: Tables, run_id: int) -> bool:
+    if run_id not in tables.runs:
+        raise UnknownRun(f"no run {run_id} is in the log")
+    run = tables.runs[run_id]
+    return _was_claimed(tables, run_id) or why_no_place(run.as_run(), _counts(tables, run)) is None
+
+
+def _was_claimed(tables: Tables, run_id: int) -> bool:
+    return any(fence.incarnation for key, fence in tables.fences.items() if key.run_id == run_id)
+
+
+def _counts(tables: Tables, run: RunRow) -> dict[int, GroupCounts]:
+    found: dict[int, Counter[GroupState]] = {}
+    for key, group in tables.groups.items():
+        other = tables.runs[key.run_id]
+        if other.spec.key.pipeline == run.spec.key.pipeline and other.state is RunState.RUNNING:
+            found.setdefault(key.run_id, Counter())[group.state] += 1
+    return dict(found)
 
 
 def _raise_incarnation(tables: Tables, key: GroupKey, fence: FenceRow, reason: str, *, spends: bool) -> Claim:

@@ -281,6 +281,10 @@ class MemoryLogStore(LogStore):
             raise made.error
         return made
 
+    def has_place(self, run_id: int) -> bool:
+        with self.tables.transaction():
+            return groups.has_place(self.tables, run_id)
+
     def code(self, run_id: int, number: int) -> KeptCode:
         with self.tables.transaction():
             return runs.kept_code(self.tables, run_id, number)

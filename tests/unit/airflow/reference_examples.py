@@ -283,6 +283,7 @@ group_trigger = LogioGroupTrigger(
     own_place=False,
     last_try=False,
     ends_task=True,
+    waits_for_place=False,
     incarnations={"hourly": 2},
     relayed={"hourly": [2, 4096]},
     lineage=None,

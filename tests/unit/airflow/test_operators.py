@@ -218,6 +218,7 @@ def test_it_launches_and_leaves_the_watching_to_the_trigger(
         "own_place": False,
         "last_try": False,
         "ends_task": True,
+        "waits_for_place": False,
         "lineage": None,
         "poll_interval": 0.01,
     }

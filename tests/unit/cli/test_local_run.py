@@ -25,6 +25,7 @@ from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, GroupRef
+from airflow_logio.supervision import local_run
 from airflow_logio.supervision.local_run import LocalRun
 from tests.support.grocery import write_slice
 from tests.support.waiting import eventually
@@ -118,6 +119,24 @@ class Running:
 
 def states(context: LaunchContext) -> dict[str, GroupState]:
     return {status.group: status.state for status in context.store.groups(context.run.run_id)}
+
+
+def test_a_run_without_a_place_waits_with_a_word_and_begins_when_there_is_one(
+    context: LaunchContext, launcher: Sleepers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local_run, "_PLACE_SECONDS", 0.01)
+    store, spec = context.store, context.run.spec
+    other = replace(spec, key=replace(spec.key, dag_run_id="other"), drivers_at_once=len(GROUPS))
+    waiting = replace(context, run=store.start_run(other))
+    store.claim(context.run.run_id, "ingest", expected=0, reason="test")
+    running = Running(LocalRun(waiting, poll=0.02, halt_grace=1))
+    eventually(lambda: "run other of sales" in caplog.text and "waits for a place" in caplog.text, what="it says so")
+    assert not launcher.all and set(states(waiting).values()) == {GroupState.NEW}
+    assert store.park(GroupRef(context.run.run_id, "ingest", 1), "it is red")
+    eventually(lambda: set(launcher.processes) == GROUPS, what="all launched")
+    assert caplog.text.count("waits for a place") == 1
+    running.local.halt()
+    assert running.end().outcome is Outcome.HALTED
 
 
 def test_halting_does_not_wait_for_drivers_that_have_not_registered(context: LaunchContext, launcher: Sleepers) -> None:

@@ -1,0 +1,54 @@
+"""Places for drivers: how many may be alive at once of all runs of a pipeline (`drivers_at_once`; design, "Days").
+
+A run has a place while a group of it is alive and none waits for a person; nothing is recorded. Only the first claim of a
+run is asked. All others pass, recoveries among them: groups of a run wait for each other, so a run that has begun must
+be able to end. The same for every adapter of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_logio.errors import NoPlace
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, WAITING, GroupState
+from airflow_logio.store.records.run_records import Run
+
+GroupCounts = Mapping[GroupState, int]
+"""State → how many groups of a run are in it."""
+
+
+def asks_for_place(run: Run, expected: int, *, by_user: bool, request_id: int | None) -> bool:
+    """Whether a claim may be the first one of a run that is bounded. A person's claim passes, and one of scaling."""
+    return run.spec.drivers_at_once is not None and expected == 0 and not by_user and request_id is None
+
+
+def has_place(groups: GroupCounts) -> bool:
+    """Whether a run with these groups has a place. One that is red gives its place to others."""
+    return not ALIVE.isdisjoint(groups) and WAITING.isdisjoint(groups)
+
+
+def why_no_place(run: Run, runs: Mapping[int, GroupCounts]) -> str | None:
+    """Why a run that was never claimed does not begin now, by all unfinished runs of its pipeline; None if it may.
+
+    A run that needs more places than there are begins alone.
+    """
+    bound = run.spec.drivers_at_once
+    taken = {of: _drivers(groups) for of, groups in runs.items() if of != run.run_id and has_place(groups)}
+    own = _drivers(runs.get(run.run_id, {}))
+    if bound is None or not taken or sum(taken.values()) + own <= bound:
+        return None
+    return (
+        f"run {run.spec.key}, uid {run.uid[:8]}, waits for a place: it needs {own} drivers, {len(taken)} other run(s) of the "
+        f"pipeline have {sum(taken.values())}, and drivers_at_once is {bound}"
+    )
+
+
+def check_place(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool) -> None:
+    """Raises `NoPlace` if the first claim of the run must wait."""
+    if not was_claimed and (why := why_no_place(run, runs)) is not None:
+        raise NoPlace(why)
+
+
+def _drivers(groups: GroupCounts) -> int:
+    """How many a run has by now, or will have."""
+    return sum(count for state, count in groups.items() if state not in CONCLUDED)
