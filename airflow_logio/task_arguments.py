@@ -1,12 +1,14 @@
-"""Arguments of tasks in a DAG file that nothing takes: named with the one that was probably meant."""
+"""Arguments of tasks in a DAG file that nothing takes, or that have the wrong form: named, with what was probably meant."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
 from airflow_logio.dataflow.names import did_you_mean, quoted
+from airflow_logio.errors import PipelineDefinitionError
 
 _Task = TypeVar("_Task", bound=type)
 
@@ -50,3 +52,18 @@ def _flaw(task: type, given: dict[str, Any]) -> str | None:
                 f"of Airflow's {task.__bases__[0].__name__}"
             )
     return None
+
+
+def mapping_of(name: str, given: object) -> dict[str, Any]:
+    """An argument that is a mapping; nothing for None. Raises PipelineDefinitionError for anything else.
+
+    One template for all of it is refused, too: Airflow fills it with text, not with a mapping.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    came = "the result of another task" if not isinstance(given, str) and hasattr(given, "operator") else repr(given)
+    raise PipelineDefinitionError(
+        f"{name} is {came}; give a mapping, each value of which may be a template: {name}={{'name': '{{{{ params.name }}}}'}}"
+    )

@@ -1,4 +1,5 @@
 // Two bundles of one page: plugin.js takes React from Airflow's globals, alone.js has its own (`logio ui`).
+import { resolve } from "node:path";
 import { defineConfig } from "vite";
 import { esmExternalRequirePlugin } from "rolldown/plugins";
 
@@ -29,24 +30,16 @@ const withoutTokens = {
   enforce: "pre" as const,
   transform: (code: string, id: string) => (id.includes("src/style.css") ? code.replace(/var\(--chakra-[\w-]+, ((?:[^()]|\([^()]*\))*)\)/g, "$1") : null),
 };
-/** The graph moves and zooms, and animates no colour: names of colours would only be carried along. */
-const withoutColourNames = {
-  name: "without-colour-names",
-  enforce: "pre" as const,
-  transform(code: string, id: string) {
-    if (!id.includes("/d3-color/")) return null;
-    const rest = code.replace(/var named = \{[^}]*\}/, "var named = {}");
-    if (rest.length === code.length) throw new Error("d3-color keeps its names of colours otherwise: look at withoutColourNames");
-    return rest;
-  },
-};
+/** The graph moves at once: what only animates is left out. */
+const ANIMATIONS = ["d3-transition", "d3-interpolate"];
 const OUT = process.env.LOGIO_PAGE_OUT ?? "../airflow_logio/ui/built";
 
 export default defineConfig(({ mode }) => {
   const alone = mode === "standalone";
   return {
     define: { "process.env.NODE_ENV": JSON.stringify("production") },
-    plugins: alone ? [stylesInUse, withoutColourNames, withoutTokens] : [stylesInUse, withoutColourNames, esmExternalRequirePlugin({ external: Object.keys(GLOBALS) })],
+    resolve: { alias: Object.fromEntries(ANIMATIONS.map((name) => [name, resolve("src/instant.ts")])) },
+    plugins: alone ? [stylesInUse, withoutTokens] : [stylesInUse, esmExternalRequirePlugin({ external: Object.keys(GLOBALS) })],
     build: {
       outDir: OUT,
       emptyOutDir: false,

@@ -20,7 +20,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import imported, reference, resolve
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import RunState
-from airflow_logio.task_arguments import with_told_arguments
+from airflow_logio.task_arguments import mapping_of, with_told_arguments
 
 if TYPE_CHECKING:
     from airflow_logio.dataflow.pipeline import Pipeline
@@ -72,7 +72,9 @@ class LogioAssetsOperator(BaseOperator):
         while_running: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.assets = assets_of(imported(pipeline), connections, assets)
+        self.assets = assets_of(
+            imported(pipeline), mapping_of("connections", connections), mapping_of("assets", assets)
+        )
         # An alias makes an event only where the task adds one; an asset would get one whenever the task succeeds.
         aliases = [AssetAlias(uri) for uri in dict.fromkeys(asset.uri for asset in self.assets.values())]
         super().__init__(inlets=aliases, outlets=aliases, **kwargs)

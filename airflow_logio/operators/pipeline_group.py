@@ -10,14 +10,14 @@ from airflow.sdk import Asset
 
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.pipeline_reference import imported, reference
+from airflow_logio.operators._task.pipeline_reference import check_connections, imported, reference
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import DERIVED, SUPERVISE, LogioStartRunOperator, supervision_of
 from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator, is_beside_groups
 from airflow_logio.store.records.run_records import Supervision
-from airflow_logio.task_arguments import with_told_arguments
+from airflow_logio.task_arguments import mapping_of, with_told_arguments
 
 if TYPE_CHECKING:
     from airflow_logio.dataflow.pipeline import Pipeline
@@ -115,7 +115,12 @@ class LogioPipelineGroup(TaskGroup):
         }
         notifies = not supervised and any(callbacks.values())
         reserved = [START, FINISH, SUPERVISE, *([ASSETS] if assets else []), *([NOTIFY] if notifies else [])]
-        _check_names(known, dict(connections or {}), dict(groups or {}), reserved)
+        of_groups = {name: mapping_of(f"groups[{name!r}]", one) for name, one in mapping_of("groups", groups).items()}
+        of_all = mapping_of("spark", spark)
+        if params is not None:
+            params = mapping_of("params", params)
+        check_connections(known, mapping_of("connections", connections))
+        _check_names(known, of_groups, reserved)
         super().__init__(group_id=group_id or known.name, **kwargs)
         with self:
             start = LogioStartRunOperator(
@@ -149,7 +154,7 @@ class LogioPipelineGroup(TaskGroup):
             )
             tasks = []
             for name in known.groups:
-                arguments = {"conn_id": conn_id, **(spark or {}), **(groups or {}).get(name, {})}
+                arguments = {"conn_id": conn_id, **of_all, **of_groups.get(name, {})}
                 for task_id, replica in _tasks_of(known, name, each=arguments.pop(PER_REPLICA, False)):
                     task = LogioSparkOperator(
                         task_id=task_id,
@@ -207,18 +212,7 @@ def _check_only_start(start: LogioStartRunOperator) -> None:
             )
 
 
-def _check_names(
-    pipeline: Pipeline, connections: Mapping[str, str], groups: Mapping[str, Any], reserved: Sequence[str]
-) -> None:
-    if missing := [name for name in pipeline.connections if name not in connections]:
-        raise PipelineDefinitionError(
-            f"pipeline {pipeline.name!r} needs a connection id for {', '.join(missing)}: "
-            f'connections={{"{missing[0]}": "<Airflow connection id>"}}'
-        )
-    if unknown := [name for name in connections if name not in pipeline.connections]:
-        raise PipelineDefinitionError(
-            f"pipeline {pipeline.name!r} has no connection {', '.join(unknown)}; it has {list(pipeline.connections)}"
-        )
+def _check_names(pipeline: Pipeline, groups: Mapping[str, Any], reserved: Sequence[str]) -> None:
     if unknown := [name for name in groups if name not in pipeline.groups]:
         raise PipelineDefinitionError(pipeline.no_group(*unknown))
     if taken := [name for name in reserved if name in pipeline.groups]:

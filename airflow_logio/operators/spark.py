@@ -13,10 +13,10 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.launch.spark_settings import SparkArguments
 from airflow_logio.operators._task.arguments import check_deploy_mode, check_group, refuse, with_spark_attributes
-from airflow_logio.operators._task.pipeline_reference import known_at_parse, reference
+from airflow_logio.operators._task.pipeline_reference import check_connections, known_at_parse, reference
 from airflow_logio.operators.links import DriverLogLink, SparkUiLink
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.task_arguments import with_told_arguments
+from airflow_logio.task_arguments import mapping_of, with_told_arguments
 
 if TYPE_CHECKING:
     from airflow_logio.dataflow.pipeline import Pipeline
@@ -174,11 +174,13 @@ class LogioSparkOperator(BaseOperator):
         self.spark = spark
         self.pipeline = reference(pipeline)
         self.group = self.task_id.rpartition(".")[2] if group is None else group
-        check_group(self.task_id, known_at_parse(pipeline), self.group, replica)
+        known = known_at_parse(pipeline)
+        check_group(self.task_id, known, self.group, replica)
         self.run_uid = run_uid
         self.logio_conn_id = logio_conn_id
         self.conn_id = conn_id
-        self.connections = dict(connections or {})
+        self.connections = mapping_of("connections", connections)
+        check_connections(known, self.connections, all_of_them=False)
         self.replica = replica
         if replica is not None and own_place is False:
             raise ConfigurationError(

@@ -14,11 +14,11 @@ from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.dataflow.unavailability import check_replay_seconds
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
-from airflow_logio.operators._task.pipeline_reference import known_at_parse, reference, resolve
+from airflow_logio.operators._task.pipeline_reference import check_connections, known_at_parse, reference, resolve
 from airflow_logio.protocol.liveness import RecoveryBudget, lease_of
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.records.run_records import ConcurrentRuns, RunSpec, Supervision
-from airflow_logio.task_arguments import with_told_arguments
+from airflow_logio.task_arguments import mapping_of, with_told_arguments
 
 if TYPE_CHECKING:
     from airflow_logio.dataflow.pipeline import Pipeline
@@ -121,14 +121,15 @@ class LogioStartRunOperator(BaseOperator):
         self.supervision = supervision_of(recovery)
         self.concurrent_runs = concurrent_runs_of(concurrent_runs)
         self.pipeline = reference(pipeline)
-        self.connections = dict(connections or {})
-        self.pipeline_params = None if pipeline_params is None else dict(pipeline_params)
+        self.connections = mapping_of("connections", connections)
+        self.pipeline_params = None if pipeline_params is None else mapping_of("pipeline_params", pipeline_params)
         self.logio_conn_id = logio_conn_id
         check_replay_seconds(replay_seconds)
         self.replay_seconds = replay_seconds
         self.lease = lease_of(lease_seconds, launch_seconds)
         self.budget = recovery_budget_of(recovery_budget)
         known = known_at_parse(pipeline)
+        check_connections(known, self.connections)
         if known is not None:
             self._check_param_names(known)
 

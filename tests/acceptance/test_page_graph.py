@@ -99,6 +99,9 @@ def test_connections_inside_a_group_are_drawn_and_only_the_full_one_is_held_up(s
         eventually(lambda: scale() > whole, what="it is larger")
         zoom.get_by_role("button", name="Show all of it").press("Enter")
         eventually(lambda: scale() == pytest.approx(whole), what="all of it is shown again")
+        graph.locator(".react-flow__pane").dblclick(position={"x": 4, "y": 4})
+        eventually(lambda: scale() > whole, what="it is larger after a double click")
+        assert scale() == pytest.approx(2 * whole, rel=1e-3), "at once"
 
         assert browser.faults() == browser.complaints == []
     store.dispose()

@@ -1,7 +1,7 @@
 """The sales pipeline in a real Airflow, with real spark-submit drivers: killed, halted by a person, taken up again.
 
 Then the one with a replicated group: scaled up, a replica killed, scaled down, while it runs; then scaled by the Controller,
-as its policy says and as a person asks.
+as its policy says and as a person asks. And a small one whose input is late.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import expect
 
@@ -57,6 +59,7 @@ with DAG("on_hourly_sales", schedule=[HOURLY], catchup=False):
 '''
 SCALED = "logio_sales_scaled"
 CONTROLLER = "logio_controller"
+LATE = "late_input"
 CLICKED = "by click"
 OURS = ".logio"
 """The page, within Airflow's own."""
@@ -80,6 +83,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
     slow_until_told(folder / "dags" / "pipelines" / "sales_scaled.py", folder / "enough")
     with_a_policy_of_its_own(folder / "dags" / "logio_controller.py")
     (folder / "dags" / f"{READER}.py").write_text(READS)
+    for late in (Path(__file__).parent / "dags").glob("late_*.py"):
+        shutil.copy(late, folder / "dags")
     return Places(folder, folder / "dags", f"sqlite:///{folder}/logio.db", f"sqlite:///{folder}/warehouse.db")
 
 
@@ -170,7 +175,7 @@ def person(standalone: Standalone) -> Person:
     def is_ready() -> bool:
         standalone.check_alive()
         try:
-            return airflow.is_healthy() and all(map(airflow.has_dag, (DAG_ID, SCALED, CONTROLLER, READER)))
+            return airflow.is_healthy() and all(map(airflow.has_dag, (DAG_ID, SCALED, CONTROLLER, READER, LATE)))
         except AirflowUnavailable:
             return False
 
@@ -608,11 +613,71 @@ def drained_by_click(browser: Browsed, log: LogStore, run: Run) -> None:
     eventually(has_heard, what="the driver of the source drains", timeout=LONG)
 
 
-def end_of(person: Person, run_id: str) -> str:
-    """How a run of the Controller's DAG has ended."""
-    is_over = lambda: person.run_state(CONTROLLER, run_id) in ("success", "failed")  # noqa: E731
+def end_of(person: Person, run_id: str, dag_id: str = CONTROLLER) -> str:
+    """How a run of the Controller's DAG, or of another one, has ended."""
+    is_over = lambda: person.run_state(dag_id, run_id) in ("success", "failed")  # noqa: E731
     eventually(is_over, what=f"{run_id} ends", timeout=LONG, every=0.3)
-    return person.run_state(CONTROLLER, run_id)
+    return person.run_state(dag_id, run_id)
+
+
+def test_input_that_is_late_is_found_by_the_second_attempt_and_blocks_nothing_before(
+    person: Person, places: Places, tmp_path: Path
+) -> None:
+    """A file and a folder, which are looked for before the run begins, and a file that only the driver looks for."""
+    never, late, spent = (tmp_path / name for name in ("never", "late", "spent"))
+    for one in (never, late, spent):
+        one.mkdir()
+
+    def begin(folder: Path) -> str:
+        person.begin(LATE, folder.name, {"folder": str(folder), "arrivals": str(tmp_path / f"{folder.name}_arrivals")})
+        return end_of(person, folder.name, LATE)
+
+    def attempts(folder: Path) -> dict[str, tuple[int, str]]:
+        tasks = {one["task_id"].rpartition(".")[2]: one for one in person.tasks(LATE, folder.name)}
+        return {name: (tasks[name]["try_number"], tasks[name]["state"]) for name in ("start_run", "all")}
+
+    def written() -> dict[str, list[tuple[Any, ...]]]:
+        return {name: rows_of(places.warehouse_url, f"SELECT n FROM late_{name}") for name in ("file", "folder", "own")}
+
+    assert begin(never) == "failed"
+    assert attempts(never)["start_run"] == (2, "failed")
+    said = person.log(LATE, never.name, "late.start_run")
+    assert said.count(f"source 'file': cannot read Parquet file '{never}/file.parquet'") >= 2, said
+
+    holds = {"start_run": {"file.parquet": [1, 2], "folder/a.parquet": [3, 4]}, "all": {"own.parquet": [5, 6]}}
+    for task, files in holds.items():
+        for name, numbers in files.items():
+            has_numbers(tmp_path / "late_arrivals" / task / name, numbers)
+    assert begin(late) == "success"
+    assert attempts(late) == {"start_run": (2, "success"), "all": (2, "success")}
+    log = open_store(places.log_url, application="logio test")
+    [run] = [one for one in log.list_runs() if one.spec.key.dag_id == LATE]
+    assert run.spec.key.dag_run_id == late.name, "nothing was begun before that was in its way"
+    assert run.state is RunState.FINISHED and log.group(run.run_id, "all").incarnation == 2
+    assert f"{late}/own.parquet" in person.log(LATE, late.name, "late.all")
+    assert {name: sorted(rows) for name, rows in written().items()} == {
+        "file": [(1,), (2,)],
+        "folder": [(3,), (4,)],
+        "own": [(5,), (6,)],
+    }
+
+    for name, numbers in {"file.parquet": [7], "folder/a.parquet": [8]}.items():
+        has_numbers(spent / name, numbers)
+    assert begin(spent) == "failed"
+    assert attempts(spent) == {"start_run": (1, "success"), "all": (2, "failed")}
+    said = person.log(LATE, spent.name, "late.all")
+    assert "waits for its input" in said and f"{spent}/own.parquet" in said, said
+    has_numbers(spent / "own.parquet", [9])
+    person.clear(LATE, spent.name, "late.all")
+    eventually(lambda: person.run_state(LATE, spent.name) == "success", what="it is green", timeout=LONG, every=0.3)
+    assert written() == {"file": [(7,)], "folder": [(8,)], "own": [(9,)]}
+    assert [one.spec.key.dag_run_id for one in log.list_runs() if one.spec.key.dag_id == LATE] == ["spent", "late"]
+    log.dispose()
+
+
+def has_numbers(file: Path, numbers: list[int]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"n": numbers}), file)
 
 
 def task_state(person: Person, task: str, dag_id: str = DAG_ID) -> str | None:

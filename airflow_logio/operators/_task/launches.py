@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from airflow_logio.launch.code_bundle import load_kept
 from airflow_logio.launch.driver_config import needs_of
 from airflow_logio.launch.launcher import LaunchContext, Launcher
 from airflow_logio.launch.spark_settings import CLIENT_MODE, SparkArguments, SparkSettings
-from airflow_logio.operators._task.pipeline_reference import resolve
+from airflow_logio.operators._task.pipeline_reference import check_connections, resolve
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LaunchRecipe
@@ -52,7 +51,7 @@ class Launching:
             raise ConfigurationError(found.no_group(name))
         check_compatible(found, run)
         hook = LogioHook(self.logio_conn_id)
-        check_connections(found, recipe.connections)
+        check_connections(found, recipe.connections, all_of_them=False)
         urls = connection_urls(needs_of(found, name, code), run, recipe)
         return LaunchContext(
             self.store, hook.get_url(), run, found, ref, urls, self.launcher, settings, hook.get_payloads(), code=code
@@ -76,15 +75,6 @@ def _pipeline_of(run: Run) -> tuple[Pipeline, PipelineRef]:
         ref = bundle.parse_ref(text)
         ref = PipelineRef(ref.module, ref.attr, root)
         return bundle.load(ref), ref
-
-
-def check_connections(pipeline: Pipeline, overriding: Mapping[str, str]) -> None:
-    """Raises `ConfigurationError` for a connection that the pipeline does not have."""
-    unknown = [name for name in overriding if name not in pipeline.connections]
-    if unknown:
-        raise ConfigurationError(
-            f"pipeline {pipeline.name!r} has no connection {', '.join(unknown)}; it has {list(pipeline.connections)}"
-        )
 
 
 def check_compatible(pipeline: Pipeline, run: Run) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Collection
 from types import ModuleType
 
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -96,3 +97,21 @@ def imported(pipeline: Pipeline | str) -> Pipeline:
             f"{pipeline!r} does not name a pipeline; expected module.path:attr, importable from the DAGs"
         )
     return found.freeze()
+
+
+def check_connections(pipeline: Pipeline | None, given: Collection[str], *, all_of_them: bool = True) -> None:
+    """Raises `ConfigurationError` for a connection that the pipeline does not have, and for one that `given` lacks.
+
+    A pipeline that is not known while the DAG is parsed (None), the worker checks.
+    """
+    if pipeline is None:
+        return
+    if all_of_them and (missing := [name for name in pipeline.connections if name not in given]):
+        raise ConfigurationError(
+            f"pipeline {pipeline.name!r} needs a connection id for {', '.join(missing)}: "
+            f'connections={{"{missing[0]}": "<Airflow connection id>"}}'
+        )
+    if unknown := [name for name in given if name not in pipeline.connections]:
+        raise ConfigurationError(
+            f"pipeline {pipeline.name!r} has no connection {', '.join(unknown)}; it has {list(pipeline.connections)}"
+        )

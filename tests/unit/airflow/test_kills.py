@@ -369,7 +369,7 @@ def test_before_it_knows_its_run_there_is_nothing_to_do(log: LogStore) -> None:
         LogioFreshRunOperator(task_id="t", run_uid="0" * 8),
         LogioFinishRunOperator(task_id="t", pipeline=REF),
         LogioRecoverGroupOperator(task_id="t", finding={}),
-        LogioStartRunOperator(task_id="t", pipeline=REF),
+        LogioStartRunOperator(task_id="t", pipeline=REF, connections={"warehouse": "w"}),
     ],
     ids=lambda operator: type(operator).__name__,
 )

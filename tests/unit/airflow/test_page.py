@@ -446,7 +446,9 @@ def run_of_tasks(
     with DAG("dag", schedule=None) as dag:
         other = EmptyOperator(task_id="other_start")
         start = (
-            LogioStartRunOperator(task_id="start", pipeline=ref, pipeline_params={"transactions": "x"})
+            LogioStartRunOperator(
+                task_id="start", pipeline=ref, pipeline_params={"transactions": "x"}, connections={"warehouse": "w"}
+            )
             if starts
             else EmptyOperator(task_id="start")
         )

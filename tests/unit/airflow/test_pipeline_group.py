@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import TaskGroup, task_group
+from airflow.sdk import TaskGroup, task, task_group
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_logio.dataflow import Count, ParquetSource, Pipeline
@@ -146,7 +148,8 @@ def test_it_survives_serialization() -> None:
     ],
 )
 def test_a_wrong_name_is_an_import_error_of_the_dag(arguments: dict[str, dict[str, str]], message: str) -> None:
-    with DAG("d", schedule=None, params=PARAMS), pytest.raises(PipelineDefinitionError, match=message):
+    error = (PipelineDefinitionError, ConfigurationError)
+    with DAG("d", schedule=None, params=PARAMS), pytest.raises(error, match=message):
         LogioPipelineGroup(sales, **arguments)  # type: ignore[arg-type]
 
 
@@ -219,6 +222,61 @@ def test_a_parameter_that_nothing_gives_is_an_import_error_of_the_dag(
         named = {"params" if begin is LogioPipelineGroup else "pipeline_params": given}
         with DAG("d", schedule=None, params=of_the_dag), pytest.raises(PipelineDefinitionError, match=message):
             begin(pipeline=pipeline, connections=WAREHOUSE, **named)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pipeline", [sales, REF])
+@pytest.mark.parametrize(
+    ("connections", "message"),
+    [
+        ({}, 'needs a connection id for warehouse: connections={"warehouse": "<Airflow connection id>"}'),
+        (None, "needs a connection id for warehouse"),
+        ({"warehous": "x"}, "needs a connection id for warehouse"),
+        ({**WAREHOUSE, "lake": "x"}, "has no connection lake; it has .'warehouse'"),
+        ("{{ params.connections }}", "connections is '{{ params.connections }}'; give a mapping, .*template"),
+        ([("warehouse", "x")], "connections is .*; give a mapping"),
+    ],
+)
+def test_connections_that_are_missing_or_wrong_are_an_import_error_of_the_dag(
+    pipeline: Pipeline | str, connections: Any, message: str
+) -> None:
+    for begin in (LogioPipelineGroup, partial(LogioStartRunOperator, task_id="s")):
+        error = (PipelineDefinitionError, ConfigurationError)
+        with DAG("d", schedule=None, params=PARAMS), pytest.raises(error, match=message):
+            begin(pipeline=pipeline, connections=connections)
+
+
+@pytest.mark.parametrize(
+    ("connections", "message"),
+    [
+        ({"lake": "x"}, "pipeline 'sales' has no connection lake; it has .'warehouse'"),
+        ("{{ params }}", "connections is '{{ params }}'; give a mapping"),
+        ({}, None),
+    ],
+)
+def test_so_are_those_of_one_group(connections: Any, message: str | None) -> None:
+    error = (PipelineDefinitionError, ConfigurationError)
+    with DAG("d", schedule=None), nullcontext() if message is None else pytest.raises(error, match=message):
+        LogioSparkOperator(task_id="totals", pipeline=sales, connections=connections)
+
+
+@pytest.mark.parametrize("name", ["params", "spark", "groups", "groups['totals']", "assets"])
+def test_one_template_for_a_whole_mapping_is_an_import_error_of_the_dag(name: str) -> None:
+    given = {"groups": {"totals": "{{ params }}"}} if "[" in name else {name: "{{ params }}"}
+    message = re.escape(f"{name} is '{{{{ params }}}}'; give a mapping, each value of which may be a template: {name}=")
+    with DAG("d", schedule=None, params=PARAMS), pytest.raises(PipelineDefinitionError, match=message):
+        LogioPipelineGroup(sales, connections=WAREHOUSE, **given)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_nor_can_the_result_of_another_task_be_all_parameters_of_a_run(whole: bool) -> None:
+    @task
+    def parameters() -> dict[str, str]:
+        return PARAMS
+
+    message = "pipeline_params is the result of another task; give a mapping"
+    with DAG("d", schedule=None), pytest.raises(PipelineDefinitionError, match=message) if whole else nullcontext():
+        given = parameters() if whole else {"transactions": parameters()["transactions"]}
+        LogioStartRunOperator(task_id="s", pipeline=sales, connections=WAREHOUSE, pipeline_params=given)
 
 
 def test_parameters_may_be_those_of_the_dag_or_given() -> None:
