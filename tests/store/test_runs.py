@@ -22,6 +22,7 @@ from airflow_logio.protocol.run_writers import Repeats, Together, WriterShape
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
+from airflow_logio.store.rules.run_rules import GroupStates, may_be_in_the_way
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
@@ -436,6 +437,20 @@ def test_which_writer_is_named(
 ) -> None:
     said = beside(log_store, day(1, *there), day(2, *comes))
     assert said is None if words is None else (said is not None and re.search(words, said)), said
+
+
+def test_a_run_that_only_appends_is_not_named_where_a_start_has_failed(log_store: LogStore) -> None:
+    """The page knows the runs that are unfinished, and not what the refused one would have written."""
+
+    def may_be(comes: RunSpec) -> bool:
+        run = log_store.start_run(comes)
+        return may_be_in_the_way(run, GroupStates({"g": GroupState.PARKED}))
+
+    assert not may_be(replace(day(1, shape(Together.ALWAYS)), partition=None))
+    assert may_be(replace(day(2, shape(Together.ALWAYS), shape(Together.NEVER)), partition=None))
+    assert may_be(replace(day(3), writers=None, partition=None))
+    assert may_be(day(4, shape(Together.ALWAYS))), "another run of that day may have been refused"
+    assert not may_be_in_the_way(log_store.start_run(day(5)), GroupStates({"g": GroupState.FINISHED}))
 
 
 def test_a_run_of_which_nothing_is_known_is_in_the_way(log_store: LogStore) -> None:

@@ -212,7 +212,8 @@ def why_not_beside(spec: RunSpec, other: RunSpec) -> tuple[str, str] | None:
         )
     if spec.writers is None or other.writers is None:
         before = "" if spec.writers is None else ", which an earlier version began: what its writers do is not known"
-        return f"{TABLES_TAKEN}{before}", _if_isolated(spec.supervision)
+        is_of_person = spec.supervision is Supervision.PROCESS  # a command has no word that allows it
+        return f"{TABLES_TAKEN}{before}", "" if is_of_person else _if_isolated(spec.supervision)
     found = in_conflict(spec.writers, other.writers, apart=_are_apart(spec, other))
     if found is None:
         return None

@@ -202,3 +202,40 @@ def test_a_second_run_is_warned_of_or_refused(
         in said
     )
     assert store.find_run("tuesday").state is RunState.RUNNING
+
+
+DAILY = """
+from airflow_logio import Days, DatasetWriter, ParquetSource, ParquetWriter, Pipeline, TableWriter
+
+def day_of(name, writer):
+    p = Pipeline(name, partition=Days("day"), connections=["lake"])
+    p.writer("save", writer, p.source("read", ParquetSource(PATH)))
+    return p
+
+added = day_of("added", ParquetWriter("lake", "sales"))
+owned = day_of("owned", DatasetWriter("lake", "dt={day}", on_new_run="replace"))
+taken = day_of("taken", TableWriter("lake", "sales", on_new_run="replace"))
+"""
+
+
+def test_days_begin_beside_a_red_one_where_their_writers_allow_it(
+    store: LogStore, logio: Logio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGIO_CONN_LAKE", f"sqlite:///{tmp_path / 'lake.db'}")
+    write_slice(tmp_path / "day.parquet", 10)
+    module = tmp_path / "daily.py"
+    module.write_text(DAILY.replace("PATH", repr(str(tmp_path / "day.parquet"))))
+
+    def begin(name: str, day: str, *more: str) -> tuple[int, str]:
+        return logio("run", f"{module}:{name}", "--partition", day, *more)
+
+    for name in ("added", "owned"):
+        for day in ("2026-03-01", "2026-03-02"):
+            code, said = begin(name, day)
+            assert code == 0 and "have not finished" not in said, said
+        code, said = begin(name, "2026-03-01", "--run-id", "a second one")
+        assert code == 1 and "is of partition 2026-03-01, as this one would be" in said, said
+    assert begin("taken", "2026-03-01")[0] == 0
+    code, said = begin("taken", "2026-03-02")
+    assert code == 1 and "writer 'save' (TableWriter of table 'sales', on_new_run='replace'" in said, said
+    assert "--alone" not in said and len(store.list_runs(pipeline="taken")) == 1

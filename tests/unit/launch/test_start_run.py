@@ -10,8 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.dataflow import Count, FolderSource, ParquetSource, Pipeline, SourceBatch, SourceOperator
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.dataflow import (
+    Count,
+    DatasetWriter,
+    Days,
+    FolderSource,
+    ParquetSource,
+    Pipeline,
+    RoundRobin,
+    SourceBatch,
+    SourceOperator,
+    TableWriter,
+)
+from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.launch import bundle
 from airflow_logio.launch.start_run import run_spec
 
@@ -114,3 +125,38 @@ def test_input_that_is_not_there_is_told_by_source_and_path_before_a_run_and_fou
     else:
         pq.write_table(pa.table({"n": [1]}), today)
     assert begin()
+
+
+def test_a_run_keeps_what_other_runs_see_of_its_writers_and_how_many_drivers_there_may_be(tmp_path: Path) -> None:
+    """Once for a writer that has replicas. None of it is part of the graph: runs of earlier versions resume."""
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "day.parquet")
+
+    def pipeline(bound: int | None) -> Pipeline:
+        made = Pipeline("daily", partition=Days("day"), connections=["lake", "crm"], drivers_at_once=bound)
+        read = made.source("read", ParquetSource(str(tmp_path / "day.parquet")))
+        made.writer("save", DatasetWriter("lake", "sales/dt={day}", on_new_run="replace"), read)
+        made.writer("each", TableWriter("crm", "each", on_new_run="append"), read)
+        made.group("slots", "each")
+        made.replicate("slots", partition=RoundRobin(slots=4), max=2)
+        return made
+
+    spec = run_spec(
+        pipeline(3),
+        EXCHANGE,
+        dag_id="tests",
+        dag_run_id="run",
+        params={},
+        partition=Days("day").key_of("2026-03-01"),
+        connections={"lake": "lake_id", "crm": "crm_id"},
+        payloads=str(tmp_path),
+    )
+    assert spec.writers is not None
+    assert {(one.writer, one.place, str(one.together), str(one.repeats)) for one in spec.writers} == {
+        ("save", ("lake_id", "sales", "dt=2026-03-01"), "never", "replaced"),
+        ("each", ("crm_id", "each"), "always", "added"),
+    }
+    assert len(spec.writers) == 2 and spec.drivers_at_once == 3
+    assert pipeline(None).fingerprint() == pipeline(3).fingerprint() and pipeline(None).drivers_at_once is None
+    for wrong in (0, -1, True, "4"):
+        with pytest.raises(PipelineDefinitionError, match="drivers_at_once is"):
+            pipeline(wrong)  # type: ignore[arg-type]
