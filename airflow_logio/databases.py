@@ -23,6 +23,7 @@ from urllib.parse import unquote
 import sqlalchemy as sa
 import tenacity
 from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, ExecutionContext, make_url
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from airflow_logio.errors import ConfigurationError
 
@@ -362,6 +363,8 @@ AUTOCOMMIT = "AUTOCOMMIT"
 SETTINGS = "logio_settings"
 """Execution option: a mapping of settings that hold, beside those of the engine, in the transactions of a connection."""
 _IDLE = "idle_in_transaction_session_timeout"
+_LOOKS = "client_connection_check_interval"
+_LOOKED_FOR: Mapping[str, str] = MappingProxyType({_LOOKS: "2s"})
 SNAPSHOT = "logio_snapshot"
 """Execution option: the id of an exported snapshot, which the transactions of a connection (REPEATABLE READ) read."""
 COPY = "logio_copy"
@@ -375,6 +378,8 @@ _REMEDY = (
 )
 _UNSET = "logio_unset"
 _FIRST = "logio_first"
+_OWN = "logio_own"
+"""In a connection's `info`: settings of its transactions that not every server has."""
 _NAME = re.compile(r"[a-z_][a-z0-9_.]*", re.IGNORECASE)
 
 
@@ -389,12 +394,15 @@ def postgres_engine(
     *,
     lock_timeout: float,
     settings: Mapping[str, str] = MappingProxyType({}),
+    ends_with_client: bool = False,
     **options: Any,
 ) -> Engine:
     """An engine with durable transactions that cannot outlive their client for long; `lock_timeout` is in seconds.
 
-    Settings in the URL itself (``?options=-csearch_path%3Dlogio``) apply as well, except `settings` and those that are set
-    here. `options` are SQLAlchemy's. Raises `ConfigurationError` for options that are no settings.
+    `ends_with_client`: a server that can (PostgreSQL 14 and later) looks for its client while a statement is under way, and
+    ends the statement of one that is gone. Settings in the URL itself (``?options=-csearch_path%3Dlogio``) apply as well,
+    except `settings` and those that are set here. `options` are SQLAlchemy's. Raises `ConfigurationError` for options that
+    are no settings.
     """
     asked = _asked_for(url)
     settings = {
@@ -423,6 +431,8 @@ def postgres_engine(
     )
     if asked:
         _try_at_once(engine, asked)
+    if ends_with_client and _LOOKS not in asked:
+        _look_for_client(engine)
     _set_in_every_transaction(engine, settings)
     _execute_what_is_apart(engine)
     return engine
@@ -522,6 +532,27 @@ def _try_at_once(engine: Engine, asked: Mapping[str, str]) -> None:
             raise OperationalError(f"{_REFUSED}: {str(error).strip()}; correct or leave out that one") from error
 
 
+def _look_for_client(engine: Engine) -> None:
+    """In the transactions of each connection whose server can. One of an earlier version does not know the setting, and some
+    systems cannot look: each connection is asked once, in a transaction of its own. A pooler may answer instead."""
+
+    @sa.event.listens_for(engine, "connect")
+    def _on_connect(dbapi: Any, record: ConnectionPoolEntry) -> None:
+        from psycopg2 import Error
+
+        try:
+            with dbapi.cursor() as cursor:
+                cursor.execute(_setting(_LOOKED_FOR))
+            dbapi.rollback()
+        except Error as error:
+            if dbapi.closed:
+                raise
+            dbapi.rollback()
+            log.debug("statements of a process that has ended may run on: %s", str(error).strip())
+        else:
+            record.info[_OWN] = _LOOKED_FOR
+
+
 def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> None:
     @sa.event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
@@ -535,7 +566,7 @@ def _set_in_every_transaction(engine: Engine, settings: Mapping[str, str]) -> No
         begins = connection.info.pop(_UNSET, False)
         if not begins and options.get("isolation_level") != AUTOCOMMIT:
             return statement, parameters
-        first = _setting({**settings, **options.get(SETTINGS, {})})
+        first = _setting({**settings, **connection.info.get(_OWN, {}), **options.get(SETTINGS, {})})
         if snapshot := options.get(SNAPSHOT):  # before any query
             first = f"SET TRANSACTION SNAPSHOT '{snapshot}'; {first}"
         copies = context.execution_options.keys() & {COPY, COPY_TO}

@@ -301,6 +301,7 @@ def _engine(name: str, url: str) -> Engine:
         parsed,
         f"logio {name}",
         lock_timeout=LOCK_TIMEOUT_SECONDS,
+        ends_with_client=True,
         pool_size=2,
         pool_pre_ping=True,
         json_deserializer=str,  # JSON is read as the text that it is
