@@ -16,6 +16,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.operators import Operator, SourceOperator
 from airflow_logio.dataflow.replication import Routes
 from airflow_logio.dataflow.sources import RangeSource
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.back_pressure import BackPressure
 from airflow_logio.driver.channel import Channel, OwnBodies, Unpacks, lanes_of
@@ -50,6 +51,7 @@ from airflow_logio.errors import (
     LogInconsistent,
     OperatorFailed,
     SparkLost,
+    WriteRefused,
 )
 from airflow_logio.protocol.commit import HandOver
 from airflow_logio.protocol.group import GroupProtocol
@@ -58,7 +60,7 @@ from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.values import Event, ExecutionMode, Port
-from airflow_logio.protocol.writes import Applied, Compared
+from airflow_logio.protocol.writes import Applied, Compared, WriterKey
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.payload_roots import HOW_TO_CONFIGURE
 from airflow_logio.systems.payloads import EpochPayloads
@@ -132,7 +134,9 @@ class GroupEpoch:
         executors = Executors(
             settings.connections, self._bodies, self._payloads, settings.sessions, self._job_group(epoch)
         )
-        self._writers = writer_threads(self._members, slots, executors, self._bodies, self._mailbox.put, self._fail)
+        self._writers = writer_threads(
+            self._members, slots, executors, self._bodies, session, self._mailbox.put, self._fail
+        )
         self._sources = SourceReaders()
         self._back_pressure: BackPressure
         """Exists once the threads have started: it depends on what the log says was sent."""
@@ -352,6 +356,8 @@ class GroupEpoch:
                 return False
             if self._loop.is_due(time.monotonic()):
                 self._close()
+            if closing := self._loop.to_close():
+                self._close_whole(closing)
             if self._loop.is_finished() and self._finish():
                 return True
 
@@ -377,10 +383,37 @@ class GroupEpoch:
         self._load.now(Doing.BUSY)
         self._back_pressure.note(effects, self._load)
 
+    def _close_whole(self, writers: Sequence[str]) -> None:
+        """Close the first of these writers that was sent everything; the others are asked for when it has written.
+
+        The log is asked right before the step that closes. What changes the answer later voids this epoch (`why_short`).
+        Raises `WriteRefused` if none is whole: the group is parked then.
+        """
+        if self._takes_news():
+            return
+        spec, causes = self._settings.run.spec, []
+        for name in writers:
+            crash_here(CrashPoint.BEFORE_CLOSING)
+            short = self._session.why_short(spec.upstream(name))
+            if not short:
+                crash_here(CrashPoint.AFTER_CLOSING)
+                self._loop.close_writer(name, time.monotonic())
+                return
+            causes.append(f"{name!r} replaces nothing, because {short.in_words()}")
+        cause = f"run {spec.key}: {'; '.join(causes)}"
+        self._session.park_short(cause)
+        raise WriteRefused(cause)
+
+    def _takes_news(self) -> bool:
+        """Whether news has come, which the loop knows now."""
+        if (news := self._mailbox.get(0, inputs=False)) is None:
+            return False
+        self._intake.take(news)
+        return True
+
     def _finish(self) -> bool:
         """Commit the end of the group; False if news came first."""
-        if (news := self._mailbox.get(0, inputs=False)) is not None:
-            self._intake.take(news)
+        if self._takes_news():
             return False
         crash_here(CrashPoint.BEFORE_FINISH)
         self._loop.finish()
@@ -496,6 +529,13 @@ def operators_of(settings: EpochSettings, slots: Mapping[int, int] | None) -> li
     """What this application runs: the operators of its group, or those of the slots that it owns; in topological order."""
     mine = settings.pipeline.group_of(settings.group).operators
     return [name for name in settings.pipeline.operators if name in mine and (slots is None or slot_of(name) in slots)]
+
+
+def holding(settings: EpochSettings, slots: Mapping[int, int] | None) -> Sequence[WriterKey]:
+    """Its writers whose write actions are held in the log until their closing one."""
+    operators = settings.pipeline.operators
+    members = ((name, operators[name]) for name in operators_of(settings, slots))
+    return [(name, one.connection) for name, one in members if isinstance(one, ActionWriter) and one.closes]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from contextlib import closing
 
 from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.driver.channel import POLL_SECONDS
-from airflow_logio.driver.epoch import GroupEpoch, may_be_tried_again, moves_explain, operators_of
+from airflow_logio.driver.epoch import GroupEpoch, holding, may_be_tried_again, moves_explain, operators_of
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.mailbox import Doing
 from airflow_logio.driver.manual_epoch import ManualEpoch, manual_operator
@@ -93,7 +93,7 @@ class Epochs:
                 case LifeStep.READ:
                     crash_here(CrashPoint.BEFORE_RECOVERY)
                     with moves_explain(session, slots):
-                        recovered = session.recover(operators_of(settings, slots))
+                        recovered = session.recover(operators_of(settings, slots), holding(settings, slots))
                     life.done(LifeStep.READ)
                 case LifeStep.REBUILD:
                     life.done(LifeStep.REBUILD)

@@ -23,13 +23,15 @@ from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, OperatorFailed, SparkLost
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.replicas import slot_of
-from airflow_logio.protocol.writes import Applied, Compared, PendingWrite, WriteQueue, WriterKey, WriteStep
+from airflow_logio.protocol.writes import Applied, Compared, HeldGroup, PendingWrite, WriteQueue, WriterKey, WriteStep
 from airflow_logio.spark.published_places import Copies, CopyTask, Lines, copied_by_spark
 from airflow_logio.spark.publishing import DatasetTarget
 from airflow_logio.spark.table_staging import StagingTarget
+from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.execution import (
     ConditionalExecutor,
+    HeldWrites,
     IdempotentExecutor,
     WriteExecutor,
     executor_of,
@@ -38,6 +40,8 @@ from airflow_logio.systems.execution import (
 from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.bodies import Bodies
 
+PAGE_BYTES = 16 * 2**20
+"""How much of what is held is read from the log at once, and is in memory at once."""
 _LACKS = "ModuleNotFoundError: "
 """What a task says that cannot import what it needs."""
 
@@ -47,6 +51,7 @@ def writer_threads(
     slots: Mapping[int, int] | None,
     executors: Executors,
     bodies: Bodies,
+    session: GroupSession,
     done: Callable[[Applied | Compared], None],
     failed: Callable[[BaseException], None],
 ) -> dict[WriterKey, WriterThread]:
@@ -58,7 +63,7 @@ def writer_threads(
     for name, operator in members.items():
         if isinstance(operator, ActionWriter):
             executor = executors.of(name, operator, _moves(name, slots))
-            threads[name, operator.connection] = WriterThread(name, operator, executor, bodies, done, failed)
+            threads[name, operator.connection] = WriterThread(name, operator, executor, bodies, session, done, failed)
     return threads
 
 
@@ -76,24 +81,33 @@ class WriterThread:
         writer: ActionWriter,
         executor: WriteExecutor,
         bodies: Bodies,
+        session: GroupSession,
         done: Callable[[Applied | Compared], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._bodies = bodies
+        self._session = session
         self._actions_at_once = writer.actions_at_once
         self._executor = executor
         self._done = done
         self._failed = failed
-        self._queue = WriteQueue(operator, writer.connection, compares=executor.compares)
+        self._queue = WriteQueue(operator, writer.connection, compares=executor.compares, holds=writer.closes)
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"logio-writer-{operator}", daemon=True)
         self._thread.start()
 
-    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False, log_end: int = 0) -> None:
-        """Hand over actions that are in the log; `recovered` ones were there when the group was rebuilt (Algorithm 8)."""
+    def add(
+        self,
+        writes: Sequence[PendingWrite],
+        *,
+        recovered: bool = False,
+        log_end: int = 0,
+        held: HeldGroup | None = None,
+    ) -> None:
+        """As `WriteQueue.add`."""
         with self._changed:
-            self._queue.add(writes, recovered=recovered, log_end=log_end)
+            self._queue.add(writes, recovered=recovered, log_end=log_end, held=held)
             self._changed.notify_all()
 
     def release(self) -> None:
@@ -166,9 +180,20 @@ class WriterThread:
 
     def _apply(self) -> None:
         writes = [self._bodies.loaded(write) for write in self._queue.taken]
-        self._executor.execute(writes, self._queue.recovered, self._stopping)
+        if (group := self._queue.group) is not None:
+            held = HeldWrites(group, writes[0], self._read_behind, self._session.check_patiently)
+            self._executor.execute_held(held, self._stopping)
+        else:
+            self._executor.execute(writes, self._queue.recovered, self._stopping)
         with self._changed:
             self._queue.applied()
+
+    def _read_behind(self, number: int) -> Sequence[PendingWrite]:
+        """The next held write actions: their bodies are in the log until the closing one is executed."""
+        group = self._queue.group
+        assert group is not None
+        page = self._session.held_writes(self._queue.key, number, group.last - 1, max_bytes=PAGE_BYTES)
+        return [self._bodies.loaded(write) for write in page]
 
     def _report(self) -> None:
         with self._changed:

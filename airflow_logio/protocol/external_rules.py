@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
-from airflow_logio.protocol.writes import Action, unapplied
+from airflow_logio.protocol.writes import Action, HeldGroup, unapplied
 
 
 class MarkerRow(NamedTuple):
@@ -92,6 +92,21 @@ def to_apply(operator: str, connection: str, token: int, actions: Sequence[Actio
     """
     check_token(operator, connection, token, row)
     return unapplied(actions, row.number)
+
+
+def group_to_apply(operator: str, connection: str, token: int, group: HeldGroup, row: MarkerRow) -> bool:
+    """Whether a driver with this token still has to apply `group`, by the state of the row: all of it, or nothing.
+
+    The row never says a number within the group, because one transaction applies it (Proposition 2, Case 2). Raises `Fenced`
+    if a higher token wrote, `LogInconsistent` if the row is behind the log, or within the group.
+    """
+    check_token(operator, connection, token, row)
+    if row.number not in (group.first - 1, group.last):
+        raise LogInconsistent(
+            f"connection {connection!r} has applied write actions of {operator!r} up to {row.number}, but {group.first} to "
+            f"{group.last} are applied as one: was the external system restored from an older copy?"
+        )
+    return row.number < group.last
 
 
 def check_advanced(operator: str, connection: str, rows: int) -> None:

@@ -9,6 +9,7 @@ threads stand beside it: `Life` (in which order an epoch begins), `CommitQueue` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from airflow_logio.errors import ProtocolViolation
@@ -19,7 +20,7 @@ from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.recovery import Recovered
 from airflow_logio.protocol.source import SourceProtocol
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Port
-from airflow_logio.protocol.writes import Applied, Compared, PendingWrite, WriterKey
+from airflow_logio.protocol.writes import Applied, Compared, HeldGroup, PendingWrite, WriterKey
 
 FLUSH_SECONDS = 0.25
 """Assignments without an Output Set are committed at the latest after this time (design D2)."""
@@ -36,7 +37,14 @@ class Commits(Protocol):
 class Writer(Protocol):
     """A writer's queue: a `WriteQueue`, or one behind a lock."""
 
-    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False, log_end: int = 0) -> None: ...
+    def add(
+        self,
+        writes: Sequence[PendingWrite],
+        *,
+        recovered: bool = False,
+        log_end: int = 0,
+        held: HeldGroup | None = None,
+    ) -> None: ...
     def release(self) -> None: ...
     def is_full(self) -> bool: ...
     def is_idle(self) -> bool: ...
@@ -118,7 +126,7 @@ class GroupLoop:
         """
         self.protocol.rebuild(recovered, unpack)
         self._log_ends = self.protocol.log_ends()
-        self.write(recovered.writes, recovered=True)
+        self.write(recovered.writes, recovered=True, held=recovered.held)
         start_threads()
         is_draining = drains()
         self.protocol.resume()
@@ -275,13 +283,19 @@ class GroupLoop:
             self._writers[key].release()
         self._readers.ask(durable.sources)
 
-    def write(self, writes: Sequence[PendingWrite], *, recovered: bool = False) -> None:
+    def write(
+        self,
+        writes: Sequence[PendingWrite],
+        *,
+        recovered: bool = False,
+        held: Mapping[WriterKey, HeldGroup] = MappingProxyType({}),
+    ) -> None:
         """Write actions that are in the log go to their writers, in order (Algorithm 5 Step 2)."""
-        by_writer: dict[WriterKey, list[PendingWrite]] = {}
+        by_writer: dict[WriterKey, list[PendingWrite]] = {key: [] for key in held}
         for write in writes:
             by_writer.setdefault((write.operator, write.connection), []).append(write)
         for key, group in by_writer.items():
-            self._writers[key].add(group, recovered=recovered, log_end=self._log_ends.get(key, 0))
+            self._writers[key].add(group, recovered=recovered, log_end=self._log_ends.get(key, 0), held=held.get(key))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_logio.protocol.values import FIRST_EVENT_ID, Event, Port, Value
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import HeldGroup, PendingWrite, WriterKey
 
 
 class LoggedEvent(Value, frozen=True):
@@ -27,7 +27,9 @@ class Recovered:
     acknowledged: tuple[LoggedEvent, ...]
     """Acknowledged undone events, in event_id order per port."""
     writes: tuple[PendingWrite, ...]
-    """Pending write actions, in order per (operator, connection)."""
+    """Pending write actions, in order per (operator, connection); of writers that hold, the opening and the closing one."""
+    held: Mapping[WriterKey, HeldGroup] = field(default_factory=dict)
+    """What such writers hold, closing action not included. Their bodies stay in the log until it is executed."""
 
 
 def reload_order(acknowledged: Iterable[LoggedEvent], orders: Mapping[str, PortOrder]) -> Sequence[LoggedEvent]:

@@ -10,7 +10,7 @@ An action is taken after the commit that logged it, applied, and only then repor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
@@ -136,11 +136,37 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class HeldGroup:
-    """Write actions `first` to `last`, which the external system applies as one. The last one closes; the log has all."""
+    """Write actions `first` to `last`, which the external system applies as one. The log has all of them.
+
+    Once it can be taken, the last one closes.
+    """
 
     first: int
     last: int
     records: int
+
+
+def extended(group: HeldGroup | None, write: PendingWrite) -> HeldGroup:
+    """The held write actions with one more. Raises `LogInconsistent` for a gap."""
+    if group is None:
+        return HeldGroup(write.number, write.number, write.records)
+    check_next(group.last, write)
+    return HeldGroup(group.first, write.number, group.records + write.records)
+
+
+def divided(writes: Iterable[PendingWrite]) -> tuple[Sequence[PendingWrite], HeldGroup | None]:
+    """Pending write actions of one writer, in order: the opening and the closing one, and those that are held between them.
+
+    Raises `LogInconsistent` for a gap.
+    """
+    around: list[PendingWrite] = []
+    group: HeldGroup | None = None
+    for write in writes:
+        if write.number == FIRST_EVENT_ID or is_closing(write):
+            around.append(write)
+        else:
+            group = extended(group, write)
+    return around, group
 
 
 class Held:
@@ -149,6 +175,12 @@ class Held:
     def __init__(self) -> None:
         self._group: HeldGroup | None = None
         self._closed = False
+
+    def resume(self, group: HeldGroup) -> None:
+        """The log held these when the group was rebuilt. They come before any others."""
+        if self._group is not None:
+            raise ProtocolViolation("write actions are held before those that the log had already")
+        self._group = group
 
     def add(self, writes: Sequence[PendingWrite]) -> Iterator[PendingWrite]:
         """Hold them, in order. Passes on the opening action, which is not held, and the closing one, which ends the wait.
@@ -163,12 +195,7 @@ class Held:
                 raise LogInconsistent(
                     f"write action {write.number} of {write.operator!r} on {write.connection!r} is behind the closing one"
                 )
-            held = self._group
-            if held is None:
-                self._group = HeldGroup(write.number, write.number, write.records)
-            else:
-                check_next(held.last, write)
-                self._group = HeldGroup(held.first, write.number, held.records + write.records)
+            self._group = extended(self._group, write)
             if is_closing(write):
                 self._closed = True
                 yield write
@@ -211,16 +238,32 @@ class WriteQueue:
         """The next step for the actions taken; None if none are."""
         return self._left[0] if self._left else None
 
-    def add(self, writes: Sequence[PendingWrite], *, recovered: bool = False, log_end: int = 0) -> None:
+    def add(
+        self,
+        writes: Sequence[PendingWrite],
+        *,
+        recovered: bool = False,
+        log_end: int = 0,
+        held: HeldGroup | None = None,
+    ) -> None:
         """Hand over actions that are in the log; `recovered` ones were there when the group was rebuilt (Algorithm 8).
-        The same `log_end` comes with all of them."""
+        The same `log_end` comes with all of them. `held`: those that a queue which holds does not get as `writes`.
+
+        Raises `LogInconsistent` for a gap.
+        """
         self.log_end = log_end
+        if held is not None:
+            if self._held is None:
+                raise ProtocolViolation(f"writer {self.key} holds no write actions")
+            self._held.resume(held)
+            self._outstanding += held.last - held.first + 1
+            self.recovered = held.last
         pending = writes if self._held is None else list(self._held.add(writes))
         self.pending.extend(pending)
         self._bytes += sum(len(write.body) for write in pending)
         self._outstanding += len(writes)
         if recovered and writes:
-            self.recovered = writes[-1].number
+            self.recovered = max(self.recovered, writes[-1].number)
 
     def is_full(self) -> bool:
         """So much waits for the external system that the group should take no more events for now. What is held does not."""

@@ -7,7 +7,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,18 +27,57 @@ from airflow_logio.errors import (
     ExternalUnavailable,
     FailurePoint,
     LogioError,
+    LogUnavailable,
     OperatorFailed,
     PipelineDefinitionError,
     WriteRefused,
 )
 from airflow_logio.protocol.external_rules import MarkerRow, compare
-from airflow_logio.protocol.writes import PendingWrite, check_gapless
+from airflow_logio.protocol.writes import HeldGroup, PendingWrite, check_gapless, check_next
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.calls import replay
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.warehouse import TableTarget
 
 log = logging.getLogger(__name__)
+
+
+class Span(NamedTuple):
+    """Write actions `first` to `last`, in words."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, actions: Sequence[WriteAction]) -> Span:
+        return cls(actions[0].number, actions[-1].number)
+
+    def __str__(self) -> str:
+        first, last = self
+        return f"write action {first}" if first == last else f"write actions {first} to {last}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldWrites:
+    """The write actions `group` of a writer, of which `closing` is the last one. The others are read from the log."""
+
+    group: HeldGroup
+    closing: PendingWrite
+    read: Callable[[int], Sequence[PendingWrite]]
+    """Those behind a number, in order, so many as fit; at least one. Does not wait for a log that is unavailable: raises
+    `LogUnavailable`. Raises `Fenced` and `EpochVoid` where a commit would be refused."""
+    await_log: Callable[[Callable[[], bool]], None]
+    """Returns when the log is available. Raises as `read`; `LogUnavailable` when its patience ends, or nothing is wanted."""
+
+    def pages(self) -> Iterator[Sequence[PendingWrite]]:
+        """All but the closing one. Raises as `read`; `LogInconsistent` for a gap."""
+        number = self.group.first - 1
+        while number + 1 < self.group.last:
+            page = self.read(number)
+            check_next(number, page[0])
+            check_gapless(page)
+            yield page
+            number = page[-1].number
 
 
 class WriteExecutor(ABC):
@@ -68,9 +108,8 @@ class WriteExecutor(ABC):
         stays unavailable, `OperatorFailed` for an error of the author's code, and what the external system refuses for
         good.
         """
-        check_gapless(writes)
-        actions = [self._action(write) for write in writes]
-        doubtful = [action for action in actions if action.number <= recovered]
+        actions = self._actions(writes)
+        doubtful: Sequence[WriteAction] = [action for action in actions if action.number <= recovered]
 
         def attempt() -> None:
             nonlocal doubtful
@@ -78,7 +117,30 @@ class WriteExecutor(ABC):
             self._attempt(self._connected(), actions, asked)
 
         crash_here(CrashPoint.BEFORE_WRITE)
-        self._replayed(actions, attempt, stopping)
+        self._replayed(Span.of(actions), attempt, stopping)
+        crash_here(CrashPoint.AFTER_WRITE)
+
+    def execute_held(self, held: HeldWrites, stopping: threading.Event) -> None:
+        """Execute write actions that were held, and their closing one, as one group; returns when the external system has
+        applied all of them. An earlier driver may have applied them: all, or none.
+
+        Replayed as `execute`, and raises the same. If the log becomes unavailable while they are read from it, the attempt is
+        rolled back, the log is waited for outside it, and it begins again. Raises what reading them raises.
+        """
+        closing = self._action(held.closing)
+        span = Span(held.group.first, held.group.last)
+
+        def attempt() -> None:
+            self._attempt_held(self._connected(), held.group, closing, map(self._actions, held.pages()))
+
+        crash_here(CrashPoint.BEFORE_WRITE)
+        while True:
+            try:
+                self._replayed(span, attempt, stopping)
+                break
+            except LogUnavailable as error:
+                log.warning("%s of %r: nothing is changed, it begins again: %s", span, self._operator, error)
+                held.await_log(lambda: not stopping.is_set())
         crash_here(CrashPoint.AFTER_WRITE)
 
     def compare(self, writes: Sequence[PendingWrite], log_end: int, stopping: threading.Event) -> None:
@@ -89,13 +151,13 @@ class WriteExecutor(ABC):
         """
         raise NotImplementedError
 
-    def _replayed(self, actions: Sequence[WriteAction], attempt: Callable[[], None], stopping: threading.Event) -> None:
+    def _replayed(self, span: Span, attempt: Callable[[], None], stopping: threading.Event) -> None:
         def one() -> None:
-            with self._lock, self._translated(actions), self._connections.calls.call("write", self._point(actions)):
+            with self._lock, self._translated(span), self._connections.calls.call("write", self._point(span)):
                 attempt()
 
         replay(
-            f"{_named(actions)} of {self._operator!r}",
+            f"{span} of {self._operator!r}",
             one,
             self._replay_seconds,
             stopping,
@@ -118,6 +180,12 @@ class WriteExecutor(ABC):
     def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
         """One attempt; `doubtful` are those of the actions that may have been applied already."""
 
+    def _attempt_held(
+        self, client: Any, group: HeldGroup, closing: WriteAction, pages: Iterator[Sequence[WriteAction]]
+    ) -> None:
+        """One attempt at `execute_held`; `pages` have all of `group` but the closing one."""
+        raise PipelineDefinitionError(f"there is no way to execute held write actions of {self._operator!r}")
+
     def _connected(self) -> Any:
         if self._opened is None:
             opened = self._target.connect(self._connections.url(self._connection))
@@ -126,7 +194,7 @@ class WriteExecutor(ABC):
         return self._client
 
     @contextmanager
-    def _translated(self, actions: Sequence[WriteAction]) -> Iterator[None]:
+    def _translated(self, span: Span) -> Iterator[None]:
         """Errors of the author's code as this package's; a client that has raised one is not used again."""
         try:
             yield
@@ -136,25 +204,29 @@ class WriteExecutor(ABC):
         except LogioError as error:
             self.close()
             if isinstance(error, OperatorFailed):
-                raise OperatorFailed(f"{self._where(actions)}: {error}", self._point(actions)) from error
+                raise OperatorFailed(f"{self._where(span)}: {error}", self._point(span)) from error
             if isinstance(error, WriteRefused):
-                raise WriteRefused(f"{self._where(actions)}: {error}") from error
+                raise WriteRefused(f"{self._where(span)}: {error}") from error
             raise
         except Exception as error:
             self.close()
-            text = f"{self._where(actions)}: {type(error).__name__}: {error}"
+            text = f"{self._where(span)}: {type(error).__name__}: {error}"
             if is_outage(error, self._target.unavailable):
                 raise ExternalUnavailable(text) from error
             text += advice(error, f"the writer of {self._operator!r}")
-            raise OperatorFailed(text, self._point(actions)) from error
+            raise OperatorFailed(text, self._point(span)) from error
 
-    def _point(self, actions: Sequence[WriteAction]) -> FailurePoint:
+    def _point(self, span: Span) -> FailurePoint:
         """The first action of the group: it is the same one when the group is tried again, however long it is then."""
-        return FailurePoint(self._operator, action=f"write action {actions[0].number} on {self._connection!r}")
+        return FailurePoint(self._operator, action=f"write action {span.first} on {self._connection!r}")
 
-    def _where(self, actions: Sequence[WriteAction]) -> str:
+    def _where(self, span: Span) -> str:
         pipeline = self._connections.pipeline
-        return f"pipeline {pipeline!r}, operator {self._operator!r}, connection {self._connection!r}, {_named(actions)}"
+        return f"pipeline {pipeline!r}, operator {self._operator!r}, connection {self._connection!r}, {span}"
+
+    def _actions(self, writes: Sequence[PendingWrite]) -> Sequence[WriteAction]:
+        check_gapless(writes)
+        return [self._action(write) for write in writes]
 
     def _action(self, write: PendingWrite) -> WriteAction:
         records = pa.table({})
@@ -172,8 +244,7 @@ class ConditionalExecutor(WriteExecutor):
     compares = True
 
     def compare(self, writes: Sequence[PendingWrite], log_end: int, stopping: threading.Event) -> None:
-        check_gapless(writes)
-        actions = [self._action(write) for write in writes]
+        actions = self._actions(writes)
 
         def look(row: MarkerRow) -> None:
             compare(self._operator, self._connection, self._token, row, log_end)
@@ -187,10 +258,16 @@ class ConditionalExecutor(WriteExecutor):
                     raise
                 self.close()  # it has raised an error
 
-        self._replayed(actions, attempt, stopping)
+        self._replayed(Span.of(actions), attempt, stopping)
 
     def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
         self._target.apply(client, self._marker(), actions)
+
+    def _attempt_held(
+        self, client: Any, group: HeldGroup, closing: WriteAction, pages: Iterator[Sequence[WriteAction]]
+    ) -> None:
+        """In one atomic step: read the marker, apply all of the group if `Marker.applies`, and advance the marker."""
+        self._target.apply_held(client, self._marker(), group, closing, pages)
 
     def _marker(self, look: Callable[[MarkerRow], None] | None = None) -> Marker:
         identity = self._connections.identity
@@ -233,6 +310,11 @@ class IdempotentExecutor(WriteExecutor):
     def _attempt(self, client: Any, actions: Sequence[WriteAction], doubtful: Sequence[WriteAction]) -> None:
         self._target.write_group(client, actions)
 
+    def _attempt_held(
+        self, client: Any, group: HeldGroup, closing: WriteAction, pages: Iterator[Sequence[WriteAction]]
+    ) -> None:
+        self._target.close_group(client, closing, group.records, pages)
+
 
 def executor_of(operator: str, writer: ActionWriter, connections: Connections, moves: int = 0) -> WriteExecutor:
     """The executor of a writer whose slot has changed owners `moves` times.
@@ -256,8 +338,3 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
 def table_target(operator: str, writer: TableWriter, connections: Connections) -> TableTarget:
     """What executes the write actions of a `TableWriter`."""
     return TableTarget(writer, connections.warehouse(writer.connection), connections.identity.given_up)
-
-
-def _named(actions: Sequence[WriteAction]) -> str:
-    first, last = actions[0].number, actions[-1].number
-    return f"write action {first}" if first == last else f"write actions {first} to {last}"

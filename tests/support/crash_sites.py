@@ -37,6 +37,8 @@ IN_REBUILDS = named("_rebuild")
 """test_operator_errors.py: by drivers whose Input Sets are put back while they run."""
 IN_PARKS = named("_park")
 """test_writers.py: by drivers whose external systems stay away."""
+IN_CLOSINGS = named("_closing")
+"""test_closing_points.py: by writers whose write actions are held."""
 IN_QUESTIONS = named("_question")
 """test_writers.py: by checkable writers."""
 IN_EXTERNAL_WRITES = named("_external_write")
@@ -55,6 +57,7 @@ ELSEWHERE = frozenset(
     + IN_REPORTS
     + IN_REBUILDS
     + IN_PARKS
+    + IN_CLOSINGS
     + IN_QUESTIONS
     + IN_EXTERNAL_WRITES
 )

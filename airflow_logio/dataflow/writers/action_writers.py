@@ -30,8 +30,9 @@ from airflow_logio.dataflow.names import check_name
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, WriterOperator
 from airflow_logio.dataflow.unavailability import check_errors
 from airflow_logio.errors import OperatorFailed
-from airflow_logio.protocol.external_rules import MarkerRow, to_apply
+from airflow_logio.protocol.external_rules import MarkerRow, group_to_apply, to_apply
 from airflow_logio.protocol.record_rules import RecordRules
+from airflow_logio.protocol.writes import HeldGroup
 
 BEGIN, INSERT = "begin", "insert"
 """What the description of a write action says under ``action``: the one a run begins with, or records to write."""
@@ -129,6 +130,17 @@ class Marker:
             self.look(row)
         return to_apply(self.operator, self.connection, self.token, actions, row)
 
+    def applies(self, held: HeldGroup, number: int = 0, token: int = 0) -> bool:
+        """As `unapplied`, for write actions that are applied with the closing one: whether all of them are still to be
+        applied. If not, none is.
+
+        Afterwards the row holds `held.last` and `self.token`. Raises as `unapplied`.
+        """
+        row = MarkerRow(number, token)
+        if self.look is not None:
+            self.look(row)
+        return group_to_apply(self.operator, self.connection, self.token, held, row)
+
 
 Client = TypeVar("Client")
 """Whatever `connect` gives: a session, a database connection, a file system."""
@@ -148,6 +160,9 @@ class ActionWriter(WriterOperator):
     replay_seconds: float | None = None
     """How long actions are replayed while the external system is unavailable; None: as the run says. Then the group is
     parked; nothing is lost, and ``logio retry`` resumes with the same actions."""
+    closes: bool = False
+    """Its write actions wait in the log until all of them are there. Then they are applied as one, with a closing one. Such
+    a writer has no output port."""
     actions_at_once: int = 64
     """How many actions are executed as one group at most. Between two groups the log learns what is done, and a driver
     that is to halt does so."""
@@ -175,6 +190,12 @@ class ActionWriter(WriterOperator):
         """
         return self.opening()
 
+    def closing(self) -> Mapping[str, Any]:
+        """JSON-able description of the closing write action, for a writer that `closes`; what it says under ``action`` is
+        set.
+        """
+        return {}
+
     def record_rules(self) -> RecordRules:
         """A class with a `process` of its own says with `depends` what is known of it, or nothing."""
         rules = super().record_rules()
@@ -187,7 +208,8 @@ class ActionWriter(WriterOperator):
         records = self.records(event)
         if records is not None:
             external.write(self.connection, records)
-        yield "out", event.table
+        if not self.closes:
+            yield "out", event.table
 
 
 class ClientWriter(ActionWriter, Generic[Client]):

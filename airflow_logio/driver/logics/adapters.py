@@ -24,6 +24,7 @@ from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, autho
 from airflow_logio.protocol.logic import Emit, Output, Read, Write
 from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event
+from airflow_logio.protocol.writes import CLOSE
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.calls import Call
 from airflow_logio.systems.connections import Connections, describe_read, number_of
@@ -76,8 +77,14 @@ class Adapter:
         return () if described is None else (Write(self._operator.connection, {**described, "action": BEGIN}),)
 
     def closing(self) -> Sequence[Write]:
-        """None: no writer of a pipeline holds its write actions."""
-        return ()
+        """The write action behind all others, if the writer closes."""
+        if not isinstance(self._operator, ActionWriter) or not self._operator.closes:
+            return ()
+        try:
+            described = self._operator.closing()
+        except Exception as error:
+            self._fail(error, "the closing write action")
+        return (Write(self._operator.connection, {**described, "action": CLOSE}),)
 
     def function(self, inset_id: str) -> str:
         return ""

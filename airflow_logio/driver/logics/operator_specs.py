@@ -70,6 +70,7 @@ def specs_of(
                 evaluated=operator.mode is ExecutionMode.DATAFRAME,
                 quarantines=operator.on_error == "quarantine",
                 replay=replay,
+                closes=isinstance(operator, ActionWriter) and operator.closes,
             )
         )
         for port in operator.outputs:

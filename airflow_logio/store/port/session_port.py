@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_logio.protocol.commit import CommitAttempt
 from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.values import Port
+from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.store.records.driver_records import FenceRow, GroupRef
 from airflow_logio.store.records.run_records import Upstream
 from airflow_logio.store.records.upkeep_records import Collected
@@ -35,6 +36,13 @@ class Short:
 
     def __bool__(self) -> bool:
         return bool(self.aside or self.drained)
+
+    def in_words(self) -> str:
+        """What is missing, and what a person does about it."""
+        missing = [f"{many:,} Input Sets of {name!r} are set aside" for name, many in self.aside.items()]
+        missing += [f"group {name!r} was drained, so its sources ended early" for name in self.drained]
+        way_out = "begin the partition again" if self.drained else "mend their cause, then `logio retry` puts them back"
+        return f"{', and '.join(missing)}: {way_out}"
 
 
 class GroupSession(ABC):
@@ -80,6 +88,10 @@ class GroupSession(ABC):
         """Raise `Fenced` or `EpochVoid` if a commit would be refused now: for a group that has nothing to commit."""
 
     @abstractmethod
+    def check_patiently(self, still_wanted: Callable[[], bool]) -> None:
+        """`check`. Waits for a log that is unavailable while it is `still_wanted`; then raises `LogUnavailable`."""
+
+    @abstractmethod
     def fetch_all(self, cursors: Mapping[Port, int], *, max_events: int, max_bytes: int) -> Fetched:
         """Undone, unassigned events of receiver ports, each beyond its cursor, in event_id order; at least one, if
         there is any.
@@ -95,8 +107,21 @@ class GroupSession(ABC):
         return self.fetch_all({receiver: after}, max_events=max_events, max_bytes=max_bytes).events.get(receiver, ())
 
     @abstractmethod
-    def recover(self, operators: Sequence[str]) -> Recovered:
-        """Everything that recovery of these operators reads, in one consistent snapshot."""
+    def recover(self, operators: Sequence[str], held: Collection[WriterKey] = ()) -> Recovered:
+        """Everything that recovery of these operators reads, in one consistent snapshot.
+
+        Of the writers `held`, no bodies are read but those of the opening and of the closing write action. What it
+        returns for them does not grow with the number of write actions.
+        """
+
+    @abstractmethod
+    def held_writes(self, writer: WriterKey, after: int, last: int, *, max_bytes: int) -> Sequence[PendingWrite]:
+        """Pending write actions of one writer with numbers beyond `after`, up to `last`, in order, so many as fit; at least
+        one. Only the newest epoch gets them.
+
+        Does not wait for a log that is unavailable: a transaction elsewhere may be open meanwhile. Raises `Fenced`,
+        `EpochVoid`; `LogInconsistent` if the next one is not there.
+        """
 
     @abstractmethod
     def input_sets(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any, NoReturn
 
 import sqlalchemy as sa
@@ -21,7 +22,7 @@ from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status, storable
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import PendingWrite, WriterKey
 from airflow_logio.store.port.session_port import Fetched, GroupSession, Short
 from airflow_logio.store.records.driver_records import FenceRow, GroupRef
 from airflow_logio.store.records.run_records import Upstream
@@ -34,6 +35,7 @@ from airflow_logio.store.sql.apply import EffectWriter, pass_fence
 from airflow_logio.store.sql.bulk import among, rows_of
 from airflow_logio.store.sql.engines import Statements, now, reading, writing
 from airflow_logio.store.sql.wake import Waker
+from airflow_logio.store.sql.write_rows import HeldRows, body_of, pending_writes
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +88,15 @@ class SqlGroupSession(GroupSession):
 
     def _lock_fence(self, connection: Connection) -> FenceRow:
         """Read the fence under its row's lock: a commit that was under way has happened, or never will."""
+        return self._read_fence(connection, locked=True)
+
+    def _read_fence(self, connection: Connection, *, locked: bool = False) -> FenceRow:
         table = schema.fence
         query = sa.select(table.c.incarnation, table.c.epoch, table.c.commit_no).where(
             table.c.run_id == self.ref.run_id,
             table.c.group_name == self.ref.group,
         )
-        row = connection.execute(query.with_for_update()).one_or_none()
+        row = connection.execute(query.with_for_update() if locked else query).one_or_none()
         if row is None:
             raise self._gone()
         return FenceRow(row.incarnation, row.epoch, row.commit_no)
@@ -167,16 +172,12 @@ class SqlGroupSession(GroupSession):
         )
 
     def check(self) -> None:
-        table = schema.fence
-        query = sa.select(table.c.incarnation, table.c.epoch, table.c.commit_no).where(
-            table.c.run_id == self.ref.run_id,
-            table.c.group_name == self.ref.group,
-        )
         with reading(self._engine) as connection:
-            row = connection.execute(query).one_or_none()
-        if row is None:
-            raise self._gone()
-        self._refuse_void(FenceRow(row.incarnation, row.epoch, row.commit_no))
+            self._refuse_void(self._read_fence(connection))
+
+    def check_patiently(self, still_wanted: Callable[[], bool]) -> None:
+        what = f"group {self.ref.group!r}, whether its epoch is void"
+        self._patience.call(what, self.check, still_wanted=still_wanted)
 
     def resolve(self, attempt: CommitAttempt) -> bool:
         with writing(self._engine) as connection:
@@ -279,14 +280,20 @@ class SqlGroupSession(GroupSession):
 
     # --- recovery -----------------------------------------------------------------------------------------------------
 
-    def recover(self, operators: Sequence[str]) -> Recovered:
+    def recover(self, operators: Sequence[str], held: Collection[WriterKey] = ()) -> Recovered:
         def attempt() -> Recovered:
             with reading(self._engine) as connection:
+                rows = HeldRows(connection, self.ref.run_id)
+                found = {writer: rows.divided(writer) for writer in held}
                 return Recovered(
                     states=self._states(connection, operators),
                     snapshots=self._snapshots(connection, operators),
                     acknowledged=self._acknowledged_events(connection, operators),
-                    writes=self._pending_writes(connection, operators),
+                    writes=(
+                        *self._pending_writes(connection, set(operators) - {operator for operator, _ in held}),
+                        *chain.from_iterable(around for around, _ in found.values()),
+                    ),
+                    held={writer: group for writer, (_, group) in found.items() if group is not None},
                 )
 
         return self._patience.call(f"group {self.ref.group!r}, recovery", attempt)
@@ -361,30 +368,20 @@ class SqlGroupSession(GroupSession):
             for row in rows
         )
 
-    def _pending_writes(self, connection: Connection, operators: Sequence[str]) -> tuple[PendingWrite, ...]:
+    def _pending_writes(self, connection: Connection, operators: Collection[str]) -> Sequence[PendingWrite]:
         """Algorithm 8 Step 1: null sender port, status undone, in order. A body that is missing is noticed, not skipped."""
-        table, data = schema.event_log, schema.event_data
-        query = (
-            sa.select(table.c.send_op, table.c.rec_port, table.c.event_id, data.c.header, data.c.body, data.c.ref)
-            .select_from(table.outerjoin(data, sa.and_(*_body_of(table))))
-            .where(
-                table.c.run_id == self.ref.run_id,
-                table.c.send_op.in_(operators),
-                table.c.send_port.is_(None),
-                table.c.channel.startswith(WRITES, autoescape=True),
-                table.c.status == Status.UNDONE.value,
-            )
-            .order_by(table.c.send_op, table.c.rec_port, table.c.event_id)
+        table = schema.event_log
+        return pending_writes(
+            connection,
+            table.c.run_id == self.ref.run_id,
+            table.c.send_op.in_(operators),
+            table.c.channel.startswith(WRITES, autoescape=True),
         )
-        writes = []
-        for row in rows_of(connection, query):
-            body = bytes(row.body or b"")
-            where = f"write action {row.event_id} of {row.send_op} on {row.rec_port}"
-            header = decode_header(where, bytes(row.header or b""), body, row.ref)
-            writes.append(
-                PendingWrite(row.send_op, row.rec_port, row.event_id, header.about, header.records, body, row.ref)
-            )
-        return tuple(writes)
+
+    def held_writes(self, writer: WriterKey, after: int, last: int, *, max_bytes: int) -> Sequence[PendingWrite]:
+        with reading(self._engine) as connection:
+            self._refuse_void(self._read_fence(connection))
+            return HeldRows(connection, self.ref.run_id).page(writer, after, last, max_bytes)
 
     # --- waking -------------------------------------------------------------------------------------------------------
 
@@ -509,7 +506,7 @@ def _used_in(
 ) -> Mapping[str, Sequence[LoggedEvent]]:
     """`GroupSession.input_sets`, within one snapshot. Raises `LogInconsistent` also if a body is missing or damaged."""
     table, data = schema.event_log, schema.event_data
-    with_bodies = table.outerjoin(data, sa.and_(*_body_of(table)))
+    with_bodies = table.outerjoin(data, sa.and_(*body_of(table)))
 
     def of(*inset_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
         used = (table.c.run_id == run_id, table.c.rec_op == operator, among(connection, table.c.inset_id, inset_ids))
@@ -564,7 +561,7 @@ def _events_of_one() -> sa.Select[Any]:
         sa.cast(sa.func.count().over(), sa.BigInteger).label("waiting"),
     ).subquery("sized")
     fits = sa.or_(sized.c.place == 1, sized.c.together <= sa.bindparam("bytes"))
-    body = sa.select(data.c.header, data.c.body, data.c.ref).where(*_body_of(sized)).limit(1).lateral("stored")
+    body = sa.select(data.c.header, data.c.body, data.c.ref).where(*body_of(sized)).limit(1).lateral("stored")
     told = (sized.c.send_op, sized.c.send_port, sized.c.event_id, sized.c.waiting)
     return sa.select(*told, body).select_from(sized.outerjoin(body, sa.true())).where(fits)
 
@@ -581,7 +578,7 @@ def _delivery_on_postgresql() -> _Delivery:
     chosen = sa.select(table.c.run_id, table.c.send_op, table.c.send_port, table.c.channel, table.c.event_id)
     chosen = chosen.where(*_waits(table, *ports.c[:3]), table.c.event_id <= ports.c.last).order_by(table.c.event_id)
     row = chosen.limit(sa.bindparam("many")).lateral("chosen")
-    body = sa.select(data.c.header, data.c.body, data.c.ref).where(*_body_of(row)).limit(1).lateral("stored")
+    body = sa.select(data.c.header, data.c.body, data.c.ref).where(*body_of(row)).limit(1).lateral("stored")
     columns = (ports.c.op, ports.c.port, row.c.send_op, row.c.send_port, row.c.event_id)
     events = sa.select(*columns, body).select_from(ports.join(row, sa.true()).outerjoin(body, sa.true()))
     return _Delivery(sizes, events, lambda rows: dict(zip(_NAMES, map(list, zip(*rows, strict=True)), strict=False)))
@@ -609,7 +606,7 @@ def _delivery_on_sqlite() -> _Delivery:
     chosen = (*_waits(table, *ports.c[:3]), table.c.event_id <= ports.c.last)
     columns = (ports.c.op, ports.c.port, table.c.send_op, table.c.send_port, table.c.event_id)
     events = sa.select(*columns, data.c.header, data.c.body, data.c.ref).select_from(
-        ports.outerjoin(table, sa.and_(*chosen)).outerjoin(data, sa.and_(*_body_of(table)))
+        ports.outerjoin(table, sa.and_(*chosen)).outerjoin(data, sa.and_(*body_of(table)))
     )
     return _Delivery(sizes, events, lambda rows: {"asked": json.dumps(rows)})
 
@@ -638,15 +635,4 @@ def _waits(table: Any, operator: Any, port: Any, after: Any) -> Sequence[sa.Colu
         table.c.status == Status.UNDONE.value,
         (table.c.inset_id + "").is_(None),
         table.c.send_port.is_not(None),
-    )
-
-
-def _body_of(row: Any) -> Sequence[sa.ColumnElement[bool]]:
-    """Where the body of a row of EVENT_LOG is in EVENT_DATA. Use it in an outer join: the body may be missing."""
-    data = schema.event_data
-    return (
-        data.c.run_id == row.c.run_id,
-        data.c.send_op == row.c.send_op,
-        data.c.channel == row.c.channel,
-        data.c.event_id == row.c.event_id,
     )

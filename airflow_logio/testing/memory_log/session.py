@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from airflow_logio.errors import EpochVoid, Fenced, LogInconsistent
 from airflow_logio.protocol.commit import CommitAttempt
@@ -12,7 +13,7 @@ from airflow_logio.protocol.effects import Effects
 from airflow_logio.protocol.recovery import LoggedEvent, Recovered
 from airflow_logio.protocol.states import STOPPED, GroupState, allowed_from
 from airflow_logio.protocol.values import Event, Port, Status
-from airflow_logio.protocol.writes import PendingWrite
+from airflow_logio.protocol.writes import PendingWrite, WriterKey, divided
 from airflow_logio.store.port.session_port import Fetched, GroupSession, Short
 from airflow_logio.store.records.driver_records import FenceRow, GroupRef
 from airflow_logio.store.records.run_records import Upstream
@@ -94,6 +95,9 @@ class MemoryGroupSession(GroupSession):
     def check(self) -> None:
         with self._tables.transaction():
             self._check_epoch(self._current())
+
+    def check_patiently(self, still_wanted: Callable[[], bool]) -> None:
+        self.check()
 
     def _check_epoch(self, fence: FenceRow) -> None:
         if fence.epoch != self._fence.epoch:
@@ -194,14 +198,12 @@ class MemoryGroupSession(GroupSession):
 
     # --- recovery -----------------------------------------------------------------------------------------------------
 
-    def recover(self, operators: Sequence[str]) -> Recovered:
+    def recover(self, operators: Sequence[str], held: Collection[WriterKey] = ()) -> Recovered:
         with self._tables.transaction():
             run, names = self.ref.run_id, set(operators)
-            undone = [
-                row
-                for row in self._tables.events.rows.values()
-                if row.body.run_id == run and row.status is Status.UNDONE
-            ]
+            undone = self._undone()
+            holding = {operator for operator, _ in held}
+            found = {writer: divided(self._pending_writes(self._of(writer, undone))) for writer in held}
             return Recovered(
                 states={
                     operator: data
@@ -210,8 +212,35 @@ class MemoryGroupSession(GroupSession):
                 },
                 snapshots=self._snapshots([row for row in undone if row.body.operator in names]),
                 acknowledged=self._acknowledged_events([row for row in undone if row.receiver in names]),
-                writes=self._pending_writes([row for row in undone if row.body.operator in names]),
+                writes=(
+                    *self._pending_writes([row for row in undone if row.body.operator in names - holding]),
+                    *chain.from_iterable(around for around, _ in found.values()),
+                ),
+                held={writer: group for writer, (_, group) in found.items() if group is not None},
             )
+
+    def held_writes(self, writer: WriterKey, after: int, last: int, *, max_bytes: int) -> Sequence[PendingWrite]:
+        with self._tables.transaction():
+            self._check_epoch(self._current())
+            rows = [row for row in self._of(writer, self._undone()) if after < row.body.event_id <= last]
+            page: list[PendingWrite] = []
+            for write in self._pending_writes(rows):
+                total = sum(len(one.body) for one in page) + len(write.body)
+                if write.number != after + 1 + len(page) or (page and total > max_bytes):
+                    break
+                page.append(write)
+            if not page:
+                raise LogInconsistent(
+                    f"write action {after + 1} of {writer[0]!r} on {writer[1]!r} is not in the log any more"
+                )
+            return page
+
+    def _undone(self) -> list[LogRow]:
+        rows = self._tables.events.rows.values()
+        return [row for row in rows if row.body.run_id == self.ref.run_id and row.status is Status.UNDONE]
+
+    def _of(self, writer: WriterKey, rows: Sequence[LogRow]) -> list[LogRow]:
+        return [row for row in rows if (row.body.operator, row.rec_port) == writer]
 
     def _snapshots(self, undone: Sequence[LogRow]) -> tuple[tuple[str, str, bytes], ...]:
         rows = sorted((row for row in undone if row.body.channel == STATE_CHANNEL), key=lambda row: row.body.event_id)

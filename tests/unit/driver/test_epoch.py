@@ -19,17 +19,14 @@ import pytest
 
 from airflow_logio.dataflow import (
     Count,
-    DatasetWriter,
     IdempotentWriter,
     Pipeline,
     SourceBatch,
-    TableWriter,
     WriteAction,
 )
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.driver.epoch import GroupEpoch, Intake, operators_of
 from airflow_logio.driver.epoch_settings import EpochSettings
-from airflow_logio.driver.logics.operator_specs import specs_of
 from airflow_logio.driver.mailbox import LoadMeter, Mailbox
 from airflow_logio.driver.source_reader import Exhausted, HandedOver, ReadBatch, Stored
 from airflow_logio.driver.spark_session import SparkSessions
@@ -38,7 +35,6 @@ from airflow_logio.launch.start_run import operator_shapes
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol import loop
 from airflow_logio.protocol.commit import HandOver
-from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Kind, Port
 from airflow_logio.protocol.writes import Applied
@@ -483,24 +479,3 @@ def the_committer_wakes_no_one(patch: pytest.MonkeyPatch) -> None:
 def test_a_broken_epoch_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.unit.driver.test_epoch.PATIENCE_SECONDS", 0.7)
     BROKEN[name].is_noticed(monkeypatch)
-
-
-# --- held write actions -----------------------------------------------------------------------------------------------
-
-
-class SaysThatItCloses(Saving):
-    closes = True
-
-
-def test_no_operator_of_a_pipeline_holds_its_write_actions() -> None:
-    """What would close it is not asked for by any driver: such a group would never finish."""
-    made = Pipeline("p", connections=["wh", "crm"])
-    numbers = made.source("numbers", Feed())
-    made.writer("own", SaysThatItCloses(), numbers)
-    made.writer("table", TableWriter("wh", "top", on_new_run="replace"), numbers)
-    made.writer("lake", DatasetWriter("wh", "top", on_new_run="replace"), numbers)
-    made.freeze()
-    specs, _ = specs_of(made, list(made.operators), Connections("p", {}, WriterIdentity("run", 1, 0.0), 1.0))
-    assert [spec.name for spec in specs] == ["numbers", "own", "table", "lake"]
-    assert not GroupProtocol(specs, {}).closers
-    assert all(list(spec.logic.closing()) == [] for spec in specs if spec.logic is not None)

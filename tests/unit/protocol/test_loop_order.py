@@ -143,7 +143,7 @@ def pending_writes_come_late(patch: pytest.MonkeyPatch) -> None:
     """Pending write actions go to their writers when the threads run."""
 
     def late(begin: Any, loop: Any, recovered: Any, unpack: Any, start: Any, drains: Any) -> Any:
-        write, loop.write = loop.write, lambda _writes, *, recovered: None
+        write, loop.write = loop.write, lambda _writes, **_: None
         effects = begin(loop, recovered, unpack, start, drains=drains)
         write(recovered.writes, recovered=True)
         return effects

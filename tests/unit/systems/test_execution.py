@@ -32,6 +32,8 @@ from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.execution import executor_of
 from airflow_logio.systems.payloads.bodies import Bodies
+from airflow_logio.testing.memory_log import MemoryLogStore
+from tests.support.logs import start_driver
 from tests.support.waiting import eventually
 
 
@@ -402,7 +404,15 @@ class Thread:
         self.applied: list[Applied] = []
         self.errors: list[BaseException] = []
         executor = executor_of(operator, writer, shared)
-        self.writer = WriterThread(operator, writer, executor, Bodies(None), self._told, self.errors.append)
+        self.writer = WriterThread(
+            operator,
+            writer,
+            executor,
+            Bodies(None),
+            start_driver(MemoryLogStore()).session,
+            self._told,
+            self.errors.append,
+        )
 
     def _told(self, one: Applied | Compared) -> None:
         assert isinstance(one, Applied)

@@ -172,7 +172,9 @@ class SimulatedDriver:
     def _recover(self, _step: Action) -> bool:
         if not self._wants(LifeStep.READ):
             return False
-        self.recovered = self.session.recover([spec.name for spec in self.operators])
+        logics = {spec.name: spec.logic for spec in self.operators if spec.closes}
+        held = [(name, write.connection) for name, logic in logics.items() if logic for write in logic.opening()]
+        self.recovered = self.session.recover([spec.name for spec in self.operators], held)
         self.life.done(LifeStep.READ)
         return True
 

@@ -18,6 +18,9 @@ from airflow_logio.testing.simulator.driver.ports import Epoch
 from airflow_logio.testing.simulator.external_systems import THIS_RUN, Attempt, ExternalSystem, Guarantee
 from airflow_logio.testing.simulator.watch.log_watch import LogWatch
 
+PAGE_BYTES = 256
+"""A few write actions of a simulated day."""
+
 
 class SimulatedWriter(WriteQueue):
     """A writer, and what it knows about its last attempt. It is a `Client` of its system."""
@@ -59,10 +62,10 @@ class SimulatedWriter(WriteQueue):
 
     def _from_log(self, group: HeldGroup) -> Sequence[PendingWrite]:
         """Held write actions are numbers here. The log has their bodies, and gives them to the newest epoch only."""
-        session = self._driver.session
-        session.check()
-        writes = session.recover([self.key[0]]).writes
-        return [write for write in writes if group.first <= write.number <= group.last]
+        writes: list[PendingWrite] = []
+        while (number := group.first - 1 + len(writes)) < group.last - 1:
+            writes += self._driver.session.held_writes(self.key, number, group.last - 1, max_bytes=PAGE_BYTES)
+        return [*writes, *self.taken]
 
     def liveness(self) -> Callable[[], bool]:
         """It is alive if its driver is, and has not joined it. Weak references: the locks of a database must not keep a
