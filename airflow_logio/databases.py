@@ -303,7 +303,7 @@ def _name_file(path: Path, error: BaseException | None) -> None:
 def _why_not_opened(path: Path, code: int) -> tuple[str, int]:
     """What keeps this process from a file, in words, and the code of SQLite for that: another one than `code` if it lasts."""
     folder = path.parent
-    if not folder.is_dir():  # perhaps its disk is away
+    if not folder.is_dir():  # perhaps its disk is not mounted
         return f"; the folder {folder} is not there", code
     if path.is_dir():
         return " is a folder; name a file in it", sqlite3.SQLITE_PERM
@@ -526,7 +526,7 @@ def _try_at_once(engine: Engine, asked: Mapping[str, str]) -> None:
                 cursor.execute(_setting(asked))
             dbapi.rollback()
         except Error as error:
-            if dbapi.closed:  # the server, or what is before it, has gone away
+            if dbapi.closed:  # the server, or what is before it, has closed it
                 raise
             dbapi.close()
             raise OperationalError(f"{_REFUSED}: {str(error).strip()}; correct or leave out that one") from error

@@ -22,6 +22,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.validation import check_session_zone
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
+from airflow_logio.launch.given_files import PROPERTY_OF, check_given_files
 from airflow_logio.launch.spark_settings import (
     APPLICATION_NAME,
     CLIENT_MODE,
@@ -136,6 +137,7 @@ def check(settings: SparkSettings) -> None:
         _check_client(settings)
         check_versions()
         if not settings.connect:
+            check_given_files("py_files", settings.py_files)
             return
     if settings.deploy_mode != CLIENT_MODE:
         raise ConfigurationError(not_on_this_machine(settings.deploy_mode, settings.master))
@@ -144,6 +146,11 @@ def check(settings: SparkSettings) -> None:
             f"use_krb5ccache: there is no {TICKET_CACHE} in the environment of this process, so the driver would find no "
             "ticket. Set it for the workers (and for what else launches drivers), or give keytab and principal"
         )
+    for argument, named in PROPERTY_OF.items():
+        if given := getattr(settings, argument):
+            check_given_files(argument, given)
+        else:
+            check_given_files(named, settings.conf.get(named))
     check_versions()
     find_spark_submit(settings.spark_binary, environment(settings))
     check_java()
@@ -169,6 +176,9 @@ def properties_of(settings: SparkSettings, own: Mapping[str, str], *, frames: bo
     """The effective Spark properties of a group with properties of its `own`. Raises `ConfigurationError`, and
     `PipelineDefinitionError` for a shuffle that `frames` cannot have."""
     conf = settings.effective_conf(own, frames=frames)
+    for argument, named in PROPERTY_OF.items():
+        if not is_client(settings) and not getattr(settings, argument):
+            check_given_files(named, conf.get(named))
     if frames and not is_address(settings.master):
         check_shuffle({**_of_files(settings), **settings.conf, **conf})
     return conf

@@ -235,7 +235,7 @@ def replay(
         if outage.long_attempts >= MOST_LONG_ATTEMPTS:
             lasted = f"({outage.long_attempts} times for longer than {seconds:g} s)"
         raise ExternalUnavailable(
-            f"{what} was replayed {attempts} times {lasted}, and the external system is still unavailable: "
+            f"{what}: after {attempts} attempts {lasted}, the external system is still unavailable: "
             f"{_said(error)}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
         ) from error
     finally:

@@ -10,8 +10,8 @@ claims, ends the old driver and starts the new one, in this order. The triggerer
 - between claim and launch: the launch's deadline passes, and the group is dead again, as after the death of a worker there;
 - after the launch: the driver, in a session of its own, is a child of no triggerer any more, and registers by itself.
 
-Of two that claim (two triggerers, or the triggerer and a worker), one is refused and starts nothing. There is no claim for
-somebody else to launch: until a worker comes, a driver that was declared dead and lives may still finish, no deadline runs,
+Of two that claim (two triggerers, or the triggerer and a worker), one is refused and starts nothing. No claim is left for
+another process to launch: until a worker comes, a driver that was declared dead and lives may still finish, no deadline runs,
 and no recovery of the budget is spent.
 """
 

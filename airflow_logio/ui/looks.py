@@ -153,8 +153,13 @@ class RunLook:
         return self.report.at
 
 
-class Looks:
-    """Looks at the runs of a log. `log` is its connection id, for commands in sentences. Thread-safe."""
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+class _OfOneLog(Generic[Asked, Answer]):
+    """What many viewers share of one log. `log` is its connection id, for commands in sentences; `is_paused` asks Airflow
+    about a DAG. Thread-safe."""
 
     def __init__(
         self,
@@ -168,7 +173,12 @@ class Looks:
         self._clock = clock
         self._is_paused = is_paused
         self._lock = threading.Lock()
-        self._runs: OrderedDict[str, SharedValue[RunLook]] = OrderedDict()
+        self._shared: OrderedDict[Asked, SharedValue[Answer]] = OrderedDict()
+        """The one that was asked for last is the last one."""
+
+
+class Looks(_OfOneLog[str, RunLook]):
+    """Looks at the runs of a log, by uid."""
 
     def fresh(self, uid: str) -> RunLook | None:
         """A look that still holds; None where the log must be asked."""
@@ -190,22 +200,22 @@ class Looks:
 
     def _known(self, uid: str) -> SharedValue[RunLook] | None:
         with self._lock:
-            known = self._runs.get(uid)
+            known = self._shared.get(uid)
             if known is not None:
-                self._runs.move_to_end(uid)
+                self._shared.move_to_end(uid)
         return known
 
     def _watched(self, run: Run) -> SharedValue[RunLook]:
         with self._lock:
-            known = self._runs.get(run.uid)
+            known = self._shared.get(run.uid)
             if known is None:
                 # The run itself, not its name: a DAG run may be named as the uid of another one is.
                 reporter = Reporter(
                     self._store, run, log=self._log, most_quarantined=MOST_QUARANTINED, is_paused=self._is_paused
                 )
-                known = self._runs[run.uid] = SharedValue(_Watch(reporter, run).look, FRESH_SECONDS, self._clock)
-            while len(self._runs) > MOST_RUNS:
-                self._runs.popitem(last=False)
+                known = self._shared[run.uid] = SharedValue(_Watch(reporter, run).look, FRESH_SECONDS, self._clock)
+            while len(self._shared) > MOST_RUNS:
+                self._shared.popitem(last=False)
         return known
 
 
@@ -240,35 +250,20 @@ class ListAsked(NamedTuple):
     """A part of the name of the pipeline, the DAG or the DAG run."""
 
 
-class SharedLists:
-    """The lists of one log. `log` is its connection id, for commands in sentences; `is_paused` asks Airflow about a DAG.
-    Thread-safe."""
-
-    def __init__(
-        self,
-        store: LogStore,
-        log: str | None,
-        clock: Callable[[], float] = time.monotonic,
-        is_paused: IsPaused = not_known,
-    ) -> None:
-        self._is_paused = is_paused
-        self._store = store
-        self._log = log
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._lists: OrderedDict[ListAsked, SharedValue[ListedRuns]] = OrderedDict()
+class SharedLists(_OfOneLog[ListAsked, ListedRuns]):
+    """The lists of one log."""
 
     def fresh(self, asked: ListAsked) -> ListedRuns | None:
         """A list that still holds; None where the log must be asked."""
-        return self._shared(asked).fresh()
+        return self._list(asked).fresh()
 
     def of(self, asked: ListAsked) -> ListedRuns:
         """As `listed_runs`, at most two seconds old, or more where a list costs much. Raises `LogUnavailable`."""
-        return self._shared(asked).get()
+        return self._list(asked).get()
 
-    def _shared(self, asked: ListAsked) -> SharedValue[ListedRuns]:
+    def _list(self, asked: ListAsked) -> SharedValue[ListedRuns]:
         with self._lock:
-            found = self._lists.pop(asked, None)
+            found = self._shared.pop(asked, None)
             if found is None:
                 dag_ids, dag_run_id, named = asked
                 find = partial(
@@ -281,9 +276,9 @@ class SharedLists:
                     is_paused=self._is_paused,
                 )
                 found = SharedValue(find, LIST_FRESH_SECONDS, self._clock)
-            self._lists[asked] = found
-            while len(self._lists) > MOST_LISTS:
-                self._lists.popitem(last=False)
+            self._shared[asked] = found
+            while len(self._shared) > MOST_LISTS:
+                self._shared.popitem(last=False)
         return found
 
 

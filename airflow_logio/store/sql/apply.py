@@ -499,8 +499,8 @@ class ConcludingWriter:
         return self._connection.execute(entered).rowcount
 
     def _drain_group(self) -> None:
-        """A group that is already draining after a rebuild, or that was declared dead, keeps its state. When it was first
-        told to is kept in any case: whoever replaces what is complete asks for it (`GroupSession.why_short`)."""
+        """A group that is already draining after a rebuild, or that was declared dead, keeps its state. The time
+        of the first request is kept in any case: a replacement of what is complete needs it (`GroupSession.why_short`)."""
         self._enter(GroupState.DRAINING)
         table = schema.group
         first = sa.func.coalesce(table.c.drained_at, now(self._connection.dialect.name))

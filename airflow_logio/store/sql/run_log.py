@@ -283,8 +283,8 @@ def _unfinished(connection: Connection, pipeline: str) -> Iterator[tuple[Run, Gr
 
 
 def _create(connection: Connection, spec: RunSpec, earliest: float, ordinal: int) -> Run:
-    """Under the lock of the pipeline, which lasts until the run is visible: an ordinal is never given twice, and nobody
-    sees a greater one before."""
+    """Under the lock of the pipeline, which lasts until the run is visible: an ordinal is never given twice, and no
+    reader sees a greater one before."""
     key, table, clock = spec.key, schema.run, now(connection.dialect.name)
     pipelines = schema.pipeline
     connection.execute(sa.update(pipelines).where(pipelines.c.name == key.pipeline).values(ordinal=ordinal))

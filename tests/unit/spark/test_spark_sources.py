@@ -363,7 +363,7 @@ def test_input_that_is_not_there_yet_parks_the_group_at_once_by_name(
 def test_a_system_that_is_unavailable_is_asked_again(tmp_path: Path, sessions: SparkSessions) -> None:
     one = Reading(tmp_path, sessions, SparkSource(unreachable))
     one.pipeline.writer("save", DatasetWriter("lake", "out"), one.raw)
-    with pytest.raises(ExternalUnavailable, match=r"reading source raw was replayed .* no route to the shop"):
+    with pytest.raises(ExternalUnavailable, match=r"reading source raw: after .* attempts .* no route to the shop"):
         one.run("save")
 
 

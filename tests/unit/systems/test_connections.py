@@ -54,7 +54,7 @@ def test_a_service_that_is_unavailable_is_asked_again(error: Exception) -> None:
 def test_it_is_asked_for_as_long_as_the_run_says_and_the_last_error_is_told() -> None:
     started = time.monotonic()
     with pytest.raises(
-        ExternalUnavailable, match=r"connection 'api' was replayed .* ConnectError: refused.* `logio retry`"
+        ExternalUnavailable, match=r"connection 'api': after .* attempts .* ConnectError: refused.* `logio retry`"
     ):
         read(FunctionRead("api", fails_first(*[httpx.ConnectError("refused")] * 100)), seconds=0.5)
     assert time.monotonic() - started >= 0.5

@@ -348,8 +348,8 @@ def test_a_system_that_stays_away_ends_the_replay_with_what_to_do() -> None:
     with pytest.raises(ExternalUnavailable) as caught:
         execute(Repeated(system), 1, 2, seconds=0.3)
     for words in (
-        "write actions 1 to 2 of 'save' was replayed",
-        "times in 0.3 s",
+        "write actions 1 to 2 of 'save': after ",
+        "attempts in 0.3 s",
         "away",
         "`logio retry` resumes it",
     ):

@@ -73,7 +73,7 @@ def test_what_is_kept_of_runs_is_bounded(store: LogStore) -> None:
     uids = [store.start_run(spec("g", dag_run=f"run-{number}")).uid for number in range(MOST_RUNS + 3)]
     for uid in uids:
         looks.at(uid)
-    assert len(looks._runs) == MOST_RUNS
+    assert len(looks._shared) == MOST_RUNS
     assert looks.at(uids[0]).report.run.uid == uids[0]
 
 
@@ -82,7 +82,7 @@ def test_a_run_that_is_not_there_leaves_nothing(store: LogStore) -> None:
     for uid in ("0" * 32, "x", ""):
         with pytest.raises(UnknownRun):
             looks.at(uid)
-    assert not looks._runs
+    assert not looks._shared
 
 
 def test_the_list_has_the_same_statements_however_many_runs_there_are(store: LogStore) -> None:
@@ -199,7 +199,7 @@ def test_readers_of_the_same_dags_share_a_list(store: LogStore, flow: TwoGroups)
     assert lists.of(ListAsked(frozenset({"dag", "other"}))) is not first
     for number in range(2 * looks_module.MOST_LISTS):
         lists.of(ListAsked(frozenset({f"dag-{number}"})))
-    assert len(lists._lists) == looks_module.MOST_LISTS
+    assert len(lists._shared) == looks_module.MOST_LISTS
 
 
 def test_what_is_unfinished_is_listed_however_many_runs_are_newer(
