@@ -51,7 +51,8 @@ WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
 HALT_GRACE_SECONDS = 10.0
 """How long a driver may take to halt by itself."""
 PLACE_SECONDS = 5.0
-"""Between two questions for a place for the drivers of a run."""
+"""Between two questions for a place for the drivers of a run; and how much longer each in line waits than the one before."""
+LAST_IN_LINE_SECONDS = 60.0
 LAST_WORDS_SECONDS = 2.0
 """A driver sends what it prints every second, and the rest after its last commit."""
 LOG_AWAY_SECONDS = 900.0
@@ -119,6 +120,8 @@ class LogioGroupTrigger(LogTrigger):
         self.ends_task = ends_task
         self.waits_for_place = waits_for_place
         self._asked_for_place = float("-inf")
+        self._place_since: float | None = None
+        """Since when there has been a place at each look."""
         self.incarnations = dict(incarnations or {})
         self.relayed = {name: list(last) for name, last in (relayed or {}).items()}
         self._observers: _Observers | None = None
@@ -274,13 +277,20 @@ class LogioGroupTrigger(LogTrigger):
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
 
     def _finds_place(self, store: LogStore, run: Run) -> bool:
-        """Asked seldom: many days may wait. A run that was given up has none, and its task says so."""
+        """Asked seldom: many days may wait. The first in line takes the place, and the others only if it does not: each
+        would need a worker to find it taken. A run that was given up has none, and its task says so."""
         if run.state is RunState.SUPERSEDED:
             return True
         if time.monotonic() - self._asked_for_place < PLACE_SECONDS:
             return False
         self._asked_for_place = time.monotonic()
-        return store.has_place(run.run_id)
+        ahead = store.runs_ahead(run.run_id)
+        if ahead is None:
+            self._place_since = None
+            return False
+        if self._place_since is None:
+            self._place_since = time.monotonic()
+        return time.monotonic() - self._place_since >= min(ahead * PLACE_SECONDS, LAST_IN_LINE_SECONDS)
 
     def _report(
         self, observers: _Observers, store: LogStore, sight: RunSight, figures: RunFigures | None, *, wakes: bool

@@ -40,7 +40,7 @@ def launch(store: LogStore, run: Run, group: str = "a") -> GroupRef:
 
 def test_a_run_begins_when_all_its_groups_fit(log_store: LogStore) -> None:
     first, second = (begin(log_store, name) for name in ("monday", "tuesday"))
-    assert log_store.has_place(first.run_id) and log_store.has_place(second.run_id), "no run has one yet"
+    assert [log_store.runs_ahead(one.run_id) for one in (first, second)] == [0, 1], "no run has one yet"
     finish(log_store, launch(log_store, first))
     launch(log_store, first, "b")
     assert claim(log_store, second).incarnation == 1, "one driver is left of the first, and two come"
@@ -49,7 +49,7 @@ def test_a_run_begins_when_all_its_groups_fit(log_store: LogStore) -> None:
     for group in ("a", "b"):
         with pytest.raises(NoPlace, match=r"run wednesday of sales, .* needs 2 drivers, 2 other .* have 3, .* is 3"):
             claim(log_store, third, group)
-    assert contents(log_store) == before and not log_store.has_place(third.run_id)
+    assert contents(log_store) == before and log_store.runs_ahead(third.run_id) is None
     assert claim(log_store, second, "b").incarnation == 1, "the run has begun, and its groups wait for each other"
     other = log_store.start_run(replace(third.spec, key=replace(third.spec.key, pipeline="other")))
     assert claim(log_store, other).incarnation == 1, "another pipeline has places of its own"
@@ -73,7 +73,7 @@ def test_a_run_gives_its_place_to_others(log_store: LogStore, end: str) -> None:
     """Also one that lost its DAG run after its first claim: nothing launches its other group any more."""
     first, second = (begin(log_store, name) for name in ("monday", "tuesday"))
     ref = launch(log_store, first)
-    assert not log_store.has_place(second.run_id)
+    assert log_store.runs_ahead(second.run_id) is None
     if end == "finished":
         finish(log_store, ref)
     elif end == "parked":
@@ -84,7 +84,7 @@ def test_a_run_gives_its_place_to_others(log_store: LogStore, end: str) -> None:
         assert log_store.halted(ref)
     if end == "given up":
         assert log_store.supersede(first.run_id)
-    assert log_store.has_place(second.run_id)
+    assert log_store.runs_ahead(second.run_id) == 0
     assert claim(log_store, second).incarnation == 1
     if end in ("parked", "halted"):
         assert claim(log_store, first, "a", 1, by_user=True).incarnation == 2, "a person's retry is not held up"
@@ -109,6 +109,19 @@ def test_of_many_that_ask_at_once_as_many_begin_as_fit(log_store: LogStore) -> N
     asked = race(*[lambda run=run, group=group: claim(log_store, run, group) for run in runs for group in ("a", "b")])
     assert all(isinstance(one, Claim | NoPlace) for one in asked), asked
     assert len({one.run_id for one in asked if isinstance(one, Claim)}) == 2
+
+
+def test_who_waits_knows_how_many_wait_before(log_store: LogStore) -> None:
+    first, *waiting = (begin(log_store, f"day {number}") for number in range(4))
+    ref = launch(log_store, first)
+    assert [log_store.runs_ahead(run.run_id) for run in waiting] == [None] * 3
+    assert log_store.park(ref, "it is red")
+    assert [log_store.runs_ahead(run.run_id) for run in waiting] == [0, 1, 2]
+    assert log_store.supersede(waiting[0].run_id)
+    assert [log_store.runs_ahead(run.run_id) for run in waiting[1:]] == [0, 1], "one that was given up does not wait"
+    assert claim(log_store, waiting[2]).incarnation == 1, "the line holds nobody up"
+    assert log_store.runs_ahead(waiting[1].run_id) is None
+    assert log_store.runs_ahead(waiting[2].run_id) == 0, "its other groups follow at once"
 
 
 RIVALS: dict[str, Callable[[SqlLogStore, Run, Run], Any]] = {

@@ -53,8 +53,9 @@ class GroupLog(ABC):
         """
 
     @abstractmethod
-    def has_place(self, run_id: int) -> bool:
-        """Whether the first claim of a run would find a place now, or is over. Raises `UnknownRun`."""
+    def runs_ahead(self, run_id: int) -> int | None:
+        """If the first claim of a run would find a place now, or is over: how many runs of its pipeline that wait for one
+        began before. None if there is no place. Raises `UnknownRun`."""
 
     @abstractmethod
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:

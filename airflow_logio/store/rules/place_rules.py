@@ -49,6 +49,22 @@ def check_place(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool)
         raise NoPlace(why)
 
 
+def runs_ahead(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool) -> int | None:
+    """How many runs that wait began before this one, if there is a place for it; None if there is none.
+
+    It says who asks first, so that not all that wait ask for one place at once. It holds nobody up: a run whose DAG run was
+    deleted waits, too, and never asks.
+    """
+    if was_claimed:
+        return 0
+    if why_no_place(run, runs) is not None:
+        return None
+    return sum(_UNCLAIMED.issuperset(groups) for of, groups in runs.items() if of < run.run_id)
+
+
+_UNCLAIMED = frozenset({GroupState.NEW, GroupState.RETIRED})
+
+
 def _drivers(groups: GroupCounts) -> int:
     """How many a run has by now, or will have."""
     return sum(count for state, count in groups.items() if state not in CONCLUDED)

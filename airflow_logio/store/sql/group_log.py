@@ -26,7 +26,7 @@ from airflow_logio.store.port.group_port import GroupLog
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupRef, LaunchRecipe, Load, Refused
 from airflow_logio.store.records.run_records import Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.store.rules.place_rules import GroupCounts, asks_for_place, check_place, why_no_place
+from airflow_logio.store.rules.place_rules import GroupCounts, asks_for_place, check_place, runs_ahead
 from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.store.sql import scaling_requests, schema
@@ -89,11 +89,11 @@ class SqlGroupLog(SqlPart, GroupLog):
                 connection, run, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
             )
 
-    def has_place(self, run_id: int) -> bool:
+    def runs_ahead(self, run_id: int) -> int | None:
         with reading(self.engine) as connection:
             run = self._run(connection, run_id)
             counts = _group_counts(connection, run.spec.key.pipeline)
-            return _was_claimed(connection, run) or why_no_place(run, counts) is None
+            return runs_ahead(run, counts, was_claimed=_was_claimed(connection, run))
 
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
         with writing(self.engine) as connection:

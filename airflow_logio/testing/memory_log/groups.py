@@ -23,7 +23,7 @@ from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, DriverRecord, FenceRow, GroupRef, Refused
 from airflow_logio.store.records.run_records import has_sources
 from airflow_logio.store.records.status_records import GroupStatus, UnderWay
-from airflow_logio.store.rules.place_rules import GroupCounts, asks_for_place, check_place, why_no_place
+from airflow_logio.store.rules.place_rules import GroupCounts, asks_for_place, check_place, runs_ahead
 from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.scaling_rules import check_going_on
 from airflow_logio.testing.memory_log import slots
@@ -68,11 +68,11 @@ def claim(
     return _raise_incarnation(tables, key, fence, reason, spends=spends)
 
 
-def has_place(tables: Tables, run_id: int) -> bool:
+def ahead(tables: Tables, run_id: int) -> int | None:
     if run_id not in tables.runs:
         raise UnknownRun(f"no run {run_id} is in the log")
     run = tables.runs[run_id]
-    return _was_claimed(tables, run_id) or why_no_place(run.as_run(), _counts(tables, run)) is None
+    return runs_ahead(run.as_run(), _counts(tables, run), was_claimed=_was_claimed(tables, run_id))
 
 
 def _was_claimed(tables: Tables, run_id: int) -> bool:

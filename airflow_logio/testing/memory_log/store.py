@@ -281,9 +281,9 @@ class MemoryLogStore(LogStore):
             raise made.error
         return made
 
-    def has_place(self, run_id: int) -> bool:
+    def runs_ahead(self, run_id: int) -> int | None:
         with self.tables.transaction():
-            return groups.has_place(self.tables, run_id)
+            return groups.ahead(self.tables, run_id)
 
     def code(self, run_id: int, number: int) -> KeptCode:
         with self.tables.transaction():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,23 @@ def test_a_place_that_another_run_has_taken_meanwhile_is_waited_for_again(
     log.register(log.claim(first_run(log).run_id, GROUP, expected=1, reason="a recovery passes"), SOMEBODY)
     again = deferred(lambda: task.resume(context(), event))
     assert again.trigger.serialize()[1]["waits_for_place"] is True and not launcher.claims
+
+
+def test_the_second_in_line_waits_for_the_first_and_not_for_ever(
+    log: LogStore, waiting: Run, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that not all days wake at once for one place. The first one's DAG run may have been deleted: it never asks."""
+    last = log.start_run(replace(waiting.spec, key=replace(waiting.spec.key, dag_run_id="last")))
+    trigger = deferred(lambda: task_of(last, launcher, monkeypatch).execute(context())).trigger
+    monkeypatch.setattr(group_trigger, "PLACE_SECONDS", 0.4)
+    freed: list[float] = []
+
+    def free() -> None:
+        assert log.park(first_run(log), "it is red")
+        freed.append(time.monotonic())
+
+    assert fired(trigger, free)["state"] == "new"
+    assert time.monotonic() - freed[0] >= 0.4, "there is one ahead"
 
 
 def test_a_group_that_waits_halts_with_its_task(
