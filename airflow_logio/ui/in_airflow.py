@@ -18,6 +18,7 @@ from airflow_logio.store.rules.run_rules import check_not_given_up, in_the_way, 
 from airflow_logio.supervision.retry import STARTABLE, nothing_to_retry
 from airflow_logio.ui.access import Access
 from airflow_logio.ui.actions import Retrying
+from airflow_logio.ui.group_tasks import clear_group_tasks
 
 _USER = Depends(_compat.user_dependency())
 
@@ -92,7 +93,7 @@ def retry_by_tasks(store: LogStore, run: Run, group: str | None) -> str:
     unfinished = {*map(replicated_group, names), *(one for one in slots if not all(slot.done for slot in slots[one]))}
     wholes = {replicated_group(name): replicated_group(name) in unfinished for name in asked}
     key = run.spec.key
-    cleared = _compat.clear_group_tasks(key.dag_id, key.dag_run_id, run.uid, wholes)
+    cleared = clear_group_tasks(key.dag_id, key.dag_run_id, run.uid, wholes)
     if cleared.groups:
         beside = f", and {', '.join(cleared.beside)}, which had ended" if cleared.beside else ""
         named = ", ".join(cleared.groups) + beside

@@ -45,6 +45,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report import report
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, Supervision
+from airflow_logio.ui import group_tasks
 from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.airflow_plugin import LogioPlugin
 from airflow_logio.ui.page_places import NAME, PLUGIN, PREFIX, ROUTES, address, page_of_run
@@ -337,6 +338,30 @@ def test_a_run_that_was_given_up_leaves_the_tasks_of_the_fresh_one_alone(api: Te
     assert states_now() == before
 
 
+@pytest.mark.parametrize("other", ["totals", "sums"])
+def test_where_no_result_tells_two_pipelines_apart_a_retry_clears_nothing_of_the_other(
+    api: TestClient, log: LogStore, other: str
+) -> None:
+    """A deployment may keep results of tasks elsewhere. Names of groups tell, or the person is told what to clear."""
+    flow = TwoGroups(log)
+    assert log.park(flow.drivers["totals"].ref, "KeyError")
+    ref = "not.here:sales"
+    with DAG("dag", schedule=None) as dag:
+        for prefix, group in (("", "totals"), ("other_", other)):
+            start = LogioStartRunOperator(task_id=f"{prefix}start", pipeline=f"{ref}{prefix}", pipeline_params={})
+            task = LogioSparkOperator(task_id=f"{prefix}all", pipeline=ref, group=group, run_uid="x")
+            start >> task >> LogioSuperviseOperator(task_id=f"{prefix}supervise", pipeline=ref, run_uid="x")
+    ended = {**dict.fromkeys(dag.task_dict, "failed"), "start": "success", "other_start": "success"}
+    stored_run(dag, ended)
+    answer = api.post(f"{PREFIX}/api/runs/{flow.run.uid}/retry", json={"group": "totals"}, headers=as_user("dag+"))
+    if other == "totals":
+        assert answer.status_code == 409 and "clear all or other_all in Airflow instead" in answer.text, answer.text
+        assert states_now() == ended
+    else:
+        assert "cleared, with what is behind: all, and supervise, which had ended" in answer.text, answer.text
+        assert states_now() == {**ended, "all": None, "supervise": None}
+
+
 def test_what_has_finished_is_left_as_it_is_unless_its_task_is_red(api: TestClient, log: LogStore) -> None:
     """Its last try may have been lost by Airflow: cleared, the task is green at once, and the run can finish."""
     flow = TwoGroups(log)
@@ -511,9 +536,9 @@ def test_airflow_runs_on_without_it(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 
 def imported_by_the_page() -> set[tuple[str, str]]:
-    """(module, name) of Airflow, as functions of `_compat` import them in the API server."""
+    """(module, name) of Airflow, as functions of `_compat` and `group_tasks` import them in the API server."""
     source = Path(_compat.__file__).read_text()
-    of_the_server = source[source.index("# --- the API server") :]
+    of_the_server = source[source.index("# --- the API server") :] + Path(group_tasks.__file__).read_text()
     nodes = [node for node in ast.walk(ast.parse(of_the_server)) if isinstance(node, ast.ImportFrom)]
     return {(str(node.module), one.name) for node in nodes for one in node.names if str(node.module)[:8] == "airflow."}
 
