@@ -28,7 +28,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_logio.databases import is_misconfigured
+from airflow_logio.databases import is_busy, is_misconfigured
 
 
 class Fault(Enum):
@@ -125,6 +125,11 @@ def fault_of(error: sa.exc.DBAPIError) -> Fault:
 def is_lasting(error: sa.exc.DBAPIError) -> bool:
     """Whether the database does not take a statement or a value, now or later."""
     return fault_of(error) is Fault.LASTING
+
+
+def is_held(error: sa.exc.DBAPIError) -> bool:
+    """Whether another session of PostgreSQL or SQLite holds a lock for longer than this one was to wait for it."""
+    return is_busy(error.orig) or getattr(error.orig, "pgcode", None) == "55P03"
 
 
 def is_forbidden(error: sa.exc.DBAPIError) -> bool:

@@ -76,6 +76,10 @@ class StatementCutOff(ExternalUnavailable):
     action is tried a few times; then the group is parked."""
 
 
+class LockHeld(ExternalUnavailable):
+    """A database has refused a statement because another session holds a lock for longer than is waited for one."""
+
+
 class ReplicaBusy(LogioError):
     """Slots cannot be moved now: a replica is stopped inside a transaction, or another process moves slots of the group.
     Nothing was changed: try again once that has ended or was recovered."""

@@ -108,6 +108,10 @@ class Outage:
             self._since = ended
         return ended - self._since >= self.seconds
 
+    def is_over(self) -> None:
+        """The other system is there after all: `seconds` count from the next failure."""
+        self._since = math.inf
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBudget:

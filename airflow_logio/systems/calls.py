@@ -10,16 +10,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import tenacity
 
 from airflow_logio.dataflow.pipeline.definition import CallLimit
 from airflow_logio.dataflow.unavailability import is_outage
-from airflow_logio.errors import ConfigurationError, ExternalUnavailable, FailurePoint, LogioError, StatementCutOff
+from airflow_logio.errors import (
+    ConfigurationError,
+    ExternalUnavailable,
+    FailurePoint,
+    LockHeld,
+    LogioError,
+    StatementCutOff,
+)
 from airflow_logio.protocol.liveness import MOST_LONG_ATTEMPTS, Outage
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.store.records.driver_records import UNAVAILABLE_SINCE, WAIT
@@ -31,6 +39,8 @@ T = TypeVar("T")
 _UNLIMITED: Mapping[str, CallLimit] = {}
 MOST_OF_A_CAUSE = 300
 """Characters that displays get: the driver's log has all of it."""
+_NOTHING = object()
+"""What `progress` has given before it was asked."""
 MOST_CUT_OFF = 3
 """A statement that the database ends so often in a row would be ended again."""
 
@@ -182,6 +192,9 @@ def replay(
     stopping: threading.Event,
     unavailable: tuple[type[Exception], ...] = (),
     calls: CallWatch | None = None,
+    *,
+    locks_count: bool = True,
+    progress: Callable[[], object] | None = None,
 ) -> T:
     """Run an action on an external system until it raises no error that says "unavailable" (Algorithm 5 Step 2).
 
@@ -189,57 +202,98 @@ def replay(
     many seconds of an `Outage`, or until `stopping`; then raises `ExternalUnavailable` for good. `calls` is told that this
     thread waits, and why. Any other error is raised as it is. A statement that the database ends `MOST_CUT_OFF` times in a
     row is a `ConfigurationError`.
-    """
-    watch, cut_off = calls or CallWatch(), 0
-    outage, begun = Outage(seconds), 0.0
 
-    def attempt() -> T:
-        nonlocal cut_off, begun
-        begun = time.monotonic()
-        try:
-            return action()
-        except Exception as error:
-            cut_off = cut_off + 1 if isinstance(error, StatementCutOff) else 0
-            raise
+    An attempt that ends in `LockHeld` has waited for another session. With `locks_count=False` that is no failure, however
+    often: for systems where a session that holds a lock works, or is ended. With `progress` the seconds begin anew when
+    others have worked: it is asked after each such attempt, and gives something else than before if they have.
+    """
+    watch, attempts = calls or CallWatch(), _Attempts(action, Outage(seconds), locks_count, progress)
 
     def report(state: tenacity.RetryCallState) -> None:
-        said = _said(state.outcome.exception() if state.outcome else None)
+        said = _said(_error_of(state))
         since = watch.waits(what, said).at
         told = (what, state.attempt_number, f"{since:%H:%M:%S}", said)
         log.warning("%s: replaying (attempt %d), unavailable since %s UTC: %s", *told)
 
     def is_replayed(error: BaseException) -> bool:
-        return cut_off < MOST_CUT_OFF and is_outage(error, unavailable)
+        return attempts.cut_off < MOST_CUT_OFF and is_outage(error, unavailable)
 
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_replayed),
         wait=tenacity.wait_exponential(0.1, 5.0) + tenacity.wait_random(0, 0.1),
-        stop=lambda _: outage.failed(begun, time.monotonic()) or stopping.is_set(),
+        stop=lambda state: attempts.is_enough(_error_of(state)) or stopping.is_set(),
         sleep=tenacity.sleep_using_event(stopping),
         before_sleep=report,
         reraise=True,
     )
     try:
-        return retrying(attempt)
+        return retrying(attempts.once)
     except Exception as error:
         if not is_outage(error, unavailable):
             raise
-        if cut_off >= MOST_CUT_OFF:
+        if attempts.cut_off >= MOST_CUT_OFF:
             raise ConfigurationError(
-                f"{what}: the database has ended its statement {cut_off} times in a row: {_said(error)}. If that is a "
-                "timeout of the database, give the role of the connection a longer one (PostgreSQL: ALTER ROLE ... SET "
+                f"{what}: the database has ended its statement {attempts.cut_off} times in a row: {_said(error)}. If that is "
+                "a timeout of the database, give the role of the connection a longer one (PostgreSQL: ALTER ROLE ... SET "
                 "statement_timeout = ...); then `logio retry` resumes it"
             ) from error
-        attempts = retrying.statistics["attempt_number"]
+        tried, long_attempts = retrying.statistics["attempt_number"], attempts.outage.long_attempts
         lasted = f"in {seconds:g} s"
-        if outage.long_attempts >= MOST_LONG_ATTEMPTS:
-            lasted = f"({outage.long_attempts} times for longer than {seconds:g} s)"
+        if long_attempts >= MOST_LONG_ATTEMPTS:
+            lasted = f"({long_attempts} times for longer than {seconds:g} s)"
         raise ExternalUnavailable(
-            f"{what}: after {attempts} attempts {lasted}, the external system is still unavailable: "
-            f"{_said(error)}. What is to be done stays in the log: when the system is back, `logio retry` resumes it"
+            f"{what}: after {tried} attempts {lasted}, the external system is still unavailable: {_said(error)}. What is to "
+            "be done stays in the log: when the system is back, `logio retry` resumes it"
         ) from error
     finally:
         watch.waits_no_more()
+
+
+class _Attempts(Generic[T]):
+    """The attempts at one action, and whether there have been enough."""
+
+    def __init__(
+        self, action: Callable[[], T], outage: Outage, locks_count: bool, progress: Callable[[], object] | None
+    ) -> None:
+        self.outage = outage
+        self.cut_off = 0
+        """How often in a row its statement was ended."""
+        self._action = action
+        self._locks_count = locks_count
+        self._progress = progress
+        self._seen: object = _NOTHING
+        self._begun = 0.0
+
+    def once(self) -> T:
+        self._begun = time.monotonic()
+        try:
+            return self._action()
+        except Exception as error:
+            self.cut_off = self.cut_off + 1 if isinstance(error, StatementCutOff) else 0
+            raise
+
+    def is_enough(self, error: BaseException | None) -> bool:
+        """Whether to give up after one that ended so."""
+        ended = time.monotonic()
+        if isinstance(error, LockHeld):
+            if not self._locks_count:
+                self.outage.is_over()
+                return False
+            if self._has_moved():
+                self.outage.is_over()
+        return self.outage.failed(self._begun, ended)
+
+    def _has_moved(self) -> bool:
+        if self._progress is None:
+            return False
+        before = self._seen
+        with suppress(ExternalUnavailable):  # what cannot be asked now has not moved
+            self._seen = self._progress()
+        return before is not _NOTHING and self._seen != before
+
+
+def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
 
 
 def _said(error: BaseException | None) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_logio.database_errors import Fault, fault_of, is_lasting
+from airflow_logio.database_errors import Fault, fault_of, is_held, is_lasting
 from airflow_logio.databases import (
     IN_UTC,
     SETTINGS,
@@ -38,6 +38,7 @@ from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
+    LockHeld,
     LogioError,
     RowsDropped,
     StatementCutOff,
@@ -209,7 +210,7 @@ class Warehouse:
             text = f"connection {self.name!r}: {cause_of(error)}"
             match fault_of(error):
                 case Fault.UNAVAILABLE:
-                    raise ExternalUnavailable(text) from error
+                    raise (LockHeld if is_held(error) else ExternalUnavailable)(text) from error
                 case Fault.CUT_OFF:
                     raise StatementCutOff(text) from error
                 case Fault.MISCONFIGURED:

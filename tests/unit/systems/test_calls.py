@@ -12,8 +12,8 @@ import pytest
 
 from airflow_logio.dataflow import Count, FunctionRead, Pipeline
 from airflow_logio.dataflow.pipeline.definition import CallLimit
-from airflow_logio.errors import ExternalUnavailable, FailurePoint, PipelineDefinitionError
-from airflow_logio.protocol.liveness import MOST_LONG_ATTEMPTS
+from airflow_logio.errors import ExternalUnavailable, FailurePoint, LockHeld, PipelineDefinitionError
+from airflow_logio.protocol.liveness import MOST_LONG_ATTEMPTS, Outage
 from airflow_logio.systems.calls import CallWatch, replay
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.testing import ScriptedSource
@@ -233,6 +233,116 @@ def test_a_stop_ends_it_after_the_first_failure() -> None:
     with pytest.raises(ExternalUnavailable):
         replay("a write", action, 60, stopping)
     assert len(begun) == 1
+
+
+# --- locks of others ----------------------------------------------------------------------------------------------------
+
+
+class Held:
+    """An action that fails: with `before`, with `LockHeld` so often, with `after`; and what others commit meanwhile."""
+
+    def __init__(self, waits: int, *, before: tuple[Exception, ...] = (), after: tuple[Exception, ...] = ()) -> None:
+        self._errors = [*before, *[LockHeld("lock timeout")] * waits, *after]
+        self.attempts = 0
+        self.commits = 0
+
+    def __call__(self) -> str:
+        self.attempts += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        return "done"
+
+    def another_commits(self) -> int:
+        self.commits += 1
+        return self.commits
+
+
+NO_TIME = 1e-9
+"""Any second failure in a row is one too many."""
+
+
+def test_waits_for_a_lock_do_not_count_where_the_caller_says_so() -> None:
+    held = Held(4)
+    assert replay("the closing", held, NO_TIME, threading.Event(), locks_count=False) == "done"
+    assert held.attempts == 5
+
+
+def test_waits_for_a_lock_count_otherwise() -> None:
+    held = Held(10)
+    with pytest.raises(ExternalUnavailable, match=r"after 3 attempts .*: lock timeout\."):
+        replay("a write", held, NO_TIME, threading.Event())
+    assert held.attempts == MOST_LONG_ATTEMPTS, "each has taken longer than no time at all"
+
+
+def test_what_fails_behind_a_wait_for_a_lock_counts_from_there() -> None:
+    """A system whose lock is held is there: what it was before, and how long the wait lasted, is no part of an outage."""
+    gone = ConnectionError("gone")
+    held = Held(3, before=(gone,), after=(gone,))
+    seconds = 0.15  # less than the pauses between these attempts
+    assert replay("the closing", held, seconds, threading.Event(), locks_count=False) == "done"
+    assert held.attempts == 6
+
+
+def test_a_system_that_goes_away_while_a_lock_is_waited_for_is_given_up() -> None:
+    held = Held(2, after=(ConnectionError("gone"),) * 50)
+    with pytest.raises(ExternalUnavailable, match="still unavailable: ConnectionError: gone"):
+        replay("the closing", held, 0.2, threading.Event(), locks_count=False)
+    assert held.attempts < 52
+
+
+def test_a_stop_ends_a_wait_for_a_lock() -> None:
+    stopping = threading.Event()
+    stopping.set()
+    held = Held(50)
+    with pytest.raises(ExternalUnavailable, match="lock timeout"):
+        replay("the closing", held, 60, stopping, locks_count=False)
+    assert held.attempts == 1
+
+
+def test_the_clock_begins_anew_when_others_have_worked() -> None:
+    held = Held(5)
+    assert replay("the closing", held, 0.15, threading.Event(), progress=held.another_commits) == "done"
+    assert (held.attempts, held.commits) == (6, 5), "asked once for each wait"
+
+
+@pytest.mark.parametrize("seen", [None, ("run", 7)])
+def test_a_lock_is_given_up_when_nothing_comes_of_the_waiting(seen: object) -> None:
+    held = Held(50)
+    with pytest.raises(ExternalUnavailable, match="lock timeout"):
+        replay("the closing", held, 0.15, threading.Event(), progress=lambda: seen)
+    assert held.attempts < 51
+
+
+def test_what_cannot_be_asked_has_not_moved() -> None:
+    held = Held(50)
+    asked = []
+
+    def progress() -> object:
+        asked.append(held.attempts)
+        if len(asked) % 2:
+            return ("run", 7)
+        raise ExternalUnavailable("the disk is away")
+
+    with pytest.raises(ExternalUnavailable, match="lock timeout"):
+        replay("the closing", held, 0.15, threading.Event(), progress=progress)
+    assert held.attempts < 51
+
+
+def test_nothing_is_asked_of_an_outage_that_is_none_of_a_lock() -> None:
+    held = Held(0, before=(ConnectionError("gone"),) * 50)
+    with pytest.raises(ExternalUnavailable, match="gone"):
+        replay("the closing", held, 0.15, threading.Event(), progress=held.another_commits)
+    assert held.commits == 0
+
+
+def test_an_outage_that_is_over_is_counted_from_its_next_failure() -> None:
+    outage = Outage(10)
+    assert not outage.failed(0, 1)
+    assert not outage.failed(1, 10)
+    outage.is_over()
+    assert not outage.failed(10, 12)
+    assert not outage.failed(12, 21)
+    assert outage.failed(21, 22)
 
 
 def test_what_waits_in_vain_waits_no_more(watch: CallWatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from airflow_logio import databases
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.reads import TableRead
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import ConfigurationError, Fenced, LogInconsistent, OperatorFailed, WriteRefused
+from airflow_logio.errors import ConfigurationError, Fenced, LockHeld, LogInconsistent, OperatorFailed, WriteRefused
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.postgres import PostgresServer
@@ -257,6 +259,26 @@ def test_a_table_that_was_dropped_is_made_again_by_the_next_run(warehouse: Wareh
         connection.execute(sa.text("DROP TABLE t"))
     run_appends(warehouse, NEW, 1, 2)
     assert contents(warehouse) == [(2, "new")]
+
+
+def test_a_lock_that_another_session_holds_is_told_from_other_outages(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "BUSY_TIMEOUT_SECONDS", 0.1)
+    with closing(Warehouse("wh", url)) as first, closing(Warehouse("wh", url)) as second:
+        apply(first, OLD, 1, 2)
+        emptied = sa.text("DELETE FROM t")
+        with first.for_writes() as holder, holder.begin():
+            holder.execute(emptied)
+            with (
+                pytest.raises(LockHeld, match=r"connection 'wh': .*lock"),
+                second.translated(),
+                second.for_writes({"lock_timeout": "100ms"}) as waiting,
+                waiting.begin(),
+            ):
+                waiting.execute(emptied)
+        apply(second, OLD, 3)
+        assert contents(second) == [(3, "old")]
 
 
 @pytest.mark.postgres
