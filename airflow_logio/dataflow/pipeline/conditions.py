@@ -123,6 +123,11 @@ def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> N
             definition.refuse(f"{where} is a source: it reads once. Put what follows it into a group of its own")
         if isinstance(operator, ManualOperator):
             definition.refuse(f"{where} is written by hand with the LOG.io API, which knows no slots")
+        if getattr(operator, "closes", False):
+            definition.refuse(
+                f"{where} closes (closes=True): all of its write actions are applied as one, and no transaction spans the "
+                "drivers of several replicas. Put it into a group of its own, behind this one"
+            )
         _check_kind(definition, where, operator)
         _check_state(definition, where, operator, one.partition)
         for connection, guarantee in operator.writes().items():

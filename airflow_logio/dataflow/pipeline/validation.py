@@ -127,6 +127,7 @@ def _check_connections(definition: Definition, name: str, operator: Operator) ->
                 "whether to repeat them. Use TableWriter, or a writer that declares one of these"
             )
     _check_runs_together(definition, name, operator)
+    _check_closes(definition, name, operator)
     if operator.writes() and not isinstance(operator, ManualOperator):
         _check_writer(definition, name, operator)
 
@@ -142,6 +143,44 @@ def _check_runs_together(definition: Definition, name: str, operator: Operator) 
         definition.refuse(
             f"writer {name!r} declares runs_together=True, which is for writers of your own: {type(operator).__name__} says "
             "by on_new_run whether runs may live at once"
+        )
+
+
+_APPLIED_AS_ONE = {"conditional": "apply_held", "idempotent": "close_group"}
+"""Guarantee of write actions → what an author's writer that closes applies all of them with."""
+
+
+def _check_closes(definition: Definition, name: str, operator: Operator) -> None:
+    """The write actions of a writer that closes are applied as one, when its inputs have ended."""
+    said: object = getattr(operator, "closes", False)
+    if type(said) is not bool:
+        definition.refuse(f"closes of operator {name!r} is {said!r}; give True or False")
+    if not said:
+        return
+    if not isinstance(operator, ActionWriter):
+        definition.refuse(
+            f"operator {name!r} declares closes=True, and is no ConditionalWriter or IdempotentWriter, so no write actions "
+            "wait for a closing one: leave it out, or let it send the records to a writer that closes"
+        )
+    where = f"writer {name!r} closes (closes=True): its write actions wait in the log until all of them are there"
+    guarantee = str(operator.write_guarantee)
+    method = _APPLIED_AS_ONE.get(guarantee)
+    if method is None:
+        definition.refuse(
+            f"{where}, and are applied as one. They are {guarantee}, and no question tells whether a group was applied in "
+            "part: derive it from ConditionalWriter or IdempotentWriter, or leave closes out"
+        )
+    if operator.outputs:
+        definition.refuse(
+            f"{where}, so what reads behind it would see the old rows. It has output ports "
+            f"({quoted(tuple(operator.outputs))}): say outputs = () in its class, and let others read from its upstream, or "
+            "in a run after this one"
+        )
+    if operator.sends_after_writes:
+        definition.refuse(f"{where}, and it sends nothing: leave sends_after_writes=True out")
+    if not isinstance(operator, TableWriter | DatasetWriter) and not callable(getattr(operator, method, None)):
+        definition.refuse(
+            f"{where}, and {type(operator).__name__} has no {method}(), which applies them: write it, or leave closes out"
         )
 
 
@@ -245,6 +284,7 @@ def check_whole(definition: Definition) -> tuple[Definition, Graph]:
     _check_orders(definition, graph)
     check_replays(definition, graph)
     _check_bounded(definition)
+    _check_closers_end(definition, graph)
     for scope in definition.scopes:
         if not has_path(graph, scope):
             definition.refuse(
@@ -264,6 +304,20 @@ def _check_bounded(definition: Definition) -> None:
                 f"{definition.partition.what} has: let the source end (unbounded=False, or a method last), or leave the "
                 "partition out"
             )
+
+
+def _check_closers_end(definition: Definition, graph: Graph) -> None:
+    """A writer that closes has all of its rows when its sources have ended."""
+    for name, source in definition.operators.items():
+        if not _is_endless(source) and not getattr(source, "unbounded", False):
+            continue
+        for other in _behind(graph, name):
+            if getattr(definition.operators[other], "closes", False):
+                definition.refuse(
+                    f"source {name!r} is unbounded, and writer {other!r} behind it closes (closes=True) when all of its rows "
+                    "are there, so it would write none: let the source end (unbounded=False, or a method last), or leave "
+                    "closes out"
+                )
 
 
 def _is_endless(operator: Operator) -> bool:
