@@ -9,9 +9,10 @@ import typer
 
 from airflow_logio.cli.common import LogOption, PartitionOption, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.preparation import Wanted, describe
+from airflow_logio.cli.preparation import Described, Wanted, describe, is_range, load, partitions_of
 from airflow_logio.commands import counted
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.errors import LogioError
 from airflow_logio.spark.publishing import inspect_folders
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.inspection import Finding, inspect_systems
@@ -39,7 +40,8 @@ def check(
     """Check a pipeline with its parameters, connections, tables, columns and permissions; nothing is changed.
 
     No log is needed, and no run is started. With --try the first events go through the operators in this process; what
-    they would write is inserted into tables in transactions that are rolled back, and written nowhere else.
+    they would write is inserted into tables in transactions that are rolled back, and written nowhere else. Of a range of
+    partitions each is checked.
     """
     wanted = Wanted(
         pipeline_ref=pipeline,
@@ -48,20 +50,41 @@ def check(
         partition=partition,
     )
     known = ConnectionUrls.load(warn)
-    described = describe(known.payloads(log), wanted, known, lambda text: out.print(text, markup=False))
-    loaded, checked = described.pipeline, described.spec.params
-    systems = Connections(loaded.name, described.urls, WriterIdentity("check", 1, 0.0), REPLAY_SECONDS, params=checked)
+    loaded, payloads = load(wanted, known), known.payloads(log)
     problems = 0
-    for name in described.spec.actions:  # asked when the run was described
-        _say(Finding(f"source {name!r}"))
-    for finding in (*inspect_systems(loaded, checked, systems), *inspect_folders(loaded, described.urls)):
-        problems += _say(finding)
-    if events and not problems:
-        problems += _try(loaded, checked, systems, events)
+    for one in partitions_of(loaded.pipeline, partition):
+        if one is None or not is_range(partition):
+            problems += _check_run(describe(payloads, wanted, loaded, one, _said), events)
+            continue
+        out.print(f"{one.text}:", markup=False)
+        try:
+            described = describe(payloads, wanted, loaded, one, _said)
+        except LogioError as error:
+            problems += _say(Finding(one.text, str(error)))
+        else:
+            problems += _check_run(described, events)
     if problems:
         out.print(f"{counted(problems, 'problem')} found", style="bold red")
         raise typer.Exit(1)
-    out.print(f"pipeline {loaded.name!r} can be run", style="bold green", markup=False)
+    out.print(f"pipeline {loaded.pipeline.name!r} can be run", style="bold green", markup=False)
+
+
+def _said(text: str) -> None:
+    out.print(text, markup=False)
+
+
+def _check_run(described: Described, events: int) -> int:
+    """The number of problems of a run."""
+    pipeline, params = described.pipeline, described.spec.params
+    systems = Connections(pipeline.name, described.urls, WriterIdentity("check", 1, 0.0), REPLAY_SECONDS, params=params)
+    try:
+        for name in described.spec.actions:  # asked when the run was described
+            _say(Finding(f"source {name!r}"))
+        found = (*inspect_systems(pipeline, params, systems), *inspect_folders(pipeline, described.urls))
+        problems = sum(map(_say, found))
+        return problems + (_try(pipeline, params, systems, events) if events and not problems else 0)
+    finally:
+        systems.close()
 
 
 def _say(finding: Finding) -> bool:

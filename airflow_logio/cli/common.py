@@ -69,7 +69,10 @@ LogOption = Annotated[
 ]
 PartitionOption = Annotated[
     str | None,
-    typer.Option("--partition", help="Day or hour that the run is for, where the pipeline has one run for each"),
+    typer.Option(
+        "--partition",
+        help="Day or hour that the run is for, where the pipeline has one run for each; or A..B for a range",
+    ),
 ]
 RunArgument = Annotated[str, typer.Argument(help="Run: its uid, the beginning of it, or its run id")]
 

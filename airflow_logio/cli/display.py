@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -36,9 +36,8 @@ class Progress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=False) if console.is_terminal else None
-        self._said_at = float("-inf")
-        self._states: dict[str, tuple[GroupState, int]] = {}
-        self._waits: dict[str, str] = {}
+        self._lines: dict[str, _Lines] = {}
+        """Of each run that is shown, by what its lines begin with."""
 
     def __enter__(self) -> Progress:
         if self._live:
@@ -57,17 +56,39 @@ class Progress:
     def show(self, snapshot: Snapshot) -> None:
         if self._live:
             self._live.update(table(snapshot))
+        else:
+            self._say_news("", snapshot)
+
+    def show_each(self, snapshots: Mapping[str, Snapshot], done: str) -> None:
+        """Of several runs, by their names, one line each; `done` says in short how many are behind."""
+        if self._live:
+            lines = [Text(f" {name}  {line(snapshot)}") for name, snapshot in snapshots.items()]
+            self._live.update(Group(*lines, Text(f" {done} done", style="dim")))
             return
+        for name, snapshot in snapshots.items():
+            self._say_news(f"{name}: ", snapshot)
+
+    def _say_news(self, begin: str, snapshot: Snapshot) -> None:
+        for text in self._lines.setdefault(begin, _Lines()).of(snapshot):
+            self.say(f"{begin}{text}")
+
+
+class _Lines:
+    """Plain lines of a run: what is new, and now and then how far it is."""
+
+    def __init__(self) -> None:
+        self._said_at = float("-inf")
+        self._states: dict[str, tuple[GroupState, int]] = {}
+        self._waits: dict[str, str] = {}
+
+    def of(self, snapshot: Snapshot) -> Iterator[str]:
         waits = dict(waiting(snapshot))
-        for name, wait in waits.items():
-            if wait != self._waits.get(name):
-                self.say(f"{name}: in {wait}")
+        yield from (f"{name}: in {wait}" for name, wait in waits.items() if wait != self._waits.get(name))
         self._waits = waits
         states = {view.name: (view.status.state, view.status.incarnation) for view in snapshot.groups}
-        news = states != self._states
-        if news or time.monotonic() - self._said_at >= PLAIN_LINE_SECONDS:
+        if states != self._states or time.monotonic() - self._said_at >= PLAIN_LINE_SECONDS:
             self._states, self._said_at = states, time.monotonic()
-            self.say(line(snapshot))
+            yield line(snapshot)
 
 
 def style(status: GroupStatus) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,18 +13,18 @@ from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.databases import sqlite_url
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.dataflow.pipeline.days import PartitionKey
+from airflow_logio.dataflow.pipeline.days import PartitionKey, partitioning_of
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.launch import bundle, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, collect, load_kept, newest, take_new
 from airflow_logio.launch.driver_config import has_frames
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.launch.spark_settings import SparkSettings
-from airflow_logio.launch.start_run import check_table_databases, run_spec
+from airflow_logio.launch.start_run import check_connections, check_table_databases, run_spec
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
@@ -69,7 +69,20 @@ def prepare(
     Missing values come from the pipeline's `local_defaults`, if it has any.
     """
     spark_submit.check(wanted.spark.settings())
-    described = describe(payloads, wanted, known, say)
+    loaded = load(wanted, known)
+    (partition,) = partitions_of(loaded.pipeline, wanted.partition)
+    return begin(store, log_url, payloads, wanted, describe(payloads, wanted, loaded, partition, say), say)
+
+
+def begin(
+    store: LogStore,
+    log_url: str,
+    payloads: str | None,
+    wanted: Wanted,
+    described: Described,
+    say: Callable[[str], None],
+) -> LaunchContext:
+    """Get or create the run that is described. Raises as `prepare`."""
     run = store.start_run(described.spec, concurrent=_beside(wanted, described.spec), code=described.code.kept())
     if run.spec.code_digest not in (None, described.code.digest):
         say(
@@ -103,6 +116,22 @@ def prepare(
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """A pipeline with its connections, checked as far as that is the same for all its partitions."""
+
+    ref: PipelineRef
+    pipeline: Pipeline
+    params: Mapping[str, Any]
+    ids: Mapping[str, str]
+    """The pipeline's connection name → connection id."""
+    urls: Mapping[str, str]
+    """The pipeline's connection name → URL."""
+    code: CodeBundle
+    is_local: bool
+    """Whether something of it is assumed (`local_defaults`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Described:
     """A run that could be started: everything that can be known without its log and its external systems is checked."""
 
@@ -114,8 +143,8 @@ class Described:
     code: CodeBundle
 
 
-def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: Callable[[str], None]) -> Described:
-    """Load the pipeline and check what is wanted of it. Raises `ConfigurationError`, `PipelineDefinitionError`."""
+def load(wanted: Wanted, known: ConnectionUrls) -> Loaded:
+    """Load the pipeline, and check what is wanted of all its runs. Raises `ConfigurationError`, `PipelineDefinitionError`."""
     ref = bundle.parse_ref(wanted.pipeline_ref)
     pipeline = bundle.load(ref)
     settings = wanted.spark.settings()  # refused now, not when the first group is launched
@@ -123,42 +152,72 @@ def describe(payloads: str | None, wanted: Wanted, known: ConnectionUrls, say: C
     for group in pipeline.applications:
         spark_submit.group_properties(settings, pipeline, group, frames=has_frames(pipeline, group))
     ids = {name: name for name in pipeline.connections} | dict(wanted.connection_ids)
+    check_connections(pipeline, ids)
     assumed = {name: make() for name, make in pipeline.local.params.items() if name not in wanted.params}
     params = _absolute(pipeline, {**assumed, **wanted.params})
-    partition = partition_of(pipeline, wanted.partition)
-    code = collect(ref)
-    spec = run_spec(
-        pipeline,
-        ref,
-        dag_id=CLI_DAG_ID,
-        dag_run_id=wanted.run_id or _name(pipeline, partition),
-        params=params,
-        partition=partition,
-        connections=ids,
-        hold_sources=wanted.hold_sources,
-        replay_seconds=wanted.replay_seconds,
-        payloads=payloads,
-        code=code,
-        spark=wanted.spark.to_keep(),
-    )
     urls, files = _urls(ids, known, pipeline)
     check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)
-    if (assumed or files) and pipeline.local.prepare is not None and (said := pipeline.local.prepare(urls)):
+    return Loaded(ref, pipeline, params, ids, urls, collect(ref), is_local=bool(assumed or files))
+
+
+def describe(
+    payloads: str | None, wanted: Wanted, loaded: Loaded, partition: PartitionKey | None, say: Callable[[str], None]
+) -> Described:
+    """The run of a partition, or the one that is wanted of a pipeline without them. Raises as `load`."""
+    pipeline = loaded.pipeline
+    spec = run_spec(
+        pipeline,
+        loaded.ref,
+        dag_id=CLI_DAG_ID,
+        dag_run_id=wanted.run_id or _name(pipeline, partition),
+        params=loaded.params,
+        partition=partition,
+        connections=loaded.ids,
+        hold_sources=wanted.hold_sources,
+        replay_seconds=wanted.replay_seconds,
+        payloads=payloads,
+        code=loaded.code,
+        spark=wanted.spark.to_keep(),
+    )
+    if loaded.is_local and pipeline.local.prepare is not None and (said := pipeline.local.prepare(loaded.urls)):
         say(said)
-    return Described(ref, pipeline.for_run(spec.params), spec, urls, code)
+    return Described(loaded.ref, pipeline.for_run(spec.params), spec, loaded.urls, loaded.code)
 
 
-def partition_of(pipeline: Pipeline, text: str | None) -> PartitionKey | None:
-    """The partition that a command names. Raises `ConfigurationError` if the pipeline has no such partition."""
-    if text is None:
-        return None
-    if pipeline.partition is None:
+def check_together(payloads: str | None, wanted: Wanted, loaded: Loaded, keys: Sequence[PartitionKey]) -> None:
+    """Raises `ConfigurationError` if runs of two of these partitions must not live at once."""
+    if len(keys) < 2:
+        return
+    try:
+        first, second = (describe(payloads, wanted, loaded, key, lambda _: None).spec for key in keys[:2])
+    except LogioError:
+        return  # that one alone is refused
+    found = why_not_beside(first, second)
+    if found is not None:
         raise ConfigurationError(
-            f"--partition {text!r}: pipeline {pipeline.name!r} has no partitions; define it with "
-            "Pipeline(..., partition=Days('day', zone=...))"
+            f"--at-once: two runs of pipeline {loaded.pipeline.name!r} cannot live at once, because the earlier one "
+            f"{found[0]}. Leave --at-once out, and they run one after the other{found[1]}"
         )
-    return pipeline.partition.key_of(text)
+
+
+def is_range(text: str | None) -> bool:
+    """Whether a command names partitions by the first and the last of them."""
+    return text is not None and ".." in text
+
+
+def partitions_of(pipeline: Pipeline, text: str | None) -> Sequence[PartitionKey | None]:
+    """The partitions that a command names, one or a range; None alone if it names none.
+
+    Raises `ConfigurationError` if the pipeline has no such partitions, and if one of them has not ended.
+    """
+    if text is None:
+        return [None]
+    partitioning = partitioning_of(pipeline.name, pipeline.partition, text)
+    found, now = partitioning.range_of(text), datetime.now(UTC)
+    for key in found:
+        partitioning.check_ended(key, now)
+    return found
 
 
 def _name(pipeline: Pipeline, partition: PartitionKey | None) -> str:

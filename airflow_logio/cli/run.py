@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,10 +18,22 @@ from rich.table import Table
 from airflow_logio.cli.common import LogOption, PartitionOption, err, opened, options, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
-from airflow_logio.cli.preparation import Wanted, prepare
+from airflow_logio.cli.partitions import OnePartition, Partitions, RangeProgress, table_of
+from airflow_logio.cli.preparation import (
+    Wanted,
+    begin,
+    check_together,
+    describe,
+    is_range,
+    load,
+    partitions_of,
+    prepare,
+)
 from airflow_logio.cli.spark_options import ConfOption, ConnectOption, MasterOption, MemoryOption, SparkOptions
 from airflow_logio.commands import counted, with_log
+from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.launch import spark_submit
 from airflow_logio.launch.driver_log import tail
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
@@ -49,6 +61,9 @@ def run(
         list[str] | None, typer.Option("--connection", help="name=conn_id; default: the id is the name")
     ] = None,
     partition: PartitionOption = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", min=1, help="Of a range of partitions: how many runs may be alive at a time")
+    ] = 1,
     log: LogOption = None,
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="Name of the run; an earlier run of that name is continued")
@@ -69,7 +84,13 @@ def run(
     conf: ConfOption = None,
     connect: ConnectOption = None,
 ) -> None:
-    """Run a pipeline without Airflow until it has finished. Ctrl-C halts it; the same --run-id resumes it."""
+    """Run a pipeline without Airflow until it has finished. Ctrl-C halts it; the same --run-id resumes it.
+
+    A range of partitions has a run for each; one that fails does not stop the others. The same command begins or resumes
+    those that are left, and exits with 0 when all have finished.
+    """
+    if is_range(partition):
+        _check_range_options(run_id, alone=alone, at_once=at_once)
     wanted = Wanted(
         pipeline_ref=pipeline,
         params=pairs("--param", param or ()),
@@ -83,11 +104,57 @@ def run(
     )
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)
+    if is_range(partition):
+        raise typer.Exit(_run_range(log_url, known.payloads(log), wanted, known, at_once, json_path))
     with opened(log_url, create=True) as store:
-        context = prepare(
-            store, log_url, known.payloads(log), wanted, known, lambda text: err.print(text, markup=False)
-        )
+        context = prepare(store, log_url, known.payloads(log), wanted, known, _say)
         raise typer.Exit(supervise(context, None, json_path))
+
+
+def _say(text: str) -> None:
+    err.print(text, markup=False)
+
+
+def _check_range_options(run_id: str | None, *, alone: bool, at_once: int) -> None:
+    """Raises BadParameter for options that contradict a range."""
+    if run_id is not None:
+        raise typer.BadParameter("each run of a range has a name of its own: leave it out", param_hint="--run-id")
+    if alone and at_once > 1:
+        raise typer.BadParameter("with --at-once, runs of the pipeline are not alone", param_hint="--alone")
+
+
+def _run_range(
+    log_url: str, payloads: str | None, wanted: Wanted, known: ConnectionUrls, at_once: int, json_path: Path | None
+) -> int:
+    """A run for each partition of the range that is wanted; returns the exit code."""
+    spark_submit.check(wanted.spark.settings())
+    loaded = load(wanted, known)
+    keys = [key for key in partitions_of(loaded.pipeline, wanted.partition) if key is not None]
+    if at_once > 1:
+        check_together(payloads, wanted, loaded, keys)
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            _say(text)
+
+    with opened(log_url, create=True) as store:
+
+        def begun(key: PartitionKey) -> LaunchContext:
+            described = describe(payloads, wanted, loaded, key, say_once)
+            return begin(store, log_url, payloads, wanted, described, say_once)
+
+        partitions = Partitions(keys, begun, at_once)
+        with halting(partitions.halt) as signals, RangeProgress(out) as progress:
+            partitions.run(progress.show)
+    what = "partition" if loaded.pipeline.partition is None else loaded.pipeline.partition.what
+    report_range(out, what, partitions.all, debug=options.debug)
+    if json_path is not None:
+        _write_json(json_path, {"partitions": [one.as_json() for one in partitions.all]})
+    if signals:
+        return INTERRUPTED
+    return 0 if all(one.is_finished for one in partitions.all) else 1
 
 
 def supervise(context: LaunchContext, groups: Sequence[str] | None, json_path: Path | None) -> int:
@@ -142,6 +209,29 @@ def report(console: Console, summary: RunSummary, *, debug: bool = False) -> Non
         console.print(f"first to last event {seconds:.1f} s{speed}; {summary.seconds:.1f} s in all", highlight=False)
     drivers = counted(len(summary.drivers), "driver")
     console.print(f"{drivers} launched, {summary.recoveries} of them recoveries", highlight=False)
+    _causes(console, summary, debug=debug)
+
+
+def report_range(console: Console, what: str, partitions: Sequence[OnePartition], *, debug: bool = False) -> None:
+    """A table of all partitions; then, for each that has not finished, why, and the command that comes next."""
+    console.print(table_of(what, partitions))
+    refused: dict[str, list[str]] = {}
+    for one in partitions:
+        if one.why:
+            refused.setdefault(f"{one.state}: {one.why}", []).append(one.key.text)
+        elif one.summary is not None and not one.is_finished:
+            console.print(f"{one.key.text}, run {one.summary.run.spec.key.dag_run_id}:", style="bold", markup=False)
+            _causes(console, one.summary, debug=debug)
+    for why, keys in refused.items():
+        more = f" and {len(keys) - 1:,} more" if len(keys) > 1 else ""
+        console.print(f"{keys[0]}{more} {why}", style="bold red", markup=False)
+    finished = sum(one.is_finished for one in partitions)
+    rest = "" if finished == len(partitions) else "; the same command begins or resumes the others"
+    console.print(f"{finished:,} of {counted(len(partitions), what)} finished{rest}", markup=False)
+
+
+def _causes(console: Console, summary: RunSummary, *, debug: bool) -> None:
+    """Of a run that has not simply finished."""
     for group in summary.parked:
         _parked(console, group, debug=debug)
     for one in summary.quarantined[:MAX_QUARANTINED]:
@@ -204,10 +294,14 @@ def _ports(summary: RunSummary) -> Table:
 
 def write_json(path: Path, summary: RunSummary) -> None:
     """Raises `ConfigurationError` if the file cannot be written."""
+    _write_json(path, summary.as_json(), f" {summary.run.uid[:8]}")
+
+
+def _write_json(path: Path, document: dict[str, Any], run: str = "") -> None:
     try:
-        path.write_text(json.dumps(summary.as_json(), indent=2) + "\n")
+        path.write_text(json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise ConfigurationError(
-            f"the summary cannot be written to {path}: {error}. The run itself has ended as it says above; `logio status "
-            f"{summary.run.uid[:8]} --json` has its figures"
+            f"the summary cannot be written to {path}: {error}. The run itself has ended as it says above; `logio status"
+            f"{run} --json` has its figures"
         ) from error

@@ -35,15 +35,19 @@ MAX_CAUSE = 100
 def runs(
     listed: Sequence[tuple[Run, Sequence[GroupStatus], SupervisorRecord | None]], paused: Collection[str]
 ) -> RenderableType:
-    """All runs, the newest first; `paused` are the uids of those whose DAG is paused."""
-    table = new_table("uid", "run", "pipeline", "state", "started (UTC)", "groups", "next")
+    """All runs, the newest first, with their partitions if some have one; `paused` are the uids of those whose DAG is
+    paused."""
+    have_partitions = any(run.partition is not None for run, _, _ in listed)
+    partition = ("partition",) if have_partitions else ()
+    table = new_table("uid", "run", "pipeline", *partition, "state", "started (UTC)", "groups", "next")
     for run, groups, looked in listed:
         used = [group for group in groups if group.state is not GroupState.RETIRED]
         states = ", ".join(f"{group.group} {condition_of(group)}" for group in used)
         key = run.spec.key
         found = condition_seen(run, groups, time.time(), looked, options.log, is_paused=run.uid in paused)
         started = utc(run.created_at)
-        add_row(table, run.uid[:8], _name(run), key.pipeline, found.word, started, states, found.next_step)
+        own = (run.partition or "",) if have_partitions else ()
+        add_row(table, run.uid[:8], _name(run), key.pipeline, *own, found.word, started, states, found.next_step)
     return table
 
 
@@ -120,8 +124,9 @@ def _warnings(report: Report) -> RenderableType | None:
 
 def _heading(report: Report) -> Text:
     run, key = report.run, report.run.spec.key
+    partition = "" if run.partition is None else f", for {run.partition}"
     return Text(
-        f"run {_name(run)} of {key.pipeline} (dag {key.dag_id}), uid {run.uid}\n"
+        f"run {_name(run)} of {key.pipeline} (dag {key.dag_id}){partition}, uid {run.uid}\n"
         f"{report.condition.word}, started {utc(run.created_at)} UTC{_supervision(report)}{_next_step(report)}"
     )
 

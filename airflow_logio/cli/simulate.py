@@ -60,6 +60,9 @@ def simulate(
         ),
     ] = "memory",
     param: Annotated[list[str] | None, typer.Option("--param", help="Run parameter of a pipeline, name=value")] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", help="Day or hour of the run of a pipeline that has one for each")
+    ] = None,
     deterministic: Annotated[
         bool,
         typer.Option(
@@ -86,7 +89,13 @@ def simulate(
 
     log = store if store in LOGS else ConnectionUrls.load(warn).get(store)
     campaign = campaigns.Campaign(
-        scenario_names(target), schedules, seed, log, tuple(pairs("--param", param or ()).items()), deterministic
+        scenario_names(target),
+        schedules,
+        seed,
+        log,
+        tuple(pairs("--param", param or ()).items()),
+        deterministic,
+        partition,
     )
     if state is not None:
         campaign.resume(state)

@@ -48,6 +48,7 @@ def run_spec(
     params: Mapping[str, Any],
     connections: Mapping[str, str],
     partition: PartitionKey | None = None,
+    run_after: datetime | None = None,
     budget: RecoveryBudget | None = None,
     lease: Lease | None = None,
     backlog: BacklogBound | None = None,
@@ -60,7 +61,8 @@ def run_spec(
 ) -> RunSpec:
     """The description of a run, checked: parameters, connections (name → connection id), readable sources.
 
-    `partition` is what the run is for, if the pipeline has partitions; one that has not ended is refused.
+    `partition` is what the run is for, if the pipeline has partitions; one that has not ended is refused. It has by
+    `run_after`, when a scheduler let the run begin, or by the clock of this host.
     `replay_seconds` is by default `REPLAY_SECONDS`. `payloads` is the root of the deployment's payload store
     (`payload_root`); it is not part of the description. `code` is what drivers will import: give it to `start_run`, too.
     `spark` is kept for later launches; it holds no secrets.
@@ -69,15 +71,9 @@ def run_spec(
     """
     checked = pipeline.check_params(params, partition)
     if partition is not None and pipeline.partition is not None:
-        pipeline.partition.check_ended(partition, datetime.now(UTC))
+        pipeline.partition.check_ended(partition, datetime.now(UTC), run_after)
     pipeline = pipeline.for_run(checked)
-    missing = [name for name in pipeline.connections if name not in connections]
-    unknown = [name for name in connections if name not in pipeline.connections]
-    if missing or unknown:
-        raise ConfigurationError(
-            f"pipeline {pipeline.name!r} needs connections {list(pipeline.connections)}: "
-            f"{'missing ' + ', '.join(missing) if missing else 'unknown ' + ', '.join(unknown)}"
-        )
+    check_connections(pipeline, connections)
     check_replay_seconds(replay_seconds)
     sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
     _check_storable(pipeline, sources, payloads)
@@ -118,6 +114,17 @@ def run_spec(
         ),
         drivers_at_once=pipeline.drivers_at_once,
     )
+
+
+def check_connections(pipeline: Pipeline, connections: Mapping[str, str]) -> None:
+    """Raises `ConfigurationError` if these (name → connection id) are not the connections of the pipeline."""
+    missing = [name for name in pipeline.connections if name not in connections]
+    unknown = [name for name in connections if name not in pipeline.connections]
+    if missing or unknown:
+        raise ConfigurationError(
+            f"pipeline {pipeline.name!r} needs connections {list(pipeline.connections)}: "
+            f"{'missing ' + ', '.join(missing) if missing else 'unknown ' + ', '.join(unknown)}"
+        )
 
 
 def _first_action(name: str, source: SourceOperator, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -160,6 +160,7 @@ class LogioStartRunOperator(BaseOperator):
             dag_run_id=run_id,
             params=self._given(pipeline, context),
             partition=partition_of(pipeline, context["dag_run"]),
+            run_after=getattr(context["dag_run"], "run_after", None),
             connections=self.connections,
             replay_seconds=self.replay_seconds,
             lease=self.lease,

@@ -69,6 +69,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "dag_id": key.dag_id,
         "run_id": key.dag_run_id,
         "generation": key.generation,
+        "partition": run.partition,
         "state": run.state.value,
         "created_at": run.created_at,
         "ended_at": run.ended_at,

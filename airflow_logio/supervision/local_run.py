@@ -87,7 +87,7 @@ class LocalRun:
         self._said_unavailable = float("-inf")
         self._said_no_place = float("-inf")
         self._no_place_at = float("-inf")
-        self._note_as = None if groups else f"process {os.getpid()} on {this_host()}"
+        self._note_as = None if groups else _name_of(context.run)
         """Its name as the supervisor of the run; None if it supervises only some groups."""
         self._noted_at = float("-inf")
 
@@ -273,6 +273,12 @@ class LocalRun:
         for view in snapshot.groups:
             self._peak[view.name] = max(self._peak.get(view.name, 0), view.status.rss_bytes)
         on_snapshot(snapshot)
+
+
+def _name_of(run: Run) -> str:
+    """One name each for the supervisors that a process has for a range of partitions."""
+    partition = "" if run.partition is None else f", for {run.partition}"
+    return f"process {os.getpid()} on {this_host()}{partition}"
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from airflow_logio.dataflow.sources.query_text import for_sqlalchemy
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed
 from airflow_logio.systems.calls import CallWatch, replay
-from airflow_logio.systems.databases.read_values import Place
+from airflow_logio.systems.databases.read_values import Place, time_in_utc
 from airflow_logio.systems.databases.table_names import in_text
 from airflow_logio.systems.databases.table_reads import described_table, pieces, told_and_kinds
 from airflow_logio.systems.rising_columns import FollowedColumn, rising_column
@@ -199,6 +200,7 @@ class DeclaredConnection:
             place = Place(f"the query of {self.reader}{f' of table {table!r}' if table else ''}", tuple(key))
             if table is not None and not (types and all(types.values())):
                 place, types = _described(connection, place, table, types)
+            values = {name: _bound(connection.dialect.name, value) for name, value in values.items()}
             known = {name: kind for name, kind in types.items() if kind}
             yield from _pieces(connection, place, statement, values, known)
 
@@ -232,6 +234,18 @@ def _pieces(
         raise ConfigurationError(
             f"the database refused {place.where}: {cause_of(error)}. It was: {statement}"
         ) from error
+
+
+def _bound(dialect: str, value: Any) -> Any:
+    """A value as the database gets it. Only PostgreSQL knows instants; to others, times without a zone are in UTC.
+
+    SQLite compares texts: one without a fraction lies before all that begin with it, so that ``at >= :day_start AND at <
+    :day_end`` holds for what a `TableWriter` has stored, ``2026-02-28 23:00:00.000000``, and for ``datetime(at)``.
+    """
+    if not isinstance(value, datetime) or value.tzinfo is None or dialect == "postgresql":
+        return value
+    in_utc = time_in_utc(value)
+    return in_utc.isoformat(" ") if dialect == "sqlite" else in_utc
 
 
 def _described(

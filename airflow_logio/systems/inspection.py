@@ -118,7 +118,7 @@ def _ask(name: str, connections: Connections, source: QuerySource, params: Mappi
     """Its statement, for no row."""
     action, asked = source.action(params), connections.source(source.connection, name)
     statement = f"SELECT * FROM ({source.statement_of(asked, action)}) AS checked WHERE 1 = 0"
-    for _ in asked.query(statement, action["values"], source.columns, source.table):
+    for _ in asked.query(statement, source.values_of(action), source.columns, source.table):
         pass
 
 

@@ -97,13 +97,15 @@ class Campaign:
     """Run parameters of a pipeline."""
     deterministic: bool = True
     """False: a pipeline makes another result each time. It is held against its log alone (`pipeline_scenario`)."""
+    partition: str | None = None
+    """What the run of a pipeline is for, if it has partitions."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     done: dict[str, dict[int, int]] = field(default_factory=dict)
     """Scenario → chunk → number of its schedules that are counted."""
 
     def simulator(self, scenario: str) -> Simulator:
         """The simulator of one of its scenarios in this process."""
-        return simulator_of(scenario, self.store, self.params, self.deterministic)
+        return simulator_of(scenario, self.store, self.params, self.deterministic, self.partition)
 
     def chunks(self) -> Iterator[Chunk]:
         """The chunks still to run, scenarios in turn."""
@@ -191,11 +193,12 @@ def run_chunk(
     params: tuple[tuple[str, str], ...] = (),
     *,
     deterministic: bool = True,
+    partition: str | None = None,
     seconds: float = math.inf,
 ) -> Tally:
     """Run schedules of a chunk in this process, the first ones: all, or as many as begin within so many `seconds`, at least
     one."""
-    simulator = simulator_of(chunk.scenario, store, params, deterministic)
+    simulator = simulator_of(chunk.scenario, store, params, deterministic, partition)
     started, until = time.process_time(), time.monotonic() + seconds
     tally, sites = Tally(), Counter[Site]()
     for seed in range(chunk.first, chunk.first + chunk.count):
@@ -218,10 +221,14 @@ def run_chunk(
 
 @cache
 def simulator_of(
-    scenario: str, store: str, params: tuple[tuple[str, str], ...] = (), deterministic: bool = True
+    scenario: str,
+    store: str,
+    params: tuple[tuple[str, str], ...] = (),
+    deterministic: bool = True,
+    partition: str | None = None,
 ) -> Simulator:
     """One simulator per process, so that its failure-free run is made once."""
-    return load_scenario(scenario, store, params, deterministic=deterministic)
+    return load_scenario(scenario, store, params, deterministic=deterministic, partition=partition)
 
 
 def run(
@@ -253,6 +260,7 @@ def _results(campaign: Campaign, processes: int) -> Iterator[tuple[Chunk, Tally]
         store=campaign.store,
         params=campaign.params,
         deterministic=campaign.deterministic,
+        partition=campaign.partition,
         seconds=SLICE_SECONDS,
     )
     chunks = campaign.chunks()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.days import partitioning_of
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch.bundle import import_module, parse_ref
 from airflow_logio.testing.simulator.authored_pipeline import pipeline_scenario
@@ -26,16 +27,26 @@ def scenario_names(target: str) -> list[str]:
 
 
 def load_scenario(
-    name: str, store: str = "memory", params: Sequence[tuple[str, str]] = (), *, deterministic: bool = True
+    name: str,
+    store: str = "memory",
+    params: Sequence[tuple[str, str]] = (),
+    *,
+    deterministic: bool = True,
+    partition: str | None = None,
 ) -> Simulator:
     """A simulator of a pipeline or scenario by reference: ``module:attr``, ``file.py:attr``, ``file.py:collection.name``.
+
+    `partition` names the partition of the run, of a pipeline that has them.
 
     `deterministic` False: it makes another result each time, whatever the scenario says (`pipeline_scenario`). Raises
     `ConfigurationError` if there is none, `PipelineDefinitionError` if it cannot be simulated.
     """
     found = _named(name)
     if isinstance(found, Pipeline):
-        found = pipeline_scenario(found.freeze(), params=dict(params))
+        key = None if partition is None else partitioning_of(found.name, found.partition, partition).key_of(partition)
+        found = pipeline_scenario(found.freeze(), params=dict(params), partition=key)
+    elif partition is not None:
+        raise ConfigurationError(f"{name} is no pipeline, so it has no partition {partition!r}: leave --partition out")
     if not isinstance(found, Scenario):
         kind = "missing" if found is None else f"a {type(found).__name__}"
         raise ConfigurationError(

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from airflow_logio.cli.connection_file import ConnectionFile, ConnectionUrls
-from airflow_logio.cli.preparation import Wanted, describe
+from airflow_logio.cli.preparation import Wanted, describe, load
 from airflow_logio.errors import ConfigurationError
 from demo.checks import CheckResult, check_lake
 from demo.data import CITIES, RECEIPT, all_records, parquet_file, records_in, sales_folder, wanted_records
@@ -166,7 +166,8 @@ def test_the_pipeline_is_valid_and_brings_its_data(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("RECORDS", "1000")
     known = ConnectionUrls({}, ConnectionFile(None, {}))
     said: list[str] = []
-    described = describe(str(tmp_path / "payloads"), Wanted(f"{PIPELINE}:orders_lake", {}, {}), known, said.append)
+    wanted = Wanted(f"{PIPELINE}:orders_lake", {}, {})
+    described = describe(str(tmp_path / "payloads"), wanted, load(wanted, known), None, said.append)
     described.pipeline.validate()
     assert records_in(Path(described.spec.params["sales"])) == 1_000
     assert described.spec.params["products"] == str(parquet_file("products"))

@@ -43,6 +43,26 @@ def superseded(store: LogStore, *groups: str) -> Run:
     return run
 
 
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_run_keeps_its_partition_in_all_generations(log_store: LogStore, given_up: bool) -> None:
+    first = log_store.start_run(replace(spec("a"), partition="2026-03-01"))
+    if given_up:
+        assert log_store.supersede(first.run_id)
+    before = rows_of(log_store)
+    with pytest.raises(IncompatibleRun, match=r"is for 2026-03-01, and now is asked for 2026-03-02.*a name of its own"):
+        log_store.start_run(replace(spec("a"), partition="2026-03-02"))
+    assert rows_of(log_store) == before
+    again = log_store.start_run(replace(spec("a"), partition="2026-03-01"))
+    assert (again.uid == first.uid, again.partition) == (not given_up, "2026-03-01")
+
+
+def test_a_next_generation_may_gain_a_partition_or_lose_it(log_store: LogStore) -> None:
+    for partition in (None, "2026-03-01", None):
+        run = log_store.start_run(replace(spec("a"), partition=partition))
+        assert run.partition == partition
+        assert log_store.supersede(run.run_id)
+
+
 def test_a_superseded_run_gives_way_to_the_next_generation(log_store: LogStore) -> None:
     first = superseded(log_store, "a", "b")
     second = log_store.start_run(spec("a", "b"))

@@ -42,6 +42,7 @@ from airflow_logio.dataflow.pipeline.lineage import (
 from airflow_logio.dataflow.pipeline.validation import check_operator, check_whole
 from airflow_logio.dataflow.quantities import retention_seconds
 from airflow_logio.dataflow.replication.partition import Partition
+from airflow_logio.dataflow.sources.query import QuerySource
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.dataflow.windows.zones import check_zone
 from airflow_logio.errors import PipelineDefinitionError
@@ -154,6 +155,9 @@ class Pipeline:
 
         Raises PipelineDefinitionError.
         """
+        partition = self._definition.partition
+        if isinstance(source, QuerySource) and partition is not None:
+            source = source.with_instants(partition.names[1:])
         return self._add(name, source, SourceOperator)
 
     def operator(

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
@@ -22,6 +22,10 @@ from airflow_logio.errors import ConfigurationError, OperatorFailed, PipelineDef
 
 MOST_AT_ONCE = 10_000
 """Partitions in one range: more than a year of hours, and an upper bound for a slip of the pen."""
+LONGEST_NAME = 28
+"""Characters of a partition's name: it is a column, and begins the scope that a table keeps for each partition."""
+BEHIND = timedelta(minutes=5)
+"""How far the clock of a host may be behind that of the scheduler, for a partition that has just ended."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.0+)?)?)?(Z|[+-]\d\d(?::?\d\d)?)?")
 _HOUR = 3600
@@ -53,7 +57,10 @@ class Partitioning(ABC):
     early: bool = False
 
     def __post_init__(self) -> None:
-        check_name("partition", self.name)
+        if len(check_name("partition", self.name)) > LONGEST_NAME:
+            raise PipelineDefinitionError(
+                f"the partition's name {self.name!r} has {len(self.name)} characters, and may have {LONGEST_NAME}"
+            )
         zones.check_zone(self.zone)
         if type(self.early) is not bool:
             raise PipelineDefinitionError(f"{type(self).__name__}: early is {self.early!r}; give True or False")
@@ -102,18 +109,20 @@ class Partitioning(ABC):
         """The partitions of ``A..B``, both included, in their order; of ``A`` just that one.
 
         Raises ConfigurationError as `key_of`, for a range that ends before it begins, and for one of more than
-        `MOST_AT_ONCE`.
+        `MOST_AT_ONCE`, with their number.
         """
         first, dots, last = text.partition("..")
         found = [self.key_of(first)]
         end = self.key_of(last) if dots else found[0]
         if end.start < found[0].start:
             raise ConfigurationError(f"the range {text!r} ends before it begins: write {end.text}..{found[0].text}")
+        number = round((end.end - found[0].start).total_seconds() / self.seconds)
+        if number > MOST_AT_ONCE:
+            raise ConfigurationError(
+                f"the range {text!r} has {number:,} {self.what}s, and at most {MOST_AT_ONCE:,} are taken at once: give parts "
+                "of it"
+            )
         while found[-1].text != end.text:
-            if len(found) == MOST_AT_ONCE:
-                raise ConfigurationError(
-                    f"the range {text!r} has more than {MOST_AT_ONCE:,} partitions: give parts of it"
-                )
             found.append(self.following(found[-1]))
         return found
 
@@ -123,9 +132,12 @@ class Partitioning(ABC):
         assert found is not None, key
         return found
 
-    def check_ended(self, key: PartitionKey, now: datetime) -> None:
-        """Raises ConfigurationError for a partition whose end is still to come, unless the author has said `early`."""
-        if self.early or key.end <= now:
+    def check_ended(self, key: PartitionKey, now: datetime, run_after: datetime | None = None) -> None:
+        """Raises ConfigurationError for a partition whose end is still to come, unless the author has said `early`.
+
+        `now` is the clock of this host, which may be `BEHIND`; `run_after` is when the scheduler let a DAG run begin.
+        """
+        if self.early or key.end <= now + BEHIND or (run_after is not None and key.end <= run_after):
             return
         raise ConfigurationError(
             f"{self.what} {key.text} of {self.zone} ends at {_instant(key.end)}, which is still to come: a run of it would "
@@ -293,6 +305,16 @@ def check_partition(value: object) -> Partitioning | None:
     raise PipelineDefinitionError(
         f"partition is {value!r}; give Days('day', zone='Europe/Berlin') or Hours('hour'), or leave it out"
     )
+
+
+def partitioning_of(pipeline: str, partitioning: Partitioning | None, text: str) -> Partitioning:
+    """What says what a command means by ``--partition text``. Raises ConfigurationError if the pipeline has no partitions."""
+    if partitioning is None:
+        raise ConfigurationError(
+            f"--partition {text!r}: pipeline {pipeline!r} has no partitions; define it with "
+            "Pipeline(..., partition=Days('day', zone=...))"
+        )
+    return partitioning
 
 
 def partition_params(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from airflow_logio.dataflow.arrow import pa, pc
@@ -18,6 +20,8 @@ ROWS = "rows_of_query"
 """What the rows are called in the statement."""
 QUOTED = "quoted"
 """Says of a read action that its statement has names in quotes: the log has standard ones, the database gets its own."""
+INSTANTS = "instants"
+"""Which parameters of a read action are instants, if any: the log has texts, the database gets times with a zone."""
 _EVERY = 2**63 - 1
 """A LIMIT that limits nothing: some databases take no OFFSET without one."""
 
@@ -38,6 +42,7 @@ class QuerySource(ConnectedSource):
     :param append_only: your word that rows are neither changed nor deleted, and that new ones sort behind all that were
         ever visible.
 
+    In a pipeline with a partition ``:day_start`` and ``:day_end`` are instants (docs/parameters.md).
     The query has the time zone that any client of the database gets, so ``sold_at::date`` is the day that it has there.
     What comes back as a time is in UTC, and every value is as it is: a column whose type in the database does not hold
     what is declared is refused by the name of that type, before there is a row; 1.5 as ``bigint``, a time as ``date``
@@ -69,6 +74,7 @@ class QuerySource(ConnectedSource):
         self.order_by = check_sql_columns((order_by,) if isinstance(order_by, str) else order_by)
         self.append_only = append_only
         self.replayable = replayable
+        self._instants: frozenset[str] = frozenset()
         if query is not None and (not self.columns or None in self.columns.values()):
             raise PipelineDefinitionError(
                 "the columns of a query need types, because not every database tells them: columns={'id': 'bigint', ...}"
@@ -93,14 +99,31 @@ class QuerySource(ConnectedSource):
     def placeholders(self) -> frozenset[str]:
         return query_parameters(self.query or "")
 
+    def with_instants(self, names: Collection[str]) -> QuerySource:
+        """The source in a pipeline whose parameters of these names are instants, as texts with an offset."""
+        own = copy.copy(self)
+        own._instants = self.placeholders().intersection(names)
+        return own
+
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """statement, values of its parameters, connection: the text of the read action. Asks no database."""
         values = {name: params[name] for name in sorted(self.placeholders())}
+        instants = {INSTANTS: sorted(self._instants)} if self._instants else {}
         return {
             "connection": self.connection,
             "statement": self._statement(_as_standard, lambda name: f"{ROWS}.{_as_standard(name)}"),
             "values": values,
             QUOTED: True,
+            **instants,
+        }
+
+    @staticmethod
+    def values_of(action: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a read action's parameters as a connection gets them: of an instant, a time with a zone."""
+        instants = action.get(INSTANTS, ())
+        return {
+            name: datetime.fromisoformat(value) if name in instants else value
+            for name, value in action["values"].items()
         }
 
     def read_from(
@@ -111,7 +134,7 @@ class QuerySource(ConnectedSource):
         skipped = max(offset - 1, 0)
         if skipped:  # the last row of the event before shows that the next one is another one
             statement = f"{statement} LIMIT {_EVERY} OFFSET {skipped}"
-        pieces = connection.query(statement, action["values"], self.columns, self.table, self.order_by)
+        pieces = connection.query(statement, self.values_of(action), self.columns, self.table, self.order_by)
         ties = _Ties(self.order_by, skipped) if self.replayable else None
         first = offset - skipped
         for table in regroup(self._behind(pieces, ties, first, offset), self.records_per_event):

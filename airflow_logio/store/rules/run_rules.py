@@ -164,6 +164,19 @@ def next_ordinal(last: int, above: int) -> int:
     return max(last, above) + 1
 
 
+def check_partition(earlier: Run | None, spec: RunSpec) -> None:
+    """Raises `IncompatibleRun` if a run is asked for under the name of one of another partition, also of one that was given
+    up: its name says what it is for."""
+    if earlier is None or None in (earlier.spec.partition, spec.partition):
+        return  # its pipeline has gained partitions since, or has lost them
+    if earlier.spec.partition != spec.partition:
+        raise IncompatibleRun(
+            f"run {earlier.spec.key}, uid {earlier.uid[:8]}, is for {earlier.spec.partition}, and now is asked for "
+            f"{spec.partition}: a run keeps its partition, and so do its next generations. Give the run of "
+            f"{spec.partition} a name of its own (another --run-id, another DAG run)"
+        )
+
+
 def check_superseding(run: Run, state: RunState, groups: GroupStates) -> bool:
     """Whether a run, now in `state`, is to be marked superseded; False if it is.
 

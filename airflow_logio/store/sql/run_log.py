@@ -23,6 +23,7 @@ from airflow_logio.store.rules.run_rules import (
     check_above,
     check_alone,
     check_graph,
+    check_partition,
     check_superseding,
     digest_of,
     earliest_start,
@@ -195,6 +196,7 @@ def start(connection: Connection, spec: RunSpec, *, concurrent: ConcurrentRuns, 
     if run is None or run.state is RunState.SUPERSEDED:
         last = lock_pipeline(connection, spec.key.pipeline)
         run = _newest(connection, spec.key)
+    check_partition(run, spec)
     if run is None or run.state is RunState.SUPERSEDED:
         check_alone(spec, _unfinished(connection, spec.key.pipeline), concurrent)
         generation = 1 if run is None else run.spec.key.generation + 1

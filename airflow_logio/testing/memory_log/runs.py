@@ -26,6 +26,7 @@ from airflow_logio.store.rules.run_rules import (
     check_above,
     check_alone,
     check_graph,
+    check_partition,
     check_superseding,
     digest_of,
     earliest_start,
@@ -43,6 +44,7 @@ def start(tables: Tables, spec: RunSpec, *, concurrent: ConcurrentRuns, code: by
     """Runs in an open transaction, like the others."""
     check_above(above)
     newest = _newest(tables, spec.key)
+    check_partition(None if newest is None else newest.as_run(), spec)
     if newest is None or newest.state is RunState.SUPERSEDED:
         check_alone(spec, _unfinished(tables, spec.key.pipeline), concurrent)
         generation = 1 if newest is None else newest.spec.key.generation + 1

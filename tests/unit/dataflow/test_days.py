@@ -163,23 +163,38 @@ def test_a_range_has_both_its_ends() -> None:
     assert [key.text for key in apia] == ["2011-12-29", "2011-12-31"]
     with pytest.raises(ConfigurationError, match=r"ends before it begins: write 2026-03-28\.\.2026-03-30"):
         BERLIN.range_of("2026-03-30..2026-03-28")
-    with pytest.raises(ConfigurationError, match=f"more than {MOST_AT_ONCE:,} partitions"):
+    with pytest.raises(ConfigurationError, match=rf"has 36,524 days, and at most {MOST_AT_ONCE:,} are taken at once"):
         BERLIN.range_of("1926-03-30..2026-03-28")
+    with pytest.raises(ConfigurationError, match="has 17,544 hours"):
+        Hours("hour").range_of("2023-01-01T00Z..2024-12-31T23Z")
     for text in ("..", "2026-03-28..", "2026-03-28..2026-03-29..2026-03-30"):
         with pytest.raises(ConfigurationError, match="is no day"):
             BERLIN.range_of(text)
 
 
+@pytest.mark.parametrize(("day", "hours"), [("2026-10-25", 25), ("2026-03-29", 23), ("2026-03-28", 24)])
+def test_a_range_of_hours_is_the_whole_day(day: str, hours: int) -> None:
+    found = HOURS.range_of(f"{day}T00:00..{day}T23:00")
+    assert len(found) == hours == hours_of(BERLIN, day)
+    assert (found[0].start, found[-1].end) == (BERLIN.key_of(day).start, BERLIN.key_of(day).end)
+    assert [key.end - key.start for key in found] == [dt.timedelta(hours=1)] * hours
+
+
 def test_a_partition_that_has_not_ended_is_refused_unless_the_author_wants_it() -> None:
     key = BERLIN.key_of("2026-03-01")
     BERLIN.check_ended(key, at("2026-03-01T23:00Z"))
+    BERLIN.check_ended(key, at("2026-03-01T22:55Z"))
+    BERLIN.check_ended(key, at("2026-03-01T20:00Z"), at("2026-03-01T23:00Z"))
     with pytest.raises(ConfigurationError, match=r"day 2026-03-01 .* still to come.*run_offset=-1.*early=True"):
-        BERLIN.check_ended(key, at("2026-03-01T22:59:59Z"))
+        BERLIN.check_ended(key, at("2026-03-01T22:54:59Z"))
+    with pytest.raises(ConfigurationError, match="still to come"):
+        BERLIN.check_ended(key, at("2026-03-01T22:54:59Z"), at("2026-03-01T22:59:59Z"))
     Days("day", zone="Europe/Berlin", early=True).check_ended(key, at("2026-03-01T00:00Z"))
 
 
 def test_definitions_are_checked() -> None:
-    for arguments in ({"zone": "Europe/Berln"}, {"name": "my day"}, {"early": 1}):
+    Days("d" * 28)
+    for arguments in ({"zone": "Europe/Berln"}, {"name": "my day"}, {"early": 1}, {"name": "d" * 29}):
         wrong: Any = {"name": "day", **arguments}
         with pytest.raises(PipelineDefinitionError):
             Days(**wrong)
@@ -292,4 +307,11 @@ def test_queries_name_the_instants() -> None:
     pipeline.sink("counted", Count(), pipeline.source("sales", query))
     pipeline.validate()
     params = pipeline.check_params({}, BERLIN.key_of("2026-03-01"))
-    assert query.action(params)["values"] == {k: params[k] for k in ("day_start", "day_end")}
+    source: Any = pipeline.operators["sales"]
+    action = source.action(params)
+    assert action["values"] == {k: params[k] for k in ("day_start", "day_end")}, "texts, for the log"
+    assert source.values_of(action) == {"day_start": at("2026-02-28T23:00Z"), "day_end": at("2026-03-01T23:00Z")}
+    earlier = {name: value for name, value in action.items() if name != "instants"}
+    assert source.values_of(earlier) == action["values"], "as an earlier version has logged it"
+    assert query.action(params)["values"] == action["values"], "the author's own object is as it was"
+    assert "instants" not in query.action(params)

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio import databases
-from airflow_logio.dataflow import Pipeline, QuerySource, SourceBatch
+from airflow_logio.dataflow import Count, Days, Pipeline, QuerySource, SourceBatch
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -128,6 +128,47 @@ def test_a_query_with_parameters_of_the_run(shop: Shop) -> None:
     hostile = QuerySource("shop", "SELECT id FROM sale WHERE name = :name", columns={"id": "bigint"})
     assert shop.read(hostile, name="'; DROP TABLE sale; --") == []
     assert len(shop.read(QuerySource("shop", table="sale"))) == 1
+
+
+@pytest.mark.parametrize("column", ["at timestamptz", "at timestamp"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_the_instants_of_a_day_are_compared_as_instants(url: str, column: str, zone: str) -> None:
+    """Rows at both bounds and beside them. Of a PostgreSQL column without a zone, the query says which one it is in."""
+    shop = Shop(url, 0)
+    is_sqlite = url.startswith("sqlite")
+    shop.run(f"CREATE TABLE sold (id bigint, {column})")
+    times = [
+        "2026-02-28 22:59:59.999999",
+        "2026-02-28 23:00:00.000000",
+        "2026-03-01 22:59:59.999999",
+        "2026-03-01 23:00:00",
+    ]
+    offset = "+00" if column.endswith("tz") and not is_sqlite else ""
+    for number, at in enumerate(times):
+        shop.run(f"INSERT INTO sold VALUES ({number}, '{at}{offset}')".replace(":", r"\:"))
+    if not is_sqlite:
+        shop.run(f"ALTER DATABASE {sa.make_url(url).database} SET timezone TO '{zone}'")
+    in_utc = "" if is_sqlite or column.endswith("tz") else " AT TIME ZONE 'UTC'"
+    query = f"SELECT id FROM sold WHERE at >= :day_start{in_utc} AND at < :day_end{in_utc}"
+    pipeline = Pipeline("p", connections=["shop"], partition=Days("day", zone="Europe/Berlin"))
+    pipeline.sink("done", Count(), pipeline.source("read", QuerySource("shop", query, columns={"id": "bigint"})))
+    source: Any = pipeline.operators["read"]
+    params = pipeline.check_params({}, Days("day", zone="Europe/Berlin").key_of("2026-03-01"))
+    assert ids(shop.read(source, **params)) == [[1, 2]]
+    shop.close()
+
+
+def test_an_instant_finds_what_a_function_of_sqlite_makes(tmp_path: Path) -> None:
+    shop = Shop(f"sqlite:///{tmp_path / 'shop.db'}", 0)
+    shop.run("CREATE TABLE sold (id bigint, at text)")
+    for number, at in enumerate(("2026-02-28T22:59:59Z", "2026-02-28T23:00:00Z", "2026-03-02T00:30:00+02:00")):
+        shop.run(f"INSERT INTO sold VALUES ({number}, '{at}')".replace(":", r"\:"))
+    query = "SELECT id FROM sold WHERE datetime(at) >= :day_start AND datetime(at) < :day_end"
+    source = QuerySource("shop", query, columns={"id": "bigint"}).with_instants(("day_start", "day_end"))
+    day = Days("day", zone="Europe/Berlin")
+    params: dict[str, Any] = dict(day.parameters(day.key_of("2026-03-01")))
+    assert ids(shop.read(source, **params)) == [[1, 2]]
+    shop.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,191 @@
+"""`logio run --partition A..B`: a run for each partition of a range, some of them at a time.
+
+Each is a run as any other, with its own supervisor (`LocalRun`) in a thread of its own; the main thread begins them in
+order, shows what they do, and gets the signals. Nothing that happens to one run ends another: what it raises is what became
+of its partition.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from airflow_logio.cli.display import Progress
+from airflow_logio.cli.run_tables import add_row, new_table
+from airflow_logio.dataflow.pipeline.days import PartitionKey
+from airflow_logio.errors import LogioError
+from airflow_logio.launch.launcher import LaunchContext
+from airflow_logio.protocol.states import RunState
+from airflow_logio.status.run_summary import Outcome, RunSummary
+from airflow_logio.status.snapshot import Snapshot
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.supervision.local_run import LocalRun
+
+LOOK_SECONDS = 0.25
+NOT_BEGUN, REFUSED, FAILED = "not begun", "refused", "failed"
+
+
+@dataclass(slots=True)
+class OnePartition:
+    """What became of a partition so far. Only its own thread writes `summary` and `error` while that is alive."""
+
+    key: PartitionKey
+    run: Run | None = None
+    supervisor: LocalRun | None = None
+    thread: threading.Thread | None = None
+    snapshot: Snapshot | None = None
+    summary: RunSummary | None = None
+    error: Exception | None = None
+    was_finished: bool = False
+    """Whether an earlier command has finished its run."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+    @property
+    def is_finished(self) -> bool:
+        return self.summary is not None and self.summary.outcome is Outcome.FINISHED
+
+    @property
+    def state(self) -> str:
+        """In a word or two."""
+        if self.error is not None:
+            return REFUSED if self.supervisor is None else FAILED
+        if self.summary is None:
+            return NOT_BEGUN
+        return f"{self.summary.outcome.value}{' before' if self.was_finished else ''}"
+
+    @property
+    def why(self) -> str:
+        """The error that has ended it here; nothing if none did."""
+        if self.error is None or isinstance(self.error, LogioError):
+            return str(self.error or "")
+        return f"{type(self.error).__name__}: {self.error}"
+
+    def supervise(self) -> None:
+        assert self.supervisor is not None
+        try:
+            self.summary = self.supervisor.run(self._keep)
+        except Exception as error:
+            self.error = error
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "partition": self.key.text,
+            "state": self.state,
+            "error": self.why or None,
+            "run": None if self.run is None else self.run.uid,
+            "summary": None if self.summary is None else self.summary.as_json(),
+        }
+
+
+class Partitions:
+    """The runs of partitions, at most `at_once` of them alive. `begin` gets or creates the run of one."""
+
+    def __init__(
+        self, keys: Sequence[PartitionKey], begin: Callable[[PartitionKey], LaunchContext], at_once: int
+    ) -> None:
+        self.all = [OnePartition(key) for key in keys]
+        self._begin = begin
+        self._at_once = at_once
+        self._halts = 0
+
+    def halt(self) -> None:
+        """End all of them, and begin no further one: the first call halts the drivers, the second kills them. Safe in a
+        signal handler."""
+        self._halts += 1
+        for one in self.all:
+            if one.supervisor is not None:
+                one.supervisor.halt()
+
+    def run(self, show: Callable[[Sequence[OnePartition]], None]) -> None:
+        """Blocks until all have ended, or `halt` was called; then no driver is left."""
+        waiting = deque(self.all)
+        try:
+            while True:
+                running = sum(one.is_running for one in self.all)
+                if waiting and not self._halts and running < self._at_once:
+                    self._start(waiting.popleft())
+                    continue
+                show(self.all)
+                if not running and (self._halts or not waiting):
+                    return
+                time.sleep(LOOK_SECONDS)
+        except BaseException:
+            self.halt()
+            raise
+        finally:
+            for one in self.all:
+                if one.thread is not None:
+                    one.thread.join()
+
+    def _start(self, one: OnePartition) -> None:
+        try:
+            context = self._begin(one.key)
+            one.run = context.run
+            one.was_finished = context.run.state in (RunState.FINISHED, RunState.QUARANTINED)
+            if self._halts:
+                return
+            supervisor = LocalRun(context)
+        except Exception as error:
+            one.error = error
+            return
+        one.supervisor = supervisor
+        if not self._halts:  # a halt that comes from here on reaches the supervisor
+            thread = threading.Thread(target=one.supervise, name=f"run of {one.key.text}")
+            thread.start()
+            one.thread = thread
+
+
+class RangeProgress:
+    """Use as a context. `show` tells of those that run, and once of each that has ended."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(console)
+        self._told: set[str] = set()
+
+    def __enter__(self) -> RangeProgress:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.__exit__(*error)
+
+    def show(self, partitions: Sequence[OnePartition]) -> None:
+        for one in partitions:
+            has_ended = not one.is_running and (one.summary is not None or one.error is not None)
+            if has_ended and one.key.text not in self._told:
+                self._told.add(one.key.text)
+                self._progress.say(f"{one.key.text}: {one.state}")
+        alive = {one.key.text: one.snapshot for one in partitions if one.is_running and one.snapshot is not None}
+        self._progress.show_each(alive, f"{len(self._told):,} of {len(partitions):,}")
+
+
+def table_of(what: str, partitions: Sequence[OnePartition]) -> Table:
+    """Partition, state, records read, seconds, and which run it is; `what` a partition is called."""
+    table = new_table(what, "state", "records", "seconds", "uid")
+    for column in table.columns[2:4]:
+        column.justify = "right"
+    for one in partitions:
+        made = one.summary
+        add_row(
+            table,
+            one.key.text,
+            one.state,
+            "" if made is None else f"{made.records:,}",
+            "" if made is None else f"{made.seconds:.1f}",
+            "" if one.run is None else one.run.uid[:8],
+        )
+    return table
