@@ -107,9 +107,9 @@ def test_the_earlier_generation_keeps_its_rows_and_its_end(log_store: LogStore) 
     found = log_store.find_run(driver.run.uid)
     assert (found.state, found.spec) == (RunState.SUPERSEDED, driver.run.spec)
     assert found.ended_at is not None
-    log_store.start_run(spec())
-    assert not log_store.supersede(found.run_id), "asked again, it changes nothing"
-    assert log_store.find_run(driver.run.uid) == found
+    fresh = log_store.start_run(spec())
+    assert not log_store.supersede(found.run_id, because="a second time"), "asked again, it changes nothing"
+    assert log_store.find_run(driver.run.uid) == replace(found, superseded_by=fresh.uid)
     assert log_rows(log_store) == before
 
 

@@ -10,6 +10,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
+from airflow_logio.store.records.start_records import Attempt, Start
 from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
 
 
@@ -36,12 +37,29 @@ class RunLog(ABC):
         """
 
     @abstractmethod
-    def supersede(self, run_id: int) -> bool:
+    def start_attempt(
+        self,
+        spec: RunSpec,
+        attempt: Attempt,
+        *,
+        concurrent: ConcurrentRuns = ConcurrentRuns.ISOLATED,
+        code: bytes | None = None,
+    ) -> Start:
+        """The run that an attempt of a task starts for a partition: begun, resumed, or computed again (`start_rules`).
+
+        The decision is kept by the transaction that finds or makes the run. A run that is computed again is given up
+        before, in a transaction of its own: who dies in between finds it given up, and any attempt begins the next. Raises
+        `ProtocolViolation` if it must not be computed again by a clear, else as `start_run`.
+        """
+
+    @abstractmethod
+    def supersede(self, run_id: int, *, because: str | None = None, above: int = 0) -> bool:
         """Give a run up for good, so that the next start of its key begins a fresh one. Its rows stay. False if it
         already was.
 
-        Groups that are dead or new are halted with it. Raises `UnknownRun`, and `ProtocolViolation` while groups are
-        alive; the error names them.
+        `because` is kept with it. The next runs of its pipeline get ordinals above `above`. Groups that are dead or new are
+        halted with it. Raises `UnknownRun`, `ConfigurationError` for an ordinal that is too great, and `ProtocolViolation`
+        while groups are alive; the error names them.
         """
 
     @abstractmethod

@@ -209,6 +209,10 @@ class Run:
     ordinal: int
     """Rises with each run that begins of the pipeline in this log, whatever clocks say; never given twice."""
     ended_at: float | None = None
+    superseded_by: str | None = None
+    """The uid of the run that has begun in place of this one, which was given up."""
+    because: str | None = None
+    """Why it was given up, as a person has said it, or a clear."""
 
     @property
     def partition(self) -> str | None:

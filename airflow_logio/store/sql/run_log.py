@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ from airflow_logio.protocol.values import storable
 from airflow_logio.store.port.run_port import CodeLog, RunLog
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec
+from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
     GroupStates,
@@ -33,11 +35,12 @@ from airflow_logio.store.rules.run_rules import (
     number_for,
     superseded,
 )
+from airflow_logio.store.rules.start_rules import CLEARED, Found, decide, outdated, standing
 from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.bulk import among
 from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, inserting, now, reading, writing
 from airflow_logio.store.sql.group_statuses import statuses
-from airflow_logio.store.sql.runs import SqlPart, known, to_run
+from airflow_logio.store.sql.runs import SqlPart, known, stored_run, to_run
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +59,34 @@ class SqlRunLog(SqlPart, RunLog):
         with writing(self.engine) as connection:
             return start(connection, spec, concurrent=concurrent, code=code, above=above)
 
-    def supersede(self, run_id: int) -> bool:
+    def start_attempt(
+        self,
+        spec: RunSpec,
+        attempt: Attempt,
+        *,
+        concurrent: ConcurrentRuns = ConcurrentRuns.ISOLATED,
+        code: bytes | None = None,
+    ) -> Start:
+        while True:
+            with writing(self.engine) as connection:
+                made = start_attempt(connection, spec, attempt, concurrent=concurrent, code=code)
+            if isinstance(made, Start):
+                return made
+            old = made.run.run_id
+            with suppress(UnknownRun):  # removed meanwhile
+                self._giving_up(old, lambda connection, run: supersede_again(connection, run, spec, attempt))
+
+    def supersede(self, run_id: int, *, because: str | None = None, above: int = 0) -> bool:
+        check_above(above)
+        return self._giving_up(run_id, lambda connection, run: supersede(connection, run, because=because, above=above))
+
+    def _giving_up(self, run_id: int, carried_out: Callable[[Connection, Run], bool]) -> bool:
+        def once() -> bool:
+            with writing(self.engine) as connection:
+                return carried_out(connection, self._run(connection, run_id))
+
         try:
-            return self._supersede(run_id)
+            return once()
         except LockTimeout:  # a driver that was declared dead was stopped inside a transaction
             with reading(self.engine) as connection:
                 found = statuses(connection, self.beats, [run_id])[run_id]
@@ -67,11 +95,7 @@ class SqlRunLog(SqlPart, RunLog):
                     self.end_backends(run_id, status.group, status.incarnation)
         except TransactionConflict as error:
             log.info("retrying: %s", error)
-        return self._supersede(run_id)
-
-    def _supersede(self, run_id: int) -> bool:
-        with writing(self.engine) as connection:
-            return supersede(connection, self._run(connection, run_id))
+        return once()
 
     def find_run(self, uid: str) -> Run:
         with reading(self.engine) as connection:
@@ -198,32 +222,152 @@ def start(connection: Connection, spec: RunSpec, *, concurrent: ConcurrentRuns, 
         run = _newest(connection, spec.key)
     check_partition(run, spec)
     if run is None or run.state is RunState.SUPERSEDED:
-        check_alone(spec, _unfinished(connection, spec.key.pipeline), concurrent)
-        generation = 1 if run is None else run.spec.key.generation + 1
-        key = replace(spec.key, generation=generation)
-        run = _create(connection, replace(spec, key=key), earliest_start(run), next_ordinal(last, above))
-        keep_code(connection, run.run_id, spec.code_digest, code)
+        run = _begin(connection, spec, run, next_ordinal(last, above), concurrent, code)
     check_graph(run, spec.graph_fingerprint, spec.graph)
     return run
 
 
-def supersede(connection: Connection, run: Run) -> bool:
+def _begin(
+    connection: Connection,
+    spec: RunSpec,
+    before: Run | None,
+    ordinal: int,
+    concurrent: ConcurrentRuns,
+    code: bytes | None,
+) -> Run:
+    """The generation after `before`. Under the lock of the pipeline."""
+    check_alone(spec, _unfinished(connection, spec.key.pipeline), concurrent)
+    key = replace(spec.key, generation=1 if before is None else before.spec.key.generation + 1)
+    run = _create(connection, replace(spec, key=key), earliest_start(before), ordinal)
+    keep_code(connection, run.run_id, spec.code_digest, code)
+    if before is not None:
+        runs = schema.run
+        connection.execute(sa.update(runs).where(runs.c.run_id == before.run_id).values(superseded_by=run.uid))
+    return run
+
+
+def start_attempt(
+    connection: Connection, spec: RunSpec, attempt: Attempt, *, concurrent: ConcurrentRuns, code: bytes | None
+) -> Start | Found:
+    """What the attempt has started; or, with nothing changed, the run that is to be given up before.
+
+    All attempts of a pipeline take turns, so that they see each other's decisions and runs.
+    """
+    encode_spec(spec)
+    last = lock_pipeline(connection, spec.key.pipeline)
+    kept = _decisions(connection, spec.key)
+    gone = outdated(attempt, kept)
+    decided = standing(attempt, [one for one in kept if one not in gone])
+    run = _newest(connection, spec.key)
+    if decided is not None and run is not None and run.state is not RunState.SUPERSEDED:
+        check_graph(run, spec.graph_fingerprint, spec.graph)
+        _forget(connection, spec.key, gone)
+        return Start(run, decided.decision, False, _replaced(connection, run))
+    found = None if run is None else _found(connection, run)
+    decision = decide(spec, found)
+    if found is not None and decision is Decision.AGAIN:
+        others = (one for one in _unfinished(connection, spec.key.pipeline) if one[0].run_id != found.run.run_id)
+        check_alone(spec, others, concurrent)  # what could not begin replaces nothing
+        return found
+    if run is None or decision is Decision.BEGUN:
+        decision = Decision.BEGUN if run is None else Decision.AGAIN
+        run = _begin(connection, spec, run, next_ordinal(last, 0), concurrent, code)
+    check_graph(run, spec.graph_fingerprint, spec.graph)
+    _forget(connection, spec.key, gone)
+    _keep_decision(connection, spec.key, Decided(attempt, run.uid, decision))
+    return Start(run, decision, True, _replaced(connection, run))
+
+
+def _replaced(connection: Connection, run: Run) -> str | None:
+    runs, key = schema.run, run.spec.key
+    earlier = sa.select(runs.c.uid).where(
+        runs.c.pipeline == key.pipeline,
+        runs.c.dag_id == key.dag_id,
+        runs.c.dag_run_id == key.dag_run_id,
+        runs.c.generation == key.generation - 1,
+    )
+    return connection.execute(earlier).scalar_one_or_none()
+
+
+def supersede_again(connection: Connection, run: Run, spec: RunSpec, attempt: Attempt) -> bool:
+    """Give the run up for a clear, if under all locks of `supersede` that is still what the attempt decides: a person may
+    have resumed it meanwhile, or another attempt decided."""
+    _lock_run(connection, run)
+    kept = _decisions(connection, spec.key)
+    gone = outdated(attempt, kept)
+    if standing(attempt, [one for one in kept if one not in gone]) is not None:
+        return False
+    if decide(spec, _found(connection, stored_run(connection, run.run_id))) is not Decision.AGAIN:
+        return False
+    return supersede(connection, run, because=CLEARED)
+
+
+def _found(connection: Connection, run: Run) -> Found:
+    groups, aside = schema.group, schema.quarantine
+    numbers = sa.select(groups.c.code).where(groups.c.run_id == run.run_id).distinct()
+    changes = changes_of_code(connection, run.run_id)
+    digests = [digest_of(run, changes, number) for number in connection.execute(numbers).scalars()]
+    is_aside = sa.select(aside.c.op).where(aside.c.run_id == run.run_id).limit(1)
+    has_quarantine = connection.execute(is_aside).one_or_none() is not None
+    return Found(run, group_states(connection, run), has_quarantine, digests)
+
+
+def _decisions(connection: Connection, key: RunKey) -> list[Decided]:
+    table = schema.start
+    rows = connection.execute(sa.select(table).where(*_starts_of(key)).order_by(table.c.try_number))
+    return [
+        Decided(
+            Attempt(row.try_number, row.try_number, row.clear_number, row.start_date),
+            row.run_uid,
+            known(Decision, row.decision, f"what attempt {row.try_number} of {key} has decided"),
+        )
+        for row in rows
+        if row.run_uid is not None
+    ]
+
+
+def _starts_of(key: RunKey) -> tuple[sa.ColumnElement[bool], ...]:
+    table = schema.start
+    return (table.c.pipeline == key.pipeline, table.c.dag_id == key.dag_id, table.c.dag_run_id == key.dag_run_id)
+
+
+def _forget(connection: Connection, key: RunKey, gone: Sequence[Decided]) -> None:
+    table, numbers = schema.start, [one.attempt.number for one in gone]
+    if numbers:
+        connection.execute(sa.delete(table).where(*_starts_of(key), table.c.try_number.in_(numbers)))
+
+
+def _keep_decision(connection: Connection, key: RunKey, decided: Decided) -> None:
+    """An attempt that a second worker carries out decides anew if a person has given its run up in between."""
+    table, attempt = schema.start, decided.attempt
+    connection.execute(sa.delete(table).where(*_starts_of(key), table.c.try_number == attempt.number))
+    connection.execute(
+        sa.insert(table).values(
+            pipeline=key.pipeline,
+            dag_id=key.dag_id,
+            dag_run_id=key.dag_run_id,
+            try_number=attempt.number,
+            clear_number=attempt.clear,
+            start_date=attempt.began,
+            run_uid=decided.run_uid,
+            decision=decided.decision.value,
+        )
+    )
+
+
+def supersede(connection: Connection, run: Run, *, because: str | None = None, above: int = 0) -> bool:
     """Mark the run superseded; False if it already is. Groups without a driver are halted, under raised epochs.
 
-    Locks all fences in key order, then the groups, then the run, as everywhere. If a claim comes first, its group is
-    alive, and superseding is refused. A claim that comes later finds the run superseded. If the driver of a dead group
-    turns out to be alive, it commits nothing more.
+    If a claim comes first, its group is alive, and superseding is refused. A claim that comes later finds the run
+    superseded. If the driver of a dead group turns out to be alive, it commits nothing more.
     """
     fences, groups, runs = schema.fence, schema.group, schema.run
-    for table in (fences, groups):
-        ours = sa.select(table.c.group_name).where(table.c.run_id == run.run_id)
-        connection.execute(ours.order_by(table.c.group_name).with_for_update()).all()
-    state = connection.execute(
-        sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
-    ).scalar_one_or_none()
-    if state is None:
-        raise UnknownRun(f"run {run.spec.key} is no longer in the log")
-    if not check_superseding(run, known(RunState, state, f"the state of run {run.uid}"), group_states(connection, run)):
+    if above:
+        pipelines, last = schema.pipeline, lock_pipeline(connection, run.spec.key.pipeline)
+        raised = sa.update(pipelines).where(pipelines.c.name == run.spec.key.pipeline)
+        connection.execute(raised.values(ordinal=max(last, above)))
+    state = _lock_run(connection, run)
+    if not check_superseding(run, state, group_states(connection, run)):
         return False
     clock, idle = now(connection.dialect.name), [GroupState.NEW.value, GroupState.DEAD.value]
     without_driver = sa.select(groups.c.group_name).where(groups.c.run_id == run.run_id, groups.c.state.in_(idle))
@@ -237,8 +381,22 @@ def supersede(connection: Connection, run: Run) -> bool:
         sa.update(groups).where(groups.c.run_id == run.run_id, groups.c.state.in_(idle)).values(**halted)
     )
     ended = {"state": RunState.SUPERSEDED.value, "ended_at": sa.func.coalesce(runs.c.ended_at, clock)}
-    connection.execute(sa.update(runs).where(runs.c.run_id == run.run_id).values(**ended))
+    connection.execute(sa.update(runs).where(runs.c.run_id == run.run_id).values(**ended, because=storable(because)))
     return True
+
+
+def _lock_run(connection: Connection, run: Run) -> RunState:
+    """All fences in key order, then the groups, then the run, as everywhere; returns the run's state. Raises `UnknownRun`."""
+    runs = schema.run
+    for table in (schema.fence, schema.group):
+        ours = sa.select(table.c.group_name).where(table.c.run_id == run.run_id)
+        connection.execute(ours.order_by(table.c.group_name).with_for_update()).all()
+    state = connection.execute(
+        sa.select(runs.c.state).where(runs.c.run_id == run.run_id).with_for_update()
+    ).scalar_one_or_none()
+    if state is None:
+        raise UnknownRun(f"run {run.spec.key} is no longer in the log")
+    return known(RunState, state, f"the state of run {run.uid}")
 
 
 def group_states(connection: Connection, run: Run) -> GroupStates:

@@ -60,6 +60,8 @@ def to_run(row: sa.Row[Any]) -> Run:
         row.created_at,
         row.ordinal,
         row.ended_at,
+        row.superseded_by,
+        row.because,
     )
 
 

@@ -257,6 +257,8 @@ def _begin_removal(tables: Tables, row: RunRow, *, unfinished: bool) -> Collecte
         tables.drop(tables.groups, key)
         tables.drop(tables.fences, key)
     tables.drop(tables.run_keys, row.spec.key)
+    for start in [start for start, one in tables.starts.items() if one.run_uid == row.uid]:
+        tables.drop(tables.starts, start)
     tables.put(tables.runs, row.run_id, replace(row, state=RunState.REMOVING))
     return Collected(2 * len(groups), 2 * len(groups), more=True)
 

@@ -18,6 +18,7 @@ from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec, senders_of
+from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, Retried
 from airflow_logio.store.rules.row_forms import check_unchanged, encode_header
 from airflow_logio.store.rules.run_rules import (
@@ -36,6 +37,7 @@ from airflow_logio.store.rules.run_rules import (
     number_for,
     superseded,
 )
+from airflow_logio.store.rules.start_rules import CLEARED, Found, decide, outdated, standing
 from airflow_logio.testing.memory_log import slots
 from airflow_logio.testing.memory_log.tables import BodyKey, GroupKey, GroupRow, RunRow, Tables
 
@@ -46,20 +48,81 @@ def start(tables: Tables, spec: RunSpec, *, concurrent: ConcurrentRuns, code: by
     newest = _newest(tables, spec.key)
     check_partition(None if newest is None else newest.as_run(), spec)
     if newest is None or newest.state is RunState.SUPERSEDED:
-        check_alone(spec, _unfinished(tables, spec.key.pipeline), concurrent)
-        generation = 1 if newest is None else newest.spec.key.generation + 1
-        earliest = earliest_start(None if newest is None else newest.as_run())
-        ordinal = next_ordinal(tables.ordinals.get(spec.key.pipeline, 0), above)
-        newest = _create(tables, replace(spec, key=replace(spec.key, generation=generation)), earliest, ordinal)
-        keep_code(tables, newest.run_id, spec.code_digest, code)
+        newest = _begin(tables, spec, newest, concurrent=concurrent, code=code, above=above)
     check_graph(newest.as_run(), spec.graph_fingerprint, spec.graph)
     return newest.as_run()
 
 
-def supersede(tables: Tables, run_id: int) -> bool:
+def _begin(
+    tables: Tables,
+    spec: RunSpec,
+    before: RunRow | None,
+    *,
+    concurrent: ConcurrentRuns,
+    code: bytes | None,
+    above: int = 0,
+) -> RunRow:
+    """The generation after `before`."""
+    check_alone(spec, _unfinished(tables, spec.key.pipeline), concurrent)
+    generation = 1 if before is None else before.spec.key.generation + 1
+    earliest = earliest_start(None if before is None else before.as_run())
+    ordinal = next_ordinal(tables.ordinals.get(spec.key.pipeline, 0), above)
+    row = _create(tables, replace(spec, key=replace(spec.key, generation=generation)), earliest, ordinal)
+    keep_code(tables, row.run_id, spec.code_digest, code)
+    if before is not None:
+        tables.put(tables.runs, before.run_id, replace(before, superseded_by=row.uid))
+    return row
+
+
+def start_attempt(
+    tables: Tables, spec: RunSpec, attempt: Attempt, *, concurrent: ConcurrentRuns, code: bytes | None
+) -> Start:
+    kept = {number: one for (key, number), one in tables.starts.items() if key == _key(spec.key)}
+    for one in outdated(attempt, kept.values()):
+        del kept[one.attempt.number]
+        tables.drop(tables.starts, (_key(spec.key), one.attempt.number))
+    decided, row = standing(attempt, kept.values()), _newest(tables, spec.key)
+    if decided is not None and row is not None and row.state is not RunState.SUPERSEDED:
+        check_graph(row.as_run(), spec.graph_fingerprint, spec.graph)
+        return Start(row.as_run(), decided.decision, False, _replaced(tables, row))
+    decision = decide(spec, None if row is None else _found(tables, row))
+    if row is not None and decision is Decision.AGAIN:
+        pipeline = spec.key.pipeline
+        check_alone(spec, [one for one in _unfinished(tables, pipeline) if one[0].uid != row.uid], concurrent)
+        supersede(tables, row.run_id, because=CLEARED)
+        row = tables.runs[row.run_id]
+    if row is None or row.state is RunState.SUPERSEDED:
+        decision = Decision.BEGUN if row is None else Decision.AGAIN
+        row = _begin(tables, spec, row, concurrent=concurrent, code=code)
+    check_graph(row.as_run(), spec.graph_fingerprint, spec.graph)
+    tables.put(tables.starts, (_key(spec.key), attempt.number), Decided(attempt, row.uid, decision))
+    return Start(row.as_run(), decision, True, _replaced(tables, row))
+
+
+def _key(key: RunKey) -> RunKey:
+    return RunKey(key.pipeline, key.dag_id, key.dag_run_id)
+
+
+def _replaced(tables: Tables, row: RunRow) -> str | None:
+    return next((other.uid for other in tables.runs.values() if other.superseded_by == row.uid), None)
+
+
+def _found(tables: Tables, row: RunRow) -> Found:
+    run, changes = row.as_run(), code_changes(tables, row.run_id)
+    numbers = {group.code for key, group in tables.groups.items() if key.run_id == row.run_id}
+    has_quarantine = bool(quarantined(tables, row.run_id))
+    digests = [digest_of(run, changes, number) for number in sorted(numbers)]
+    return Found(run, group_states(tables, row.run_id), has_quarantine, digests)
+
+
+def supersede(tables: Tables, run_id: int, *, because: str | None = None, above: int = 0) -> bool:
+    check_above(above)
     if run_id not in tables.runs:
         raise UnknownRun(f"no run {run_id} is in the log")
     row = tables.runs[run_id]
+    if above:
+        name = row.spec.key.pipeline
+        tables.put(tables.ordinals, name, max(tables.ordinals[name], above))
     if not check_superseding(row.as_run(), row.state, group_states(tables, run_id)):
         return False
     for key, group in list(tables.groups.items()):
@@ -68,7 +131,7 @@ def supersede(tables: Tables, run_id: int) -> bool:
             tables.put(tables.groups, key, halted)
             tables.put(tables.fences, key, replace(tables.fences[key], epoch=tables.fences[key].epoch + 1))
     ended = row.ended_at if row.ended_at is not None else tables.now()
-    tables.put(tables.runs, run_id, replace(row, state=RunState.SUPERSEDED, ended_at=ended))
+    tables.put(tables.runs, run_id, replace(row, state=RunState.SUPERSEDED, ended_at=ended, because=because))
     return True
 
 

@@ -33,6 +33,7 @@ from airflow_logio.store.records.driver_records import (
     Refused,
 )
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
+from airflow_logio.store.records.start_records import Attempt, Start
 from airflow_logio.store.records.status_records import (
     GroupStatus,
     PortProgress,
@@ -170,9 +171,20 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return runs.start(self.tables, spec, concurrent=concurrent, code=code, above=above)
 
-    def supersede(self, run_id: int) -> bool:
+    def start_attempt(
+        self,
+        spec: RunSpec,
+        attempt: Attempt,
+        *,
+        concurrent: ConcurrentRuns = ConcurrentRuns.ISOLATED,
+        code: bytes | None = None,
+    ) -> Start:
         with self.tables.transaction():
-            return runs.supersede(self.tables, run_id)
+            return runs.start_attempt(self.tables, spec, attempt, concurrent=concurrent, code=code)
+
+    def supersede(self, run_id: int, *, because: str | None = None, above: int = 0) -> bool:
+        with self.tables.transaction():
+            return runs.supersede(self.tables, run_id, because=because, above=above)
 
     def find_run(self, uid: str) -> Run:
         with self.tables.transaction():

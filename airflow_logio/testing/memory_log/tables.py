@@ -21,6 +21,7 @@ from airflow_logio.protocol.values import Port, ReadStatus, Status
 from airflow_logio.store.port.unfenced_port import DirectAddress, OutputPart
 from airflow_logio.store.records.driver_records import CodeChange, DriverIdentity, FenceRow, LaunchRecipe, Load
 from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
+from airflow_logio.store.records.start_records import Decided
 from airflow_logio.store.records.status_records import PortProgress, ScalingRequest
 
 K = TypeVar("K")
@@ -100,6 +101,8 @@ class RunRow:
     ordinal: int
     state: RunState = RunState.RUNNING
     ended_at: float | None = None
+    superseded_by: str | None = None
+    because: str | None = None
 
     @property
     def dag_run_id(self) -> str:
@@ -107,7 +110,8 @@ class RunRow:
         return self.uid if self.state is RunState.REMOVING else self.spec.key.dag_run_id
 
     def as_run(self) -> Run:
-        return Run(self.run_id, self.uid, self.spec, self.state, self.created_at, self.ordinal, self.ended_at)
+        ended = (self.ended_at, self.superseded_by, self.because)
+        return Run(self.run_id, self.uid, self.spec, self.state, self.created_at, self.ordinal, *ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +273,8 @@ class Tables:
         self.run_keys: dict[RunKey, int] = {}
         self.run_ids = itertools.count(1)
         self.ordinals: dict[str, int] = {}
+        self.starts: dict[tuple[RunKey, int], Decided] = {}
+        """By the key of the first generation, and the number of the attempt."""
         self.groups: dict[GroupKey, GroupRow] = {}
         self.fences: dict[GroupKey, FenceRow] = {}
         self.drivers: dict[tuple[GroupKey, int], DriverRow] = {}
