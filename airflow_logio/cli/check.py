@@ -13,6 +13,7 @@ from airflow_logio.cli.preparation import Described, Wanted, describe, is_range,
 from airflow_logio.commands import counted
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import LogioError
+from airflow_logio.launch.start_run import check_beside_log
 from airflow_logio.spark.publishing import inspect_folders
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.inspection import Finding, inspect_systems
@@ -51,6 +52,7 @@ def check(
     )
     known = ConnectionUrls.load(warn)
     loaded, payloads = load(wanted, known), known.payloads(log)
+    check_beside_log(loaded.pipeline, loaded.urls.__getitem__, known.log_url(log))
     problems = 0
     for one in partitions_of(loaded.pipeline, partition):
         if one is None or not is_range(partition):

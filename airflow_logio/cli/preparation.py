@@ -24,7 +24,7 @@ from airflow_logio.launch.code_bundle import CodeBundle, collect, load_kept, new
 from airflow_logio.launch.driver_config import has_frames
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.launch.spark_settings import SparkSettings
-from airflow_logio.launch.start_run import check_connections, check_table_databases, run_spec
+from airflow_logio.launch.start_run import check_beside_log, check_connections, check_table_databases, run_spec
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
@@ -83,6 +83,7 @@ def begin(
     say: Callable[[str], None],
 ) -> LaunchContext:
     """Get or create the run that is described. Raises as `prepare`."""
+    check_beside_log(described.pipeline, described.urls.__getitem__, log_url)
     run = store.start_run(described.spec, concurrent=_beside(wanted, described.spec), code=described.code.kept())
     if run.spec.code_digest not in (None, described.code.digest):
         say(
@@ -262,6 +263,7 @@ def reopen(
     urls, _ = _urls(connection_ids or run.spec.connections, known, pipeline)
     check_sql_urls(pipeline, urls)
     check_table_databases(pipeline, urls.__getitem__)
+    check_beside_log(pipeline, urls.__getitem__, log_url)
     return _context(store, log_url, payloads, run, pipeline, ref, urls, settings, work_dir, code=code)
 
 

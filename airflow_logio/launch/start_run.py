@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_logio.databases import read_url
+from airflow_logio.databases import read_url, sqlite_file
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey
@@ -14,6 +14,7 @@ from airflow_logio.dataflow.pipeline.validation import check_session_zone
 from airflow_logio.dataflow.sources import TableSource
 from airflow_logio.dataflow.unavailability import check_replay_seconds, is_missing_input
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.run_shapes import writer_shapes
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
@@ -159,6 +160,27 @@ def check_table_databases(pipeline: Pipeline, url_of: Callable[[str], str]) -> N
         if backend not in CONDITIONAL:
             refused = not_conditional if isinstance(operator, TableWriter) else not_followed
             raise ConfigurationError(f"{kind} {name!r}: {refused(operator.connection, backend)}")
+
+
+def check_beside_log(pipeline: Pipeline, url_of: Callable[[str], str], log_url: str) -> None:
+    """Raise `ConfigurationError` if a writer that closes has the SQLite file of the log as its database: while its one
+    transaction replaces all rows, which may take long, no driver could commit to the log.
+
+    `url_of` as in `check_table_databases`; it is called for connections of writers that close, which need not be databases.
+    """
+    log_file = sqlite_file(log_url)
+    if log_file is None:
+        return
+    for name, operator in pipeline.operators.items():
+        if not isinstance(operator, ActionWriter) or not operator.closes:
+            continue
+        file = sqlite_file(url_of(operator.connection))
+        if file is not None and file.resolve() == log_file.resolve():
+            raise ConfigurationError(
+                f"writer {name!r}, connection {operator.connection!r}: {file} is the file of the log, too. This writer "
+                "closes: it replaces all rows in one transaction, and no driver could commit to the log until its end. Give "
+                "the connection a file of its own, or keep the log on PostgreSQL"
+            )
 
 
 def _check_storable(pipeline: Pipeline, sources: Mapping[str, SourceOperator], payloads: str | None) -> None:

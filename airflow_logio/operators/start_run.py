@@ -144,9 +144,9 @@ class LogioStartRunOperator(BaseOperator):
 
         Raises `OtherRunUnfinished`, which says what to do.
         """
-        from airflow_logio.hooks.connections import database_url
+        from airflow_logio.hooks.connections import database_url, external_url
         from airflow_logio.launch.code_bundle import collect
-        from airflow_logio.launch.start_run import check_table_databases, run_spec
+        from airflow_logio.launch.start_run import check_beside_log, check_table_databases, run_spec
         from airflow_logio.operators._task.run_lookup import identity, opened_log
         from airflow_logio.store.rules.run_rules import computed_already
 
@@ -170,6 +170,8 @@ class LogioStartRunOperator(BaseOperator):
             code=code,
         )
         check_table_databases(pipeline, lambda name: database_url(spec.connections[name]))
+        log_url = LogioHook(self.logio_conn_id).get_url()
+        check_beside_log(pipeline, lambda name: external_url(spec.connections[name]), log_url)
         with opened_log(self.logio_conn_id, create=True) as store:
             run = store.patience.call(
                 "starting the run",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from airflow_logio.cli.app import main
+from airflow_logio.launch import spark_submit
 from tests.support.warehouse import change, rows_of
 
 PIPELINE = """
@@ -279,3 +281,32 @@ def test_a_pipeline_of_days_is_checked_for_a_day(
     assert code and "dt=2026-03-02.parquet" in told, told
     code, told = said("plain", "--partition", "2026-03-01")
     assert code and "pipeline 'plain' has no partitions" in told, told
+
+
+CLOSING = f"""{PIPELINE}
+class Closing(TableWriter):
+    closes = True
+    outputs = ()
+
+closing = made(Closing("wh", "sums", {{"total": "bigint"}}))
+"""
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_writer_that_closes_is_refused_the_file_of_the_log(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before there is a run."""
+    Path("closes.py").write_text(CLOSING)
+    monkeypatch.setattr(spark_submit, "check", lambda _: None)
+    monkeypatch.setenv("LOGIO_CONN_LOG", "sqlite:///" + os.path.abspath("log.db"))
+    monkeypatch.setenv("LOGIO_CONN_WH", "sqlite:///" + os.path.abspath("log.db"))
+    arguments = [command, "closes.py:closing", "--param", "path=in.parquet", "--log", "log"]
+    monkeypatch.setattr("sys.argv", ["logio", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code not in (0, None)
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "writer 'save', connection 'wh': " in said and "is the file of the log, too" in said
+    if command == "run":
+        assert rows_of("sqlite:///log.db", "SELECT * FROM logio_run") == []

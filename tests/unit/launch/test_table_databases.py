@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from airflow_logio.dataflow import Count, ParquetSource, Pipeline, TableSource, TableWriter
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.launch.start_run import check_table_databases
+from airflow_logio.launch.start_run import check_beside_log, check_table_databases
 
 
 def pipeline(table: str = "t") -> Pipeline:
@@ -66,3 +68,43 @@ def test_a_schema_in_sqlite_is_refused() -> None:
         check_table_databases(pipeline("s.t"), {"wh": "sqlite:////x.db"}.__getitem__)
     check_table_databases(pipeline("main.t"), {"wh": "sqlite:////x.db"}.__getitem__)
     check_table_databases(pipeline("s.t"), {"wh": "postgresql://h/d"}.__getitem__)
+
+
+# --- a writer that closes ------------------------------------------------------------------------------------------------
+
+
+class Closing(TableWriter):
+    closes = True
+    outputs = ()
+
+
+def closing(writer: type[TableWriter] = Closing) -> Pipeline:
+    made = Pipeline("p", connections=["wh"])
+    made.writer("save", writer("wh", "t"), made.source("read", ParquetSource("/x.parquet")))
+    return made
+
+
+def test_the_file_of_the_log_is_refused_for_a_writer_that_closes_by_whatever_name(tmp_path: Path) -> None:
+    log = tmp_path / "log.db"
+    log.touch()
+    (tmp_path / "another.db").symlink_to(log)
+    (tmp_path / "sub").mkdir()
+    says = r"writer 'save', connection 'wh': .* is the file of the log, too\. This writer closes: .*Give the connection"
+    for name in ("log.db", "another.db", "sub/../log.db"):
+        for written, logged in ((f"sqlite:///{tmp_path}/{name}", log), (f"sqlite+pysqlite:///{log}", tmp_path / name)):
+            with pytest.raises(ConfigurationError, match=says):
+                check_beside_log(closing(), {"wh": written}.__getitem__, f"sqlite:///{logged}")
+
+
+def test_the_file_of_a_log_that_is_not_made_yet_is_known_by_its_name(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/log.db"
+    with pytest.raises(ConfigurationError, match="is the file of the log, too"):
+        check_beside_log(closing(), {"wh": url}.__getitem__, url)
+
+
+def test_any_other_place_is_not_refused(tmp_path: Path) -> None:
+    log = f"sqlite:///{tmp_path}/log.db"
+    for place in (f"sqlite:///{tmp_path}/wh.db", "postgresql://u@h/d", f"{tmp_path}/log.db", "s3://bucket/log.db"):
+        check_beside_log(closing(), {"wh": place}.__getitem__, log)
+    check_beside_log(closing(), {"wh": "postgresql://u@h/d"}.__getitem__, "postgresql://u@h/d")
+    check_beside_log(closing(TableWriter), {"wh": log}.__getitem__, log)
