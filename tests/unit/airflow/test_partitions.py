@@ -45,6 +45,7 @@ def of(info: DagRunInfo) -> Any:
         partition_date=info.partition_date,
         data_interval_start=None if interval is None else interval.start,
         data_interval_end=None if interval is None else interval.end,
+        run_after=info.run_after,
     )
 
 
@@ -115,6 +116,46 @@ def test_a_backfill_names_the_days_that_a_schedule_does() -> None:
         earliest=datetime(2026, 10, 23, tzinfo=UTC), latest=datetime(2026, 10, 26, tzinfo=UTC)
     )
     assert keys(BERLIN, map(of, infos)) == WEEK_OF_CHANGE
+
+
+ENDED = [
+    CronDataIntervalTimetable("0 0 * * *", timezone="Europe/Berlin"),
+    CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin", run_offset=-1),
+]
+
+
+@pytest.mark.parametrize("timetable", ENDED)
+def test_a_day_has_ended_when_its_run_is_let_begin_whatever_the_clock_here_says(timetable: Any) -> None:
+    for dag_run in scheduled(timetable, "2031-10-23T00:00:00+02:00", 4):
+        key = partition_of(pipeline_of(BERLIN), dag_run)
+        assert key is not None
+        BERLIN.check_ended(key, datetime(2026, 3, 1, tzinfo=UTC), dag_run.run_after)
+
+
+def test_a_schedule_that_names_the_day_that_begins_is_refused() -> None:
+    for dag_run in scheduled(
+        CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin"), "2026-10-23T00:00:00+02:00", 4
+    ):
+        key = partition_of(pipeline_of(BERLIN), dag_run)
+        assert key is not None
+        with pytest.raises(ConfigurationError, match=r"still to come.*run_offset=-1"):
+            BERLIN.check_ended(key, dag_run.run_after, dag_run.run_after)
+
+
+@pytest.mark.parametrize("timetable", ENDED)
+def test_a_run_by_hand_of_a_schedule_has_its_day_or_is_refused(timetable: Any) -> None:
+    """What Airflow gives a manual run: the interval before it, or a key only if a person gives one."""
+    at = pendulum.parse("2026-10-26T10:00:00+01:00")
+    interval = timetable.infer_manual_data_interval(run_after=at)
+    begin, end = (None, None) if interval is None else (interval.start, interval.end)
+    key = by_hand(partition_key="2026-10-24", run_after=at)
+    assert partition_of(pipeline_of(BERLIN), key) == BERLIN.key_of("2026-10-24")
+    without = by_hand(data_interval_start=begin, data_interval_end=end, run_after=at)
+    if isinstance(timetable, CronDataIntervalTimetable):
+        assert partition_of(pipeline_of(BERLIN), without) == BERLIN.key_of("2026-10-25")
+        return
+    with pytest.raises(ConfigurationError, match=r"has no length|this run has none"):
+        pipeline_of(BERLIN).check_params({}, partition_of(pipeline_of(BERLIN), without))
 
 
 def by_hand(**given: Any) -> Any:
