@@ -112,7 +112,16 @@ class Driver:
 
     def _settings(self, pipeline: Pipeline, run: Run, ref: GroupRef, services: Services) -> EpochSettings:
         ended = self._store.patience.call("reading the runs that were given up", lambda: given_up(self._store, run))
-        identity = WriterIdentity(run.uid, ref.incarnation, run.created_at, ended)
+        log_uid = self._store.patience.call("reading the uid of the log", self._store.log_uid)
+        identity = WriterIdentity(
+            run.uid,
+            ref.incarnation,
+            run.created_at,
+            ended,
+            pipeline=run.spec.key.pipeline,
+            log_uid=log_uid,
+            ordinal=run.ordinal,
+        )
         connections = Connections(
             pipeline.name,
             self._config.connections,

@@ -41,9 +41,24 @@ class Owner(NamedTuple):
         return (self.started_at, self.run_uid) > (other.started_at, other.run_uid)
 
     @property
+    def of_days(self) -> str:
+        """What pipelines own by value in a table whose owner this is: a name, such as ``day``. Empty for a run."""
+        return self.run_uid.removeprefix(_BY) if self.run_uid.startswith(_BY) else ""
+
+    @property
     def began(self) -> str:
         """When it was started, in UTC, for messages."""
         return datetime.fromtimestamp(self.started_at, UTC).isoformat(" ", "milliseconds")
+
+
+_BY = "by:"
+_BY_STARTED_AT = 2.0**33
+"""No clock reaches it, so that earlier versions refuse their runs where pipelines own days."""
+
+
+def owner_by(name: str) -> Owner:
+    """The owner of a table in which pipelines own, by value, the days (or hours) of that name."""
+    return Owner(_BY + name, _BY_STARTED_AT)
 
 
 NO_RUN = Owner("", 0.0)
@@ -134,6 +149,8 @@ class Contender:
 
     given_up: tuple[str, ...] = ()
     """The uids of runs that were given up for this one: their drivers must not write any more, not even to append."""
+    by: str = ""
+    """The name of what the writer owns by value, such as ``day``; empty if it owns nothing so."""
     owner_row: str = "logio_owner SET run_uid = '', started_at = 0 WHERE table_name = ..."
     """How a person takes the claim of an owner back: what comes between UPDATE and AND, with names as that database has
     them."""
@@ -141,6 +158,8 @@ class Contender:
     @property
     def claimed(self) -> Owner:
         """The owner of a table that it takes over."""
+        if self.by:
+            return owner_by(self.by)
         return NO_RUN if self._joins else self.mine
 
     @property
@@ -151,12 +170,19 @@ class Contender:
         """Whether this run appends, and was started after all that have begun to append to the table."""
         return self._joins and (youngest is None or self.mine.is_newer_than(youngest))
 
-    def takes_over(self, owner: Owner | None) -> bool:
+    def takes_over(self, owner: Owner | None, pipelines: Sequence[str] = ()) -> bool:
         """Whether the first write action changes the owner; False if another writer of the run has, or the run joins.
 
-        Raises `WriteRefused` if a run that was started later owns the table: this one was stopped before its first write.
+        `pipelines` own days in the table. Raises `WriteRefused` if a run that was started later owns the table: this one was
+        stopped before its first write. And where days are owned, for what neither owns them as well nor replaces all.
         """
         if owner is None:
+            return True
+        if owner.of_days:  # before starts are compared: it has none
+            if owner == self.claimed:
+                return False
+            if self.by or self.on_new_run != "replace":
+                raise self._among_days(owner, pipelines)
             return True
         if owner.is_newer_than(self.mine):
             raise self._not_owner(owner, begins=True)
@@ -190,13 +216,22 @@ class Contender:
             )
 
     def check_owner(self, owner: Owner | None) -> None:
-        """Raises `WriteRefused` unless this run owns the table, or appends to one that no newer run owns."""
+        """Raises `WriteRefused` unless this run owns the table, or appends to one that no newer run owns, or owns a day
+        of one whose days are owned."""
+        if self.by or (owner is not None and owner.of_days):
+            if owner != self.claimed:
+                raise self._not_owner(owner) if owner is None or not owner.of_days else self._among_days(owner)
+            return
         appends = self.on_new_run == "append" and owner is not None and not owner.is_newer_than(self.mine)
         if not appends and (owner is None or owner.run_uid != self.mine.run_uid):
             raise self._not_owner(owner)
 
     def check_not_replaced(self, owner: Owner | None) -> None:
         """Raises `WriteRefused` if a newer run owns the table. For a run that is to write again, or for the first time."""
+        if owner is not None and owner.of_days:
+            if owner != self.claimed and (self.by or self.on_new_run != "replace"):
+                raise self._among_days(owner)
+            return
         if owner is not None and owner.run_uid != self.mine.run_uid and owner.is_newer_than(self.mine):
             raise self._not_owner(owner)
 
@@ -210,6 +245,16 @@ class Contender:
         return WriteRefused(
             f"{self._where} belongs to run {owner.run_uid}: a newer run has taken it over, and run {self.mine.run_uid} must "
             f"not write to it any more.{self._way_out(owner, begins=begins)}"
+        )
+
+    def _among_days(self, owner: Owner, pipelines: Sequence[str] = ()) -> WriteRefused:
+        what = f"on_new_run={self.on_new_run!r}" + (f", by=({self.by!r},)" if self.by else "")
+        whose = f" ({', '.join(pipelines)})" if pipelines else ""
+        return WriteRefused(
+            f"{self._where}: pipelines{whose} own it by {owner.of_days!r} (by=({owner.of_days!r},)), and the writer "
+            f"{self.operator!r} of run {self.mine.run_uid} with {what} must not write to it. Give it a table of its own. If "
+            f"no pipeline is to own a {owner.of_days} there any more: UPDATE {self.owner_row} AND run_uid = "
+            f"'{owner.run_uid}'"
         )
 
     def _way_out(self, owner: Owner, *, begins: bool) -> str:

@@ -18,6 +18,7 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, LogioError
+from airflow_logio.protocol.writes import HeldGroup
 from airflow_logio.spark.database_tasks import MOST_SESSIONS, handed_url, told, warehouse_of
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads import EpochPayloads
@@ -88,6 +89,17 @@ class StagingTarget:
                 self._apply_dataset(client, marker, group[0])
             except errors.LogUnavailable as error:  # the payload store
                 raise ExternalUnavailable(str(error)) from error
+
+    def apply_held(
+        self,
+        client: Warehouse,
+        marker: Marker,
+        group: HeldGroup,
+        closing: WriteAction,
+        pages: Iterator[Sequence[WriteAction]],
+    ) -> None:
+        """As `TableTarget.apply_held`: the records of a day that a run owns are in the log, since each is looked at."""
+        self._tables.apply_held(client, marker, group, closing, pages)
 
     def _apply_dataset(self, client: Warehouse, marker: Marker, action: WriteAction) -> None:
         where = f"write action {action.number} of {action.operator!r}"

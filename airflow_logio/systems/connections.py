@@ -49,6 +49,13 @@ class WriterIdentity:
     """When the run was started."""
     given_up: tuple[str, ...] = ()
     """The uids of runs that were given up, in whose place this one has begun."""
+    pipeline: str = ""
+    log_uid: str = ""
+    """What tells the log of the run from others."""
+    ordinal: int = 0
+    """The place of the run among those of its pipeline, as its log has given it out."""
+    takes_over: bool = False
+    """A person has said that the run replaces what another pipeline, or one of another log, owns by value."""
 
     def token_after(self, moves: int) -> int:
         """The token for a slot that has changed owners so often: higher than that of any earlier owner."""

@@ -33,6 +33,7 @@ from airflow_logio.errors import (
     WriteRefused,
 )
 from airflow_logio.protocol.external_rules import MarkerRow, compare
+from airflow_logio.protocol.scope_rules import DayRun
 from airflow_logio.protocol.writes import HeldGroup, PendingWrite, check_gapless, check_next
 from airflow_logio.systems.arrow import decode
 from airflow_logio.systems.calls import replay
@@ -337,4 +338,6 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
 
 def table_target(operator: str, writer: TableWriter, connections: Connections) -> TableTarget:
     """What executes the write actions of a `TableWriter`."""
-    return TableTarget(writer, connections.warehouse(writer.connection), connections.identity.given_up)
+    identity = connections.identity
+    run = DayRun(identity.pipeline, identity.log_uid, identity.ordinal, identity.run_uid) if writer.by else None
+    return TableTarget(writer, connections.warehouse(writer.connection), identity.given_up, run, identity.takes_over)

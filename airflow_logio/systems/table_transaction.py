@@ -14,9 +14,10 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.databases import kept_open
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import RowsDropped, WriteRefused
-from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner
-from airflow_logio.systems import stored_records, warehouse_rows
+from airflow_logio.errors import ProtocolViolation, RowsDropped, WriteRefused
+from airflow_logio.protocol.external_rules import Contender, MarkerRow
+from airflow_logio.protocol.scope_rules import ScopeContender
+from airflow_logio.systems import stored_records, table_days, warehouse_rows
 from airflow_logio.systems.databases import table_inserts
 from airflow_logio.systems.databases.conversions import row_of
 from airflow_logio.systems.databases.table_inserts import check_arrived, first_refused
@@ -32,29 +33,27 @@ NOTHING_STORED: Mapping[int, RecordsInFiles] = MappingProxyType({})
 class TableTransaction:
     """One gapless group of write actions of a writer, on a connection whose transaction is open.
 
-    `stored` has, by the number of the action, the records that are in files.
+    `stored` has, by the number of the action, the records that are in files. `scope` is what a run owns by value: then the
+    opening action is the only one that is applied so.
     """
 
     def __init__(
         self,
-        connection: str,
         name: TableName,
         marker: Marker,
         writer: TableWriter,
         actions: Sequence[WriteAction],
         stored: Mapping[int, RecordsInFiles],
-        given_up: tuple[str, ...],
-        owner_row: str,
+        contender: Contender,
+        scope: ScopeContender | None,
     ) -> None:
         self._name = name
         self._marker = marker
         self._writer = writer
         self._actions = actions
         self._stored = stored
-        mine = Owner(marker.run_uid, marker.started_at)
-        self._contender = Contender(
-            writer.table, connection, marker.operator, mine, writer.on_new_run, given_up, owner_row
-        )
+        self._contender = contender
+        self._scope = scope
 
     def apply(self, connection: Connection) -> None:
         """Apply what is not applied yet, and advance the marker."""
@@ -65,9 +64,8 @@ class TableTransaction:
             if is_stored:
                 for action in actions:
                     self._insert_stored(connection, action)
-            elif filled := [action for action in actions if action.records.num_rows]:
-                into = table_inserts.prepared(connection, self._writer, self._name, filled)
-                into.insert(connection, _converted(connection, into, filled))
+            else:
+                insert_records(connection, self._writer, self._name, list(actions))
         crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
         warehouse_rows.advance_marker(connection, self._marker, before, pending[-1].number)
 
@@ -88,6 +86,8 @@ class TableTransaction:
         """Lock and check marker and owner; begin the run if that is asked for. What the marker holds, and what is left."""
         before = warehouse_rows.lock_marker(connection, self._marker)
         pending = self._marker.unapplied(self._actions, *before)
+        if self._scope is not None and any(not action.is_opening for action in pending):
+            raise ProtocolViolation(f"a write action of {self._marker.operator!r} is applied before its closing one")
         if pending:
             if pending[0].is_opening:
                 self._begin(connection)
@@ -99,12 +99,16 @@ class TableTransaction:
     def _begin(self, connection: Connection) -> None:
         """The first write action of a run: take the table over or join, make it, treat what is in it as declared."""
         contender = self._contender
+        if self._scope is not None:
+            table_days.begin_day(connection, self._name, self._writer, contender, self._scope)
+            return
         for run_uid in contender.given_up:  # before the owner is locked, for which their drivers wait with a marker
             warehouse_rows.fence_markers(connection, run_uid)
         warehouse_rows.lock_takeover(connection, self._name)
         # Locked before anything is looked at or deleted: any writer that may write has committed, or will be refused.
         owner = warehouse_rows.read_owner(connection, self._name, for_update=True)
-        takes_over = contender.takes_over(owner)
+        pipelines = warehouse_rows.pipelines_of_days(connection, self._name) if owner and owner.of_days else ()
+        takes_over = contender.takes_over(owner, pipelines)
         table = table_inserts.target_table(connection, self._writer, self._name)
         youngest = warehouse_rows.read_appending(connection, self._name)
         # Otherwise another writer of the run, or another slot of this one, has begun: its rows stay. Or the run joins.
@@ -112,6 +116,8 @@ class TableTransaction:
             if contender.empties(is_filled=_is_filled(connection, table), youngest=youngest):
                 self._empty(connection, table)
             warehouse_rows.store_owner(connection, self._name, contender)
+            if owner is not None and owner.of_days:
+                warehouse_rows.remove_scopes(connection, self._name)
         if contender.is_youngest(youngest):
             warehouse_rows.store_appending(connection, self._name, contender.mine)
         for run_uid in contender.given_up:
@@ -182,6 +188,15 @@ class TableTransaction:
         into = table_inserts.prepared(connection, self._writer, self._name, actions)
         row = first_refused(connection, into.converted(actions), into)
         return "" if row is None else row_of(row, actions)
+
+
+def insert_records(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> int:
+    """Insert the records of the actions; how many there were. Raises `WriteRefused`, `RowsDropped`."""
+    filled = [action for action in actions if action.records.num_rows]
+    if filled:
+        into = table_inserts.prepared(connection, writer, name, filled)
+        into.insert(connection, _converted(connection, into, filled))
+    return sum(action.records.num_rows for action in filled)
 
 
 def _is_filled(connection: Connection, table: sa.Table) -> bool:

@@ -40,12 +40,16 @@ from airflow_logio.errors import (
     ExternalUnavailable,
     LockHeld,
     LogioError,
+    ProtocolViolation,
     RowsDropped,
     StatementCutOff,
     WriteRefused,
 )
 from airflow_logio.protocol.external_rules import Contender, Owner
+from airflow_logio.protocol.scope_rules import DayRun, ScopeContender
+from airflow_logio.protocol.writes import HeldGroup
 from airflow_logio.systems import warehouse_rows
+from airflow_logio.systems.closing_transaction import ClosingTransaction
 from airflow_logio.systems.databases import table_inserts, table_reads
 from airflow_logio.systems.databases.encodings import read_unknown_texts
 from airflow_logio.systems.databases.postgres_reads import read_times_as_text
@@ -118,16 +122,18 @@ class Warehouse:
         *,
         given_up: tuple[str, ...] = (),
         stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
+        scope: ScopeContender | None = None,
     ) -> None:
         """Apply a gapless group of write actions and advance the marker, in one transaction.
 
-        `given_up` are the uids of runs in whose place this one has begun. `stored` has, by the number of the action, the
-        records that are in files. Raises `WriteRefused` (a newer run owns the table, or the database refuses a row), `Fenced`
-        (a higher token wrote), `LogInconsistent` (the external system is behind the log), `ExternalUnavailable` (try again).
+        `given_up` are the uids of runs in whose place this one has begun, `scope` is what it owns by value. `stored` has, by
+        the number of the action, the records that are in files. Raises `WriteRefused` (a newer run owns the table, or the
+        database refuses a row), `Fenced` (a higher token wrote), `LogInconsistent` (the external system is behind the log),
+        `ExternalUnavailable` (try again).
         """
         name = self._prepare(writer)
-        owner_row = warehouse_rows.release_of(self.engine.dialect, name)
-        attempt = TableTransaction(self.name, name, marker, writer, actions, stored, given_up, owner_row)
+        contender = self._contender(name, writer, marker, given_up)
+        attempt = TableTransaction(name, marker, writer, actions, stored, contender, scope)
         try:
             with (
                 self.translated(lambda error: self._refused_row(attempt, error)),
@@ -138,11 +144,40 @@ class Warehouse:
         except RowsDropped as error:
             raise WriteRefused(f"connection {self.name!r}: {self._row_of(attempt)}{error}") from error
 
+    def close_day(
+        self,
+        marker: Marker,
+        writer: TableWriter,
+        group: HeldGroup,
+        pages: Iterator[Sequence[WriteAction]],
+        scope: ScopeContender,
+        *,
+        given_up: tuple[str, ...] = (),
+    ) -> None:
+        """Put the rows of a run, all of them, in the place of those that have its day, in one transaction.
+
+        `pages` have the write actions `group` but for the closing one. Raises as `apply`, and what reading them raises.
+        """
+        name = self._prepare(writer)
+        contender = self._contender(name, writer, marker, given_up)
+        attempt = ClosingTransaction(name, marker, writer, group, pages, contender, scope)
+        try:
+            with self.translated(), self.for_writes() as connection, connection.begin():
+                attempt.apply(connection)
+        except RowsDropped as error:
+            raise WriteRefused(f"connection {self.name!r}: {error}") from error
+
+    def _contender(self, name: TableName, writer: TableWriter, marker: Marker, given_up: tuple[str, ...]) -> Contender:
+        mine = Owner(marker.run_uid, marker.started_at)
+        by, owner_row = "".join(writer.by), warehouse_rows.release_of(self.engine.dialect, name)
+        return Contender(
+            writer.table, self.name, marker.operator, mine, writer.on_new_run, given_up, by, owner_row=owner_row
+        )
+
     def check_not_replaced(self, writer: TableWriter, run: Owner) -> None:
         """Raises `WriteRefused` if a newer run owns the writer's table, so that this run could write to it no more."""
         name = self._prepare(writer)
-        owner_row = warehouse_rows.release_of(self.engine.dialect, name)
-        contender = Contender(writer.table, self.name, "", run, writer.on_new_run, owner_row=owner_row)
+        contender = self._contender(name, writer, Marker(run.run_uid, "", self.name, 0, 0, run.started_at), ())
         with self.translated(), self.snapshot() as connection:
             contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
             contender.check_not_given_up(warehouse_rows.read_given_up(connection, name, run.run_uid))
@@ -157,7 +192,7 @@ class Warehouse:
         with self.translated(), self.for_writes() as connection, connection.begin() as transaction:
             name = table_name(connection, writer.table)
             with self.translated(lambda _: _what_is_kept(writer)):
-                warehouse_rows.make_tables(connection, name.schema)
+                warehouse_rows.make_tables(connection, name.schema, for_days=bool(writer.by))
                 warehouse_rows.rehearse(connection, name, self._nobody(writer))
             table_inserts.check_target(connection, writer, name)
             table_inserts.rehearse(connection, writer, name, actions)
@@ -165,19 +200,20 @@ class Warehouse:
 
     def _nobody(self, writer: TableWriter) -> Contender:
         """A run that no log has."""
-        return Contender(writer.table, self.name, "rehearsal", Owner(uuid4().hex, 0.0), writer.on_new_run)
+        nobody = Owner(uuid4().hex, 0.0)
+        return Contender(writer.table, self.name, "rehearsal", nobody, writer.on_new_run, by="".join(writer.by))
 
     def _prepare(self, writer: TableWriter) -> TableName:
         """Once for a table and its columns as a writer declares them: which table it is, that it holds what is declared, and
         the tables that we keep ourselves.
         """
-        checked = writer.table, None if writer.columns is None else tuple(writer.columns.items())
+        checked = writer.table, writer.by, None if writer.columns is None else tuple(writer.columns.items())
         if checked not in self._prepared:
             if self.engine.dialect.name not in CONDITIONAL:
                 raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
             with self.translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
                 name = table_name(connection, writer.table)
-                warehouse_rows.make_tables(connection, name.schema)
+                warehouse_rows.make_tables(connection, name.schema, for_days=bool(writer.by))
                 table_inserts.check_target(connection, writer, name)
             self._prepared[checked] = name
         return self._prepared[checked]
@@ -234,6 +270,10 @@ class TableTarget:
     warehouse: Warehouse
     given_up: tuple[str, ...] = ()
     """The runs in whose place this one has begun."""
+    run: DayRun | None = None
+    """The run, for a writer that owns a day."""
+    takes_over: bool = False
+    """It replaces what another line owns: a person has said so."""
     unavailable: tuple[type[Exception], ...] = ()
 
     def connect(self, _url: str) -> AbstractContextManager[Warehouse]:
@@ -248,7 +288,32 @@ class TableTarget:
         stored: Mapping[int, RecordsInFiles] = NOTHING_STORED,
     ) -> None:
         """As `Warehouse.apply`."""
-        client.apply(marker, self.writer, actions, given_up=self.given_up, stored=stored)
+        client.apply(marker, self.writer, actions, given_up=self.given_up, stored=stored, scope=self._scope(client))
+
+    def apply_held(
+        self,
+        client: Warehouse,
+        marker: Marker,
+        group: HeldGroup,
+        closing: WriteAction,
+        pages: Iterator[Sequence[WriteAction]],
+    ) -> None:
+        """As `Warehouse.close_day`."""
+        scope = self._scope(client)
+        if scope is None:
+            raise ProtocolViolation(f"{closing.operator!r} has a closing write action, and owns nothing")
+        client.close_day(marker, self.writer, group, pages, scope, given_up=self.given_up)
+
+    def _scope(self, client: Warehouse) -> ScopeContender | None:
+        writer = self.writer
+        if not writer.by:
+            return None
+        if writer.owned is None or self.run is None:
+            raise ProtocolViolation(
+                f"the writer of table {writer.table!r} owns a day, and is not of a run that has one"
+            )
+        is_to_replace = writer.empty == "replace"
+        return ScopeContender(writer.table, client.name, writer.owned.scope, self.run, self.takes_over, is_to_replace)
 
 
 _DUPLICATE_KEYS = ("23505", sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
@@ -268,8 +333,9 @@ def _about_key(error: sa.exc.DBAPIError) -> str:
 
 
 def _what_is_kept(writer: TableWriter) -> str:
+    own = "logio_owner and logio_scope" if writer.by else "logio_owner"
     return (
-        f"the writer of table {writer.table!r} keeps logio_owner in its schema and logio_marker in the default schema; it "
+        f"the writer of table {writer.table!r} keeps {own} in its schema and logio_marker in the default schema; it "
         "makes them, or someone else has and lets it select, insert and update there: "
     )
 

@@ -1,9 +1,10 @@
-"""The rows that a warehouse keeps for its writers: a marker for each writer, an owner for each table.
+"""The rows that a warehouse keeps for its writers: markers, owners of tables, and who owns a day of a table.
 
 Markers are in the default schema of the connection. The owner of a table is in the schema of the table, so that all
 connections find it, whatever their default schema is. So are two other rows of logio_owner, under names that no table has:
 the youngest run that appends to a table (``appends:TABLE``), and for a run that was given up, the fresh one that has begun in
-its place (``given up:UID``). Earlier versions pass over these.
+its place (``given up:UID``). Earlier versions pass over these. So are the scopes of a table whose days are owned by value,
+in logio_scope.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sqlalchemy.engine import Connection, Dialect
 
 from airflow_logio.dataflow.writers.action_writers import Marker
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, check_advanced
+from airflow_logio.protocol.scope_rules import DayRun, ScopeRow
 from airflow_logio.systems.databases.table_names import TableName, always_quoted, in_text
 
 marker_table = sa.Table(
@@ -47,10 +49,29 @@ def owner_table(schema: str | None) -> sa.Table:
     )
 
 
-def make_tables(connection: Connection, schema: str | None) -> None:
-    """Make the tables that are missing."""
+@cache
+def scope_table(schema: str | None) -> sa.Table:
+    """What runs own by value in the tables of a schema: one row for each table and scope."""
+    return sa.Table(
+        "logio_scope",
+        sa.MetaData(),
+        sa.Column("table_name", sa.String(250), primary_key=True),
+        sa.Column("scope", sa.String(100), primary_key=True),
+        sa.Column("pipeline", sa.String(250), nullable=False),
+        sa.Column("log_uid", sa.String(32), nullable=False),
+        sa.Column("claimed_ordinal", sa.BigInteger, nullable=False),
+        sa.Column("claimed_by", sa.String(32), nullable=False),
+        sa.Column("live_ordinal", sa.BigInteger),
+        sa.Column("live_run", sa.String(32)),
+        sa.Column("live_write", sa.BigInteger),
+        schema=None if schema is None else always_quoted(schema),
+    )
+
+
+def make_tables(connection: Connection, schema: str | None, *, for_days: bool = False) -> None:
+    """Make the tables that are missing; that of scopes only where days are owned by value."""
     lock_making(connection)
-    for table in (marker_table, owner_table(schema)):
+    for table in (marker_table, owner_table(schema), *((scope_table(schema),) if for_days else ())):
         table.create(connection, checkfirst=True)
 
 
@@ -64,6 +85,13 @@ def rehearse(connection: Connection, name: TableName, contender: Contender) -> N
         read_owner(connection, nowhere, **how)
     store_owner(connection, nowhere, contender)
     store_given_up(connection, nowhere, contender.mine.run_uid, contender.mine)
+    if contender.by:
+        run = DayRun("rehearsal", "", 0, contender.mine.run_uid)
+        make_scope(connection, nowhere, "rehearsal=", run)
+        claim_scope(connection, nowhere, "rehearsal=", run)
+        lock_scope(connection, nowhere, "rehearsal=")
+        close_scope(connection, nowhere, "rehearsal=", run, 1)
+        remove_scopes(connection, nowhere)
 
 
 def lock_making(connection: Connection) -> None:
@@ -187,6 +215,12 @@ def read_given_up(connection: Connection, name: TableName, run_uid: str) -> Owne
     return _youngest(connection, sa.select(table).where(table.c.table_name == _given_up(run_uid)))
 
 
+def remove_appending(connection: Connection, name: TableName) -> None:
+    """Pipelines own the table by value from now on: what runs appended is owned by its value, too."""
+    table = owner_table(name.schema)
+    connection.execute(sa.delete(table).where(table.c.table_name == _appending(name)))
+
+
 def store_given_up(connection: Connection, name: TableName, run_uid: str, fresh: Owner) -> None:
     """Say that a run was given up for a fresh one. Several writers of that may do so at once."""
     table, insert = owner_table(name.schema), _insert_of(connection)
@@ -218,3 +252,63 @@ def _youngest(connection: Connection, query: sa.Select[Any]) -> Owner | None:
 def _owns(table: sa.Table, name: TableName) -> sa.ColumnElement[bool]:
     column = table.c.table_name
     return (sa.func.lower(column) if name.schema is None else column) == name.key
+
+
+# --- what runs own by value: to be asked when the owner is locked -----------------------------------------------------
+
+
+def lock_scope(connection: Connection, name: TableName, scope: str) -> ScopeRow | None:
+    """The row of a scope, locked."""
+    table = scope_table(name.schema)
+    columns = [table.c[column] for column in ScopeRow._fields]
+    found = connection.execute(sa.select(*columns).where(*_of_scope(name, scope)).with_for_update()).one_or_none()
+    return None if found is None else ScopeRow(*found)
+
+
+def make_scope(connection: Connection, name: TableName, scope: str, run: DayRun) -> None:
+    """Make the row of a scope, claimed by a run, unless there is one: of two that make it, one waits for the other."""
+    table, insert = scope_table(name.schema), _insert_of(connection)
+    values = {"table_name": name.key, "scope": scope, **_claim(run)}
+    connection.execute(insert(table).on_conflict_do_nothing().values(**values))
+
+
+def claim_scope(connection: Connection, name: TableName, scope: str, run: DayRun) -> None:
+    """Make a run the one that has claimed a scope, whose row is locked."""
+    change = sa.update(scope_table(name.schema)).where(*_of_scope(name, scope)).values(**_claim(run))
+    connection.execute(change)
+
+
+def close_scope(connection: Connection, name: TableName, scope: str, run: DayRun, number: int) -> None:
+    """Say that the rows of a scope, whose row is locked, are those of a run; `number` is its closing write action."""
+    values = {"live_ordinal": run.ordinal, "live_run": run.run_uid, "live_write": number}
+    connection.execute(sa.update(scope_table(name.schema)).where(*_of_scope(name, scope)).values(**values))
+
+
+def remove_scopes(connection: Connection, name: TableName) -> None:
+    """Forget what runs own by value in a table, whose owner is locked: what they call live is gone."""
+    if sa.inspect(connection).has_table("logio_scope", schema=name.schema):
+        table = scope_table(name.schema)
+        connection.execute(sa.delete(table).where(table.c.table_name == name.key))
+
+
+def pipelines_of_days(connection: Connection, name: TableName) -> tuple[str, ...]:
+    """The pipelines that own days in a table."""
+    if not sa.inspect(connection).has_table("logio_scope", schema=name.schema):
+        return ()
+    table = scope_table(name.schema)
+    query = sa.select(table.c.pipeline).where(table.c.table_name == name.key).distinct().order_by(table.c.pipeline)
+    return tuple(connection.execute(query).scalars())
+
+
+def _claim(run: DayRun) -> dict[str, Any]:
+    return {
+        "pipeline": run.pipeline,
+        "log_uid": run.log_uid,
+        "claimed_ordinal": run.ordinal,
+        "claimed_by": run.run_uid,
+    }
+
+
+def _of_scope(name: TableName, scope: str) -> tuple[sa.ColumnElement[bool], ...]:
+    columns = scope_table(name.schema).c
+    return columns.table_name == name.key, columns.scope == scope

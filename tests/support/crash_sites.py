@@ -41,6 +41,8 @@ IN_CLOSINGS = named("_closing")
 """test_closing_points.py: by writers whose write actions are held."""
 IN_QUESTIONS = named("_question")
 """test_writers.py: by checkable writers."""
+IN_SWITCHES = named("_switch")
+"""unit/systems/test_days.py: by writers of tables that own a day."""
 IN_EXTERNAL_WRITES = named("_external_write")
 """test_writers.py: by writers of an author's own external systems."""
 
@@ -60,5 +62,7 @@ ELSEWHERE = frozenset(
     + IN_CLOSINGS
     + IN_QUESTIONS
     + IN_EXTERNAL_WRITES
+    + IN_SWITCHES
+    + IN_CLOSINGS
 )
 """Gone through by the suites named above, and not by `acceptance/test_crash_points.py`."""

@@ -130,6 +130,8 @@ def _check_connections(definition: Definition, name: str, operator: Operator) ->
     _check_closes(definition, name, operator)
     if operator.writes() and not isinstance(operator, ManualOperator):
         _check_writer(definition, name, operator)
+    if isinstance(operator, TableWriter) and operator.by:
+        _check_by(definition, name, operator)
 
 
 def _check_runs_together(definition: Definition, name: str, operator: Operator) -> None:
@@ -182,6 +184,36 @@ def _check_closes(definition: Definition, name: str, operator: Operator) -> None
         definition.refuse(
             f"{where}, and {type(operator).__name__} has no {method}(), which applies them: write it, or leave closes out"
         )
+
+
+def _check_by(definition: Definition, name: str, writer: TableWriter) -> None:
+    """Refuse a writer whose runs would not know what they own."""
+    partition = definition.partition
+    if partition is None:
+        definition.refuse(
+            f"writer {name!r} says by={writer.by!r}, and runs of the pipeline have no partition: define it with "
+            f"partition=Days({writer.by[0]!r}, zone=...)"
+        )
+    if writer.by != (partition.name,):
+        definition.refuse(
+            f"writer {name!r} says by={writer.by!r}, and the partition of the pipeline is {partition.written()}: write "
+            f"by=({partition.name!r},)"
+        )
+    kind = None if writer.columns is None else writer.columns[partition.name]
+    if kind is not None and kind not in ("text", "date" if partition.what == "day" else "timestamptz"):
+        definition.refuse(
+            f"column {partition.name!r} of writer {name!r} is declared {kind}, which holds no {partition.what}s: declare it "
+            f"text or {'date' if partition.what == 'day' else 'timestamptz'}"
+        )
+    if not DAYS_OF_TABLES_CLOSE:
+        definition.refuse(
+            f"writer {name!r} of table {writer.table!r} says by={writer.by!r}: drivers of this version do not close a "
+            f"{partition.what} of a table yet. Say on_new_run='append', or let the pipeline have a table of each run's own"
+        )
+
+
+DAYS_OF_TABLES_CLOSE = False
+"""Whether a driver executes the closing write action of a `TableWriter`."""
 
 
 def _check_writer(definition: Definition, name: str, operator: Operator) -> None:
@@ -388,7 +420,8 @@ def _check_tables(definition: Definition) -> None:
                 f"{a.on_new_run!r} and {b.on_new_run!r}: a new run would find the rows of one when the other begins. "
                 "Let both say 'append', or let them write different tables"
             )
-        if a.connection == b.connection and a.on_new_run != b.on_new_run and may_be_one_table(a.table, b.table):
+        differ = a.on_new_run != b.on_new_run or bool(a.by)
+        if a.connection == b.connection and differ and may_be_one_table(a.table, b.table):
             definition.refuse(
                 f"operators {first!r} and {second!r} write tables {a.table!r} and {b.table!r} of {a.connection!r} with "
                 f"on_new_run {a.on_new_run!r} and {b.on_new_run!r}. A database may take both names for one table, and then "

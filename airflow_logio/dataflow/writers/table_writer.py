@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any
 
 from airflow_logio.dataflow.arrow import pa
@@ -10,10 +11,13 @@ from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.names import check_sql_columns, check_sql_name, check_table, did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.dataflow.writers.owned_days import OwnedDay, check_by, check_empty
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 LINEAGE_TYPE = "bigint"
-ON_NEW_RUN = ("replace", "append", "error")
+ON_NEW_RUN = ("replace", "append", "error", "overwrite")
+_BY_DAYS = ("by", "empty", "owned", "closes", "outputs")
+"""Settings of writers that own days: others are described as in earlier versions."""
 
 
 class TableWriter(ActionWriter):
@@ -31,7 +35,13 @@ class TableWriter(ActionWriter):
     :param on_new_run: what a new run does to rows of earlier runs: ``"replace"`` deletes them as a fenced first write
         action, ``"append"`` keeps them, ``"error"`` (the default) refuses a table that has any. After ``"replace"`` and
         ``"error"``, earlier runs may write to the table no more. A run that replaces is refused where a run that was
-        started later has begun to append.
+        started later has begun to append. ``"overwrite"`` replaces the rows of the run's day; it needs `by`.
+    :param by: the name of the pipeline's partition, as ``("day",)``: the run owns the rows whose column of that name,
+        of type ``date`` or ``text`` (for hours also ``timestamptz``), has its day. They are replaced in one transaction
+        when all new ones are there. A record of another day is refused, nothing is sent on, and rows of other days stay.
+        No driver of this version closes a day of a table, so a pipeline with such a writer is refused.
+    :param empty: with `by`, what happens if a run has no records and its day has rows: ``"refuse"`` (the default) or
+        ``"replace"``.
     :param sends_after_writes: send an event on only when its records are in the table, for downstream operators that
         read it. By default False.
     :param lineage_column: name of one more column, a ``bigint``: each row then has the event id that it came with,
@@ -43,6 +53,8 @@ class TableWriter(ActionWriter):
     write_guarantee = "conditional"
     actions_at_once = 4_096
     by: tuple[str, ...] = ()
+    owned: OwnedDay | None = None
+    """The day that the run owns, once it is known (`for_run`)."""
 
     def __init__(
         self,
@@ -54,6 +66,8 @@ class TableWriter(ActionWriter):
         *,
         sends_after_writes: bool = False,
         lineage_column: str | None = None,
+        by: Iterable[str] = (),
+        empty: str = "refuse",
     ) -> None:
         super().__init__(connection)
         self.sends_after_writes = bool(sends_after_writes)
@@ -67,6 +81,11 @@ class TableWriter(ActionWriter):
         self.on_new_run = on_new_run
         self.lineage_column = None if lineage_column is None else check_sql_name("column name", lineage_column)
         self.needs_event_ids = lineage_column is not None
+        self.by = check_by(f"writer of table {table!r}", by)
+        self.empty = check_empty(f"writer of table {table!r}", empty, self.by)
+        if self.by:
+            self.closes = True
+            self.outputs = ()
         self._check()
         if self.columns is not None and lineage_column is not None:
             self.columns[lineage_column] = LINEAGE_TYPE
@@ -80,7 +99,21 @@ class TableWriter(ActionWriter):
 
     def opening(self) -> Mapping[str, Any]:
         """The run takes the table over, and treats what is in it as `on_new_run` says."""
-        return {"table": self.table, "mode": self.on_new_run}
+        opening: dict[str, Any] = {"table": self.table, "mode": self.on_new_run}
+        return opening | {"scope": self.owned.scope} if self.owned is not None else opening
+
+    def closing(self) -> Mapping[str, Any]:
+        """The rows of the run take the place of those that have its day."""
+        assert self.owned is not None
+        return {"table": self.table, "scope": self.owned.scope}
+
+    def for_run(self, params: Mapping[str, Any]) -> TableWriter:
+        """With the day of a run with these parameters."""
+        if not self.by:
+            return self
+        own = copy(self)
+        own.owned = OwnedDay.of_run(self.by[0], params)
+        return own
 
     def records(self, event: InputEvent) -> pa.Table:
         """The records with their columns in declared order, and the lineage column; raises OperatorFailed if they have
@@ -94,16 +127,18 @@ class TableWriter(ActionWriter):
         return records.select(list(self.columns))
 
     def takes_files(self) -> bool:
-        """Whether it may get the records of an event bit by bit: unless its author has changed what is written, or sent."""
+        """Whether it may get the records of an event bit by bit: unless its author has changed what is written, or sent, or
+        each record is to be of the run's day."""
         ours = (TableWriter.records, ActionWriter.process)
-        return (type(self).records, type(self).process) == ours
+        return (type(self).records, type(self).process) == ours and not self.by
 
     def settings(self) -> dict[str, Any]:
         """As a run of an earlier version has them, where there is no lineage column."""
         return {name: value for name, value in super().settings().items() if name not in self._unset()}
 
     def _unset(self) -> tuple[str, ...]:
-        return ("needs_event_ids",) if self.lineage_column else ("needs_event_ids", "lineage_column")
+        unset = ("needs_event_ids",) if self.lineage_column else ("needs_event_ids", "lineage_column")
+        return (*unset, "owned", "closes", "outputs") if self.by else (*unset, *_BY_DAYS)
 
     def _with_event_id(self, event: InputEvent) -> pa.Table:
         if self.lineage_column in event.table.schema.names:
@@ -120,6 +155,8 @@ class TableWriter(ActionWriter):
             raise PipelineDefinitionError(
                 f"writer of table {self.table!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"
             )
+        if self.by or self.on_new_run == "overwrite":
+            self._check_days()
         if self.columns is None:
             return
         if self.lineage_column in self.columns:
@@ -137,6 +174,35 @@ class TableWriter(ActionWriter):
                     f"writer of table {self.table!r}: primary key column {name!r} is not among its columns."
                     f"{did_you_mean(name, self.columns)}"
                 )
+
+    def _check_days(self) -> None:
+        where = f"writer of table {self.table!r}"
+        if not self.by or self.on_new_run != "overwrite":
+            raise PipelineDefinitionError(
+                f"{where}: on_new_run={self.on_new_run!r} with by={self.by!r}. To replace the rows of the run's day, write "
+                "on_new_run='overwrite', by=('day',) with the name of the pipeline's partition; to replace all, 'replace' "
+                "without by"
+            )
+        if self.sends_after_writes:
+            raise PipelineDefinitionError(
+                f"{where}: sends_after_writes with by={self.by!r}: the rows are there when everything has ended, so an "
+                "operator behind it would read the old ones. Read them in a pipeline of their own"
+            )
+        (name,) = self.by
+        if self.columns is not None and name not in self.columns:
+            raise PipelineDefinitionError(
+                f"{where}: by={self.by!r} names no column of it.{did_you_mean(name, self.columns)}"
+            )
+        if self.columns is not None and self.columns[name] not in ("date", "text", "timestamptz"):
+            raise PipelineDefinitionError(
+                f"{where}: column {name!r} of by={self.by!r} is declared {self.columns[name]}; days are date or text, hours "
+                "timestamptz or text"
+            )
+        if self.primary_key and name not in self.primary_key:
+            raise PipelineDefinitionError(
+                f"{where}: primary_key {self.primary_key!r} lacks the column {name!r} of by={self.by!r}: the second {name} "
+                f"would have the same keys. Write primary_key=({name!r}, ...)"
+            )
 
     def _type(self, name: str, kind: object) -> ColumnType:
         return column_type(f"writer of table {self.table!r}: column {name!r}", kind)

@@ -164,6 +164,8 @@ class StepExternal:
                 "there or use Pipeline.writer, so that the guarantee of its write actions is known"
             )
         records = needed_table(table, f"the code that writes to connection {connection!r}")
+        if isinstance(self._operator, TableWriter) and self._operator.owned is not None:
+            self._operator.owned.check_records(f"table {self._operator.table!r}", records)
         self.collected.append(Write(connection, {"action": INSERT}, records, records.num_rows))
 
 

@@ -541,6 +541,15 @@ writer = TableWriter(
     sends_after_writes=True,
     lineage_column="event_id",
 )
+top = TableWriter(
+    "warehouse",
+    "shop.top",
+    columns={"day": "date", "rank": "bigint", "page": "text"},
+    primary_key=("day", "rank"),
+    on_new_run="overwrite",
+    by=("day",),
+    empty="refuse",
+)
 # [END TableWriter]
 
 # [START ParquetWriter]

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import date
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,9 @@ from airflow_logio.dataflow import (
     ConditionalWriter,
     Count,
     DatasetWriter,
+    Days,
     FunctionRead,
+    Hours,
     IdempotentWriter,
     InputEvent,
     ManualOperator,
@@ -36,6 +39,7 @@ from airflow_logio.dataflow import (
     TableWriter,
     WriteAction,
 )
+from airflow_logio.dataflow.writers.owned_days import OwnedDay
 from airflow_logio.dataflow.writers.parquet_writer import _Place
 from airflow_logio.dataflow.writers.run_shapes import writer_shapes
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, OperatorFailed, PipelineDefinitionError
@@ -240,15 +244,9 @@ class ByHand(ManualOperator):
         raise NotImplementedError
 
 
-class OwnDays(TableWriter):
-    """What owns its rows by value."""
-
-    by = ("day",)
-
-
 ALWAYS, BY_PARTITION, NEVER = "always", "by partition", "never"
 REPLACED, ADDED = "replaced", "added"
-BY_DAY = {"day": "2026-03-01", "region": "north"}
+BY_DAY = {"day": "2026-03-01", "day_start": "2026-03-01T00:00:00+00:00", "region": "north"}
 LAKE = "lake_id"
 
 
@@ -258,7 +256,7 @@ LAKE = "lake_id"
         (TableWriter("lake", "sales"), (LAKE, "sales"), NEVER, ADDED),
         (TableWriter("lake", "A.Sales", on_new_run="replace"), (LAKE, "sales", "a"), NEVER, ADDED),
         (TableWriter("lake", "sales", on_new_run="append"), (LAKE, "sales"), ALWAYS, ADDED),
-        (OwnDays("lake", "sales"), (LAKE, "sales"), BY_PARTITION, REPLACED),
+        (TableWriter("lake", "sales", on_new_run="overwrite", by=("day",)), (LAKE, "sales"), BY_PARTITION, REPLACED),
         (DatasetWriter("lake"), (LAKE,), ALWAYS, ADDED),
         (DatasetWriter("lake", "a/{region}"), (LAKE, "a", "north"), ALWAYS, ADDED),
         (DatasetWriter("lake", "a/dt={day}"), (LAKE, "a", "dt=2026-03-01"), ALWAYS, ADDED),
@@ -286,7 +284,8 @@ def test_what_other_runs_see_of_a_writer(writer: Operator, place: tuple[str, ...
     assert (shape.writer, shape.place, shape.together, shape.repeats) == ("save", place, together, repeats)
     assert shape.is_of_author is isinstance(writer, Sender)
     assert type(writer).__name__ in shape.what and "'lake_id'" in shape.what
-    assert "runs_together" not in writer.settings() and "by" not in writer.settings(), "runs of earlier versions resume"
+    assert "runs_together" not in writer.settings(), "runs of earlier versions resume"
+    assert together == BY_PARTITION or "by" not in writer.settings(), "runs of earlier versions resume"
 
 
 def test_what_writes_by_hand_is_seen_at_each_of_its_connections() -> None:
@@ -493,3 +492,124 @@ def test_a_file_where_a_folder_should_be_is_said_at_once(tmp_path: Path) -> None
     writer = ParquetWriter("lake")
     with writer.connect(str(tmp_path)) as place, pytest.raises(ConfigurationError, match="'save' cannot be written"):
         writer.write(place, action())
+
+
+# --- tables whose days are owned by value -----------------------------------------------------------------------------
+
+OWNED: dict[str, Any] = {"on_new_run": "overwrite", "by": ("day",)}
+DAY_COLUMNS = {"day": "date", "rank": "bigint"}
+A_DAY = {"day": "2026-03-01", "day_start": "2026-02-28T23:00:00+00:00", "day_end": "2026-03-01T23:00:00+00:00"}
+AN_HOUR = {"hour": "2026-10-25T00Z", "hour_start": "2026-10-25T00:00:00+00:00"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"on_new_run": "overwrite"}, "write on_new_run='overwrite', by=('day',)"),
+        ({"by": ("day",)}, "on_new_run='error' with by=('day',)"),
+        ({"by": ("day",), "on_new_run": "replace"}, "on_new_run='replace' with by=('day',)"),
+        (OWNED | {"by": "day"}, "write by=('day',)"),
+        (OWNED | {"by": ("day", "rank")}, "names 2 columns"),
+        (OWNED | {"by": ("dag",)}, "names no column of it. Did you mean 'day'?"),
+        (OWNED | {"columns": {"day": "timestamp"}}, "is declared timestamp; days are date or text"),
+        (OWNED | {"primary_key": ("rank",)}, "the second day would have the same keys"),
+        (OWNED | {"sends_after_writes": True}, "would read the old ones"),
+        (OWNED | {"empty": "replaced"}, "Did you mean 'replace'?"),
+        ({"empty": "replace"}, "is for writers with by"),
+    ],
+)
+def test_a_writer_that_owns_no_day_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(PipelineDefinitionError) as caught:
+        TableWriter("wh", "t", **{"columns": DAY_COLUMNS, **options})
+    assert words in str(caught.value)
+
+
+def test_settings_of_other_tables_are_what_they_were() -> None:
+    """Else a run that an earlier version began could not be continued. A writer that owns days says by what."""
+    plain = TableWriter("wh", "t", {"a": "bigint"})
+    assert set(plain.settings()) == {
+        "columns",
+        "connection",
+        "on_new_run",
+        "primary_key",
+        "sends_after_writes",
+        "table",
+    }
+    assert plain.for_run(A_DAY) is plain and plain.outputs == ("out",)
+    owning = TableWriter("wh", "t", DAY_COLUMNS, **OWNED)
+    assert owning.settings() == owning.for_run(A_DAY).settings()
+    assert owning.settings()["by"] == ["day"] and owning.outputs == ()
+
+
+def test_its_actions_say_what_the_run_owns() -> None:
+    own = TableWriter("wh", "t", DAY_COLUMNS, **OWNED).for_run(A_DAY)
+    assert own.opening() == {"table": "t", "mode": "overwrite", "scope": "day=2026-03-01"}
+    assert own.closing() == {"table": "t", "scope": "day=2026-03-01"}
+    assert not own.takes_files()
+
+
+@pytest.mark.parametrize(
+    ("params", "mine", "others"),
+    [
+        (A_DAY, pa.array([date(2026, 3, 1)]), pa.array([date(2026, 3, 2)])),
+        (A_DAY, pa.array([date(2026, 3, 1)], pa.date64()), pa.array([date(2026, 3, 2)], pa.date64())),
+        (A_DAY, pa.array(["2026-03-01"]), pa.array(["2026-3-1", None])),
+        (A_DAY, pa.array(["2026-03-01"]).dictionary_encode(), pa.array(["2026-03-02"]).dictionary_encode()),
+        (AN_HOUR, pa.array([1792886400], pa.timestamp("s", "UTC")), pa.array([1792886401], pa.timestamp("s", "UTC"))),
+        (
+            AN_HOUR,
+            pa.array([1792886400 * 10**9], pa.timestamp("ns")),
+            pa.array([1792886400 * 10**9 + 1], pa.timestamp("ns")),
+        ),
+        (AN_HOUR, pa.array(["2026-10-25T00Z"]), pa.array(["2026-10-25T01Z"])),
+    ],
+)
+def test_records_of_another_day_are_refused_with_count_and_values(
+    params: dict[str, str], mine: pa.Array, others: pa.Array
+) -> None:
+    name = next(iter(params))
+    owned = OwnedDay.of_run(name, params)
+    owned.check_records("table 't'", pa.table({name: mine}))
+    owned.check_records("table 't'", pa.table({name: mine.slice(0, 0)}))
+    both = pa.chunked_array([mine, others, others])
+    with pytest.raises(OperatorFailed) as caught:
+        owned.check_records("table 't'", pa.table({name: both}))
+    assert f"{2 * len(others)} of {len(both)} records are not of {owned.scope}" in str(caught.value)
+    assert all(("null" if one is None else str(one)) in str(caught.value) for one in others.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ({"rank": [1]}, "is needed, once"),
+        ({"day": [1]}, "is int64, and must be a date or a text such as 2026-03-01"),
+        ({"day": pa.array([0], pa.timestamp("us"))}, "and must be a date or a text"),
+        ({"day": pa.nulls(1)}, "is null, and must be a date or a text"),
+    ],
+)
+def test_records_that_have_no_day_are_refused(records: dict[str, Any], words: str) -> None:
+    with pytest.raises(OperatorFailed, match=words):
+        OwnedDay.of_run("day", A_DAY).check_records("table 't'", pa.table(records))
+
+
+@pytest.mark.parametrize(
+    ("partition", "options", "words"),
+    [
+        (None, {}, "have no partition: define it with partition=Days('day', zone=...)"),
+        (Days("date"), {}, "write by=('date',)"),
+        (Hours("day"), {}, "is declared date, which holds no hours"),
+    ],
+)
+def test_a_pipeline_whose_runs_own_no_such_day_is_refused(partition: Any, options: dict[str, Any], words: str) -> None:
+    built = Pipeline("p", partition=partition, connections=["wh"])
+    built.source("read", ParquetSource("/x.parquet"))
+    with pytest.raises(PipelineDefinitionError) as caught:
+        built.writer("w", TableWriter("wh", "t", DAY_COLUMNS, **OWNED, **options), "read")
+    assert words in str(caught.value)
+
+
+def test_a_day_of_a_table_is_refused_as_long_as_no_driver_closes_it() -> None:
+    built = Pipeline("p", partition=Days("day"), connections=["wh"])
+    built.source("read", ParquetSource("/x.parquet"))
+    with pytest.raises(PipelineDefinitionError, match="drivers of this version do not close a day of a table yet"):
+        built.writer("w", TableWriter("wh", "t", DAY_COLUMNS, **OWNED), "read")

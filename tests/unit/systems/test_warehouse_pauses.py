@@ -18,7 +18,9 @@ import sqlalchemy as sa
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, Fenced, WriteRefused
-from airflow_logio.systems.warehouse import Warehouse
+from airflow_logio.protocol.scope_rules import DayRun
+from airflow_logio.protocol.writes import HeldGroup
+from airflow_logio.systems.warehouse import TableTarget, Warehouse
 from tests.support.faults import STANDS_SECONDS, Pause, place
 
 pytestmark = pytest.mark.postgres
@@ -272,3 +274,138 @@ def _without_locks_of_markers(
     _connection: object, _cursor: object, statement: str, parameters: object, *_: object
 ) -> tuple[str, object]:
     return (statement.replace(" FOR UPDATE", "") if "FROM logio_marker" in statement else statement), parameters
+
+
+# --- days that runs own by value --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Day:
+    """A run of 2026-03-01 or of the day after, in one table: its opening and its closing action."""
+
+    ordinal: int
+    day: str = "2026-03-01"
+    token: int = 1
+    given_up: tuple[str, ...] = ()
+
+    def opening(self, table: Table, which: int) -> None:
+        target, marker = self._target(table, which), self._marker(table)
+        target.apply(table.opened[which], marker, [self._action(table, 1, "begin", pa.table({}))])
+
+    def closing(self, table: Table, which: int) -> None:
+        target, marker = self._target(table, which), self._marker(table)
+        page = [self._action(table, 2, "insert", self._records())]
+        closing = self._action(table, 3, "close", pa.table({}))
+        target.apply_held(table.opened[which], marker, HeldGroup(2, 3, 1), closing, iter([page]))
+
+    def both(self, table: Table, which: int) -> None:
+        self.opening(table, which)
+        self.closing(table, which)
+
+    def _uid(self, table: Table) -> str:
+        return f"run{self.ordinal} {table.name}"
+
+    def _records(self) -> pa.Table:
+        who = pa.array([self.day], pa.string())
+        return pa.table({"a": pa.array([self.ordinal], pa.int64()), "who": who})
+
+    def _marker(self, table: Table) -> Marker:
+        return Marker(self._uid(table), "save", "wh", 0, self.token, float(self.ordinal))
+
+    def _action(self, table: Table, number: int, kind: str, records: pa.Table) -> WriteAction:
+        return WriteAction(self._uid(table), "save", "wh", number, self.token, records, {"action": kind})
+
+    def _target(self, table: Table, which: int) -> TableTarget:
+        columns = {"a": "bigint", "who": "text"}
+        writer = TableWriter("wh", table.name, columns, on_new_run="overwrite", by=("who",))
+        owned = writer.for_run({"who": self.day, "who_start": f"{self.day}T00:00:00+00:00"})
+        run = DayRun("clicks", "log", self.ordinal, self._uid(table))
+        given_up = tuple(f"{uid} {table.name}" for uid in self.given_up)
+        return TableTarget(owned, table.opened[which], given_up, run)
+
+
+DAY = [(2, "2026-03-01")]
+"""What the younger run of the day leaves."""
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_younger_run_of_the_day_wins_wherever_the_older_one_stands(
+    opened: tuple[Warehouse, Warehouse], closing: bool
+) -> None:
+    """In its opening, or in its closing: what it puts there before the younger one claims, that one replaces."""
+    older, younger, other = Day(1), Day(2), Day(9, "2026-03-09")
+    places = _every_place(
+        opened,
+        lambda table: older.opening(table, 0) if closing else other.opening(table, 0),
+        lambda table: older.closing(table, 0) if closing else older.opening(table, 0),
+        lambda table: younger.both(table, 1),
+    )
+    for where, rows, (_, quick) in places:
+        assert (rows, quick) == (DAY, ""), f"the older one stood {where}: {rows}"
+
+
+def test_an_older_run_of_the_day_is_refused_wherever_the_younger_one_stands(
+    opened: tuple[Warehouse, Warehouse],
+) -> None:
+    older, younger = Day(1), Day(2)
+    places = _every_place(
+        opened,
+        lambda table: older.opening(table, 1),
+        lambda table: younger.both(table, 0),
+        lambda table: older.closing(table, 1),
+    )
+    for where, rows, (slow, quick) in places:
+        assert (rows, slow) == (DAY, ""), f"the younger one stood {where}: {rows}"
+        assert quick in ("", WriteRefused.__name__), where
+
+
+def test_a_slow_zombie_of_a_closing_and_its_successor_close_once(opened: tuple[Warehouse, Warehouse]) -> None:
+    run, successor = Day(2), Day(2, token=2)
+    places = _every_place(
+        opened,
+        lambda table: run.opening(table, 0),
+        lambda table: run.closing(table, 0),
+        lambda table: successor.closing(table, 1),
+    )
+    for where, rows, (slow, quick) in places:
+        assert (rows, quick) == (DAY, ""), f"the zombie stood {where}: {rows}"
+        assert slow in ("", Fenced.__name__), where
+
+
+def test_two_runs_take_a_table_over_at_the_same_time(opened: tuple[Warehouse, Warehouse]) -> None:
+    """Of two days: a run that replaces owned it before. Both close, and neither forgets what the other has claimed."""
+    first, second = Day(3), Day(4, "2026-03-02")
+    places = _every_place(
+        opened,
+        lambda table: table.apply(0, ("old", 0.5), 1, 1),
+        lambda table: first.both(table, 0),
+        lambda table: second.both(table, 1),
+    )
+    for where, rows, told in places:
+        assert (rows, told) == ([(3, "2026-03-01"), (4, "2026-03-02")], ("", "")), f"the first one stood {where}"
+
+
+def test_a_replacing_run_and_a_closing_one_exclude_each_other(opened: tuple[Warehouse, Warehouse]) -> None:
+    day = Day(2)
+    places = _every_place(
+        opened,
+        lambda table: day.opening(table, 0),
+        lambda table: day.closing(table, 0),
+        lambda table: table.apply(1, ("new", 9.0), 1, 1, 2),
+    )
+    for where, rows, (slow, quick) in places:
+        assert (rows, quick) == ([(2, "new")], ""), f"the closing stood {where}: {rows}"
+        assert slow in ("", WriteRefused.__name__), where
+
+
+def test_the_run_that_was_given_up_and_the_one_in_its_place(opened: tuple[Warehouse, Warehouse]) -> None:
+    older, younger = Day(1), Day(2, given_up=("run1",))
+    places = _every_place(
+        opened,
+        lambda table: older.opening(table, 0),
+        lambda table: older.closing(table, 0),
+        lambda table: younger.both(table, 1),
+    )
+    for where, rows, (slow, quick) in places:
+        assert (rows, quick) == (DAY, ""), f"the one that was given up stood {where}: {rows}"
+        assert slow in ("", Fenced.__name__, WriteRefused.__name__), where

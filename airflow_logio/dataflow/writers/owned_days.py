@@ -1,0 +1,102 @@
+"""The day, or hour, whose rows a run owns by their value (design, "Days"), as a `TableWriter` compares records with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from airflow_logio.dataflow.arrow import pa, pc
+from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
+from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+
+EMPTY = ("refuse", "replace")
+SHOWN = 5
+"""An error shows at most so many values."""
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def check_by(where: str, by: Iterable[str]) -> tuple[str, ...]:
+    """What an author gives as `by`: at most one name. Raises PipelineDefinitionError."""
+    if isinstance(by, str):
+        raise PipelineDefinitionError(f"{where}: by is the single string {by!r}: write by=({by!r},)")
+    names = check_columns(by)
+    if len(names) > 1:
+        raise PipelineDefinitionError(
+            f"{where}: by={names!r} names {len(names)} columns; name one, which has the name of the pipeline's partition"
+        )
+    return tuple(names)
+
+
+def check_empty(where: str, empty: str, by: tuple[str, ...]) -> str:
+    """What an author gives as `empty`. Raises PipelineDefinitionError."""
+    if empty not in EMPTY:
+        raise PipelineDefinitionError(
+            f"{where}: empty={empty!r} is none of {quoted(EMPTY)}.{did_you_mean(empty, EMPTY)}"
+        )
+    if empty != "refuse" and not by:
+        raise PipelineDefinitionError(f"{where}: empty={empty!r} is for writers with by; leave it out")
+    return empty
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedDay:
+    """The partition of a run: its key as a text, and the instant at which it starts."""
+
+    column: str
+    key: str
+    start: datetime
+
+    @classmethod
+    def of_run(cls, name: str, params: Mapping[str, Any]) -> OwnedDay:
+        """Of a run with these parameters, in a pipeline whose partition is called `name`."""
+        return cls(name, str(params[name]), datetime.fromisoformat(params[f"{name}_start"]).astimezone(UTC))
+
+    @property
+    def scope(self) -> str:
+        """What the run owns, as ``day=2026-03-01``."""
+        return f"{self.column}={self.key}"
+
+    @property
+    def is_day(self) -> bool:
+        """Whether it is a day, and no hour."""
+        return _DAY.fullmatch(self.key) is not None
+
+    def check_records(self, where: str, records: pa.Table) -> None:
+        """Raises OperatorFailed for records of another day, or of none, with their count and values."""
+        names = records.schema.names
+        if names.count(self.column) != 1:
+            raise OperatorFailed(
+                f"{where}: column {self.column!r}, by which the run owns its rows, is needed, once; the records have "
+                f"{names}.{did_you_mean(self.column, names)}"
+            )
+        column = records.column(self.column)
+        is_mine = pc.fill_null(pc.equal(column, self._value(where, column.type)), False)
+        if (wrong := len(column) - (pc.sum(is_mine).as_py() or 0)) == 0:
+            return
+        values = pc.unique(column.filter(pc.invert(is_mine)))
+        shown = ", ".join("null" if one is None else str(one) for one in values[:SHOWN].to_pylist())
+        more = f", and {len(values) - SHOWN:,} more values" if len(values) > SHOWN else ""
+        raise OperatorFailed(
+            f"{where}: {wrong:,} of {len(column):,} records are not of {self.scope}, which the run owns: they have {shown}"
+            f"{more} there. Records of other days belong to their own runs: let OwnPartition send them elsewhere, or filter "
+            "them before the writer"
+        )
+
+    def _value(self, where: str, kind: pa.DataType) -> pa.Scalar:
+        """The day as a value of a column of records."""
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain):
+            return pa.scalar(self.key, plain)
+        if self.is_day and pa.types.is_date(plain):
+            return pa.scalar(date.fromisoformat(self.key), plain)
+        if not self.is_day and pa.types.is_timestamp(plain):
+            start = self.start if plain.tz else self.start.replace(tzinfo=None)
+            return pa.scalar(start, plain)
+        right = "a date or a text" if self.is_day else "a timestamp or a text"
+        raise OperatorFailed(
+            f"{where}: column {self.column!r}, by which the run owns its rows, is {kind}, and must be {right} such as "
+            f"{self.key}: make one of it in an operator before the writer"
+        )

@@ -1,0 +1,143 @@
+"""What a run may do in a day of a table that it owns by value, decided from what was read there (design, "Days").
+
+The row of a *scope*, such as ``day=2026-03-01`` of one table, says which run has claimed it, and which run's rows are there.
+Runs of one pipeline of one log are a *line*; within it they are ordered by the ordinals that their log has given out, never
+by a clock. A run claims its scope with its first write action, and only the run that has claimed it last may put its rows
+there with its closing one.
+
+`systems/table_days.py` and `systems/closing_transaction.py` read the rows under their locks. The same rules for a folder,
+which has no transaction, are in `folder_rules`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from airflow_logio.errors import WriteRefused
+
+
+class DayRun(NamedTuple):
+    """A run that owns days of tables by their value."""
+
+    pipeline: str
+    log_uid: str
+    ordinal: int
+    run_uid: str
+
+    @property
+    def line(self) -> tuple[str, str]:
+        """Only runs of one line have an order."""
+        return self.pipeline, self.log_uid
+
+
+class ScopeRow(NamedTuple):
+    """The row of a scope."""
+
+    pipeline: str
+    log_uid: str
+    claimed_ordinal: int
+    claimed_by: str
+    live_ordinal: int | None = None
+    live_run: str | None = None
+    live_write: int | None = None
+    """The closing write action of `live_run`, whose rows are there. None: no run has closed the scope."""
+
+    @property
+    def claimant(self) -> DayRun:
+        """The run that has claimed the scope."""
+        return DayRun(self.pipeline, self.log_uid, self.claimed_ordinal, self.claimed_by)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeContender:
+    """A run at the scope that it owns. `takes_over`: a person has said that it replaces what another line has claimed."""
+
+    table: str
+    connection: str
+    scope: str
+    mine: DayRun
+    takes_over: bool = False
+    replaces_by_nothing: bool = False
+    """The scope may become empty: the writer says ``empty="replace"``, or a person has let this run pass."""
+
+    def check_claim(self, row: ScopeRow | None) -> None:
+        """With the first write action. Raises `WriteRefused` if another run has claimed the scope that is not known to be
+        older."""
+        if row is None or row.claimed_by == self.mine.run_uid:
+            return
+        other = row.claimant
+        if other.line != self.mine.line:
+            if not self.takes_over:
+                raise WriteRefused(self._of_another_line(other))
+        elif other.ordinal >= self.mine.ordinal:
+            raise WriteRefused(self._not_younger(other))
+
+    def check_close(self, row: ScopeRow | None) -> None:
+        """With the closing write action. Raises `WriteRefused` unless this run has claimed the scope, and no other since."""
+        if row is None:
+            raise WriteRefused(
+                f"{self._where} is claimed by no run, though run {self.mine.run_uid} has claimed it: a run that replaces the "
+                f"whole table has taken it over since, or the row in logio_scope was deleted. {self._stays}. {self._again()}"
+            )
+        if row.claimed_by != self.mine.run_uid:
+            raise WriteRefused(
+                f"{self._where} was claimed by run {row.claimed_by} of pipeline {row.pipeline!r} since run "
+                f"{self.mine.run_uid} began: what this run has made is not put there. {self._stays}. Let that run finish"
+            )
+        if row.live_run == self.mine.run_uid:  # its marker is not that of the writer that asks
+            raise WriteRefused(
+                f"{self._where} was filled by another writer of run {self.mine.run_uid}, whose rows would be deleted. "
+                f"{self._stays}. Let them write different tables"
+            )
+
+    def check_records(self, *, held: int, is_filled: bool) -> None:
+        """Raises `WriteRefused` if rows would be replaced by none, which nothing has allowed."""
+        if held or not is_filled or self.replaces_by_nothing:
+            return
+        raise WriteRefused(
+            f"{self._where} has rows, and run {self.mine.run_uid} has none to put in their place: was its input there? "
+            f"{self._stays}. If it is to become empty, let one run do so ({self._again(' --empty')}), or say "
+            "empty='replace' in the writer"
+        )
+
+    def _of_another_line(self, other: DayRun) -> str:
+        whose = (
+            f"pipeline {other.pipeline!r}"
+            if other.log_uid == self.mine.log_uid
+            else f"pipeline {other.pipeline!r} of another log"
+        )
+        return (
+            f"{self._where} belongs to {whose}: its run {other.run_uid} has claimed it. Nothing orders that run and "
+            f"{self.mine.run_uid}. {self._stays}. If this pipeline is to replace it: `logio run --partition {self._key} "
+            "--take-over`"
+        )
+
+    def _not_younger(self, other: DayRun) -> str:
+        if other.ordinal == self.mine.ordinal:
+            is_what = f"run {other.run_uid} has claimed it with the same number, {other.ordinal}, as run"
+            why = "One of them is of a log that was restored from a copy"
+        else:
+            is_what = (
+                f"run {other.run_uid}, number {other.ordinal} of its pipeline, has claimed it, and is younger than run"
+            )
+            why = "If this run is the younger one, its log was restored from a copy"
+        return (
+            f"{self._where}: {is_what} {self.mine.run_uid}, number {self.mine.ordinal}. {self._stays}. {why}: then "
+            f"{self._again(f' --above {other.ordinal}')} begins a run with a greater number"
+        )
+
+    def _again(self, option: str = "") -> str:
+        return f"`logio again --partition {self._key}{option}`"
+
+    @property
+    def _stays(self) -> str:
+        return "What is in the table stays as it is"
+
+    @property
+    def _key(self) -> str:
+        return self.scope.partition("=")[2]
+
+    @property
+    def _where(self) -> str:
+        return f"{self.scope} of table {self.table!r} of connection {self.connection!r}"

@@ -1,0 +1,170 @@
+"""The rows of one day in a table, and how a run claims them with its first write action (design, "Days").
+
+Locks are taken in one order, here and in `closing_transaction`: marker, owner of the table, scope. The owner is shared by
+all runs that own days there, so that they do not wait for each other.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.dataflow.column_types import ColumnType
+from airflow_logio.dataflow.writers.action_writers import WriteAction
+from airflow_logio.dataflow.writers.owned_days import OwnedDay
+from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.errors import WriteRefused
+from airflow_logio.protocol.external_rules import Contender
+from airflow_logio.protocol.scope_rules import ScopeContender
+from airflow_logio.systems import warehouse_rows
+from airflow_logio.systems.databases import postgres, table_inserts
+from airflow_logio.systems.databases.table_names import TableName, always_quoted
+
+_DIGIT = "[0-9]"
+_STORED_DAY = ("0000-00-00",)
+_STORED_HOURS = ("0000-00-00T00Z", "0000-00-00T0000Z", "0000-00-00T000000Z")
+_STORED_INSTANT = ("0000-00-00 00:00:00.000000",)
+"""How a value is stored, a digit for each 0."""
+
+
+class DayRows:
+    """The rows of a table that have the day of a run. The table is there."""
+
+    def __init__(self, connection: Connection, writer: TableWriter, name: TableName) -> None:
+        assert writer.owned is not None, "the day of a writer is known when a run begins"
+        self._connection = connection
+        self._where = f"table {writer.table!r}"
+        self._owned: OwnedDay = writer.owned
+        self._is_sqlite = connection.dialect.name == "sqlite"
+        self._column: sa.ColumnClause[Any] = sa.column(always_quoted(self._owned.column))
+        schema = None if name.schema is None else always_quoted(name.schema)
+        self._table = sa.table(always_quoted(name.table), self._column, schema=schema)
+        self._kind = self._kind_of_column(writer, name)
+        self._is_mine = self._column == self._value()
+
+    def is_filled(self) -> bool:
+        """Whether there is one."""
+        return self._any(self._is_mine)
+
+    def count(self) -> int:
+        query = sa.select(sa.func.count()).select_from(self._table).where(self._is_mine)
+        return int(self._connection.execute(query).scalar_one())
+
+    def delete(self) -> None:
+        """Delete all. Again, if some are left: others may have committed some since. Raises `WriteRefused`."""
+        statement = sa.delete(self._table).where(self._is_mine)
+        while self._connection.execute(statement).rowcount > 0 and self.is_filled():
+            pass
+        if left := self.count():
+            raise WriteRefused(
+                f"{self._where} still has {left:,} rows of {self._owned.scope} after all of them were deleted; nothing is "
+                "changed. A trigger or a rule of the table keeps them: change it, then retry"
+            )
+
+    def check_stored(self) -> None:
+        """Before days are owned by value for the first time. Raises `WriteRefused` for a value that looks like a day, and is
+        stored in another form: no run would replace it."""
+        if self._kind.name != "text" and not self._is_sqlite:
+            return
+        forms = _STORED_DAY if self._owned.is_day else _STORED_HOURS if self._kind.name == "text" else _STORED_INSTANT
+        is_stored = sa.or_(*(self._has_form(form) for form in forms))
+        if self._is_sqlite:
+            is_stored = sa.and_(sa.func.typeof(self._column) == "text", is_stored)
+        query = sa.select(self._column).where(self._column.is_not(None), sa.not_(is_stored)).limit(1)
+        if (found := self._connection.execute(query).first()) is not None:
+            raise WriteRefused(
+                f"{self._where} has {found[0]!r} in column {self._owned.column!r}, by which runs are to own its rows. Values "
+                f"are compared as they are stored, such as {self._stored_value()!r}, so no run would replace that row: "
+                "change it, and all that are like it, first"
+            )
+
+    def _has_form(self, form: str) -> sa.ColumnElement[bool]:
+        if self._is_sqlite:
+            return self._column.op("GLOB", is_comparison=True)(form.replace("0", _DIGIT))
+        return self._column.op("~", is_comparison=True)(f"^{form.replace('0', _DIGIT).replace('.', chr(92) + '.')}$")
+
+    def _any(self, condition: sa.ColumnElement[bool]) -> bool:
+        query = sa.select(sa.literal(1)).select_from(self._table).where(condition).limit(1)
+        return self._connection.execute(query).first() is not None
+
+    def _kind_of_column(self, writer: TableWriter, name: TableName) -> ColumnType:
+        """The type of the column in the database. Raises `WriteRefused` for one that holds no days."""
+        column = self._owned.column
+        nothing = WriteAction("", "", "", 0, 0, pa.table({column: pa.array([], pa.string())}))
+        found = table_inserts.found_types(self._connection, name) or {}
+        kind = table_inserts.prepared(self._connection, writer, name, [nothing]).targets[column].kind
+        if not self._is_sqlite and kind is not None:
+            kind = postgres.kind_of(found[column])
+        if self._is_sqlite and kind is not None and kind.name == "timestamp":  # it stores both alike
+            kind = ColumnType("timestamptz")
+        takes = ("date", "text") if self._owned.is_day else ("timestamptz", "text")
+        if kind is None or kind.name not in takes:
+            raise WriteRefused(
+                f"{self._where}, column {column!r}, by which the run owns its rows, has the type "
+                f"{kind or found.get(column)} and must be {' or '.join(takes)}"
+            )
+        return kind
+
+    def _value(self) -> sa.ColumnElement[Any]:
+        """The day as the column has it."""
+        if self._is_sqlite or self._kind.name == "text":
+            return sa.literal(self._stored_value(), sa.Text())
+        if self._kind.name == "date":
+            return sa.literal(date.fromisoformat(self._owned.key), sa.Date())
+        return sa.literal(self._owned.start, sa.DateTime(timezone=True))
+
+    def _stored_value(self) -> str:
+        return f"{self._owned.start:%Y-%m-%d %H:%M:%S}.000000" if self._kind.name == "timestamptz" else self._owned.key
+
+
+def begin_day(
+    connection: Connection, name: TableName, writer: TableWriter, contender: Contender, scope: ScopeContender
+) -> None:
+    """The first write action of a run that owns a day: the marker is locked. Nothing of the table is changed.
+
+    Raises `WriteRefused`.
+    """
+    for run_uid in contender.given_up:  # before the owner is locked, for which their drivers wait with a marker
+        warehouse_rows.fence_markers(connection, run_uid)
+    if not _shares(connection, name, contender):
+        _take_over(connection, name, writer, contender)
+    if table_inserts.found_types(connection, name) is None:  # somebody has dropped it
+        warehouse_rows.lock_making(connection)
+    table_inserts.target_table(connection, writer, name)
+    DayRows(connection, writer, name)
+    warehouse_rows.make_scope(connection, name, scope.scope, scope.mine)
+    scope.check_claim(warehouse_rows.lock_scope(connection, name, scope.scope))
+    warehouse_rows.claim_scope(connection, name, scope.scope, scope.mine)
+    for run_uid in contender.given_up:
+        warehouse_rows.store_given_up(connection, name, run_uid, contender.mine)
+
+
+def _shares(connection: Connection, name: TableName, contender: Contender) -> bool:
+    """Whether days are owned there already; then the owner's row is locked, and others may share it.
+
+    If not, nothing is locked: two that both held the row could not both go on to take the table over.
+    """
+    if warehouse_rows.read_owner(connection, name) != contender.claimed:
+        return False
+    with connection.begin_nested() as savepoint:
+        if warehouse_rows.read_owner(connection, name, for_share=True) == contender.claimed:
+            return True
+        savepoint.rollback()
+    return False
+
+
+def _take_over(connection: Connection, name: TableName, writer: TableWriter, contender: Contender) -> None:
+    """From now on days are owned there. What earlier runs of other kinds call theirs is owned by its value."""
+    warehouse_rows.lock_takeover(connection, name)
+    owner = warehouse_rows.read_owner(connection, name, for_update=True)
+    if not contender.takes_over(owner, warehouse_rows.pipelines_of_days(connection, name)):
+        return
+    table_inserts.target_table(connection, writer, name)
+    DayRows(connection, writer, name).check_stored()
+    warehouse_rows.store_owner(connection, name, contender)
+    warehouse_rows.remove_appending(connection, name)
+    warehouse_rows.remove_scopes(connection, name)

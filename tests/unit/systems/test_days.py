@@ -1,0 +1,517 @@
+"""A day of a table that a run owns by value: the transactions of its opening and of its closing write action."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
+from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, LogUnavailable, WriteRefused
+from airflow_logio.protocol.scope_rules import DayRun
+from airflow_logio.protocol.writes import HeldGroup
+from airflow_logio.systems.warehouse import TableTarget, Warehouse
+
+D1, D2 = "2026-03-01", "2026-03-02"
+COLUMNS = {"day": "date", "a": "bigint", "who": "text"}
+Row = tuple[str, int, str]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def warehouse(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Warehouse]:
+    is_sqlite = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path}/wh.db" if is_sqlite else str(request.getfixturevalue("postgres_url"))
+    opened = Warehouse("wh", url)
+    yield opened
+    opened.close()
+
+
+def params_of(key: str) -> dict[str, Any]:
+    start = datetime.fromisoformat(f"{key[:13].replace('Z', '')}:00+00:00" if "T" in key else f"{key}T00:00:00+00:00")
+    name = "hour" if "T" in key else "day"
+    return {name: key, f"{name}_start": start.isoformat()}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a day, and what its driver does at the warehouse."""
+
+    ordinal: int
+    day: str = D1
+    uid: str = ""
+    token: int = 1
+    pipeline: str = "clicks"
+    log_uid: str = "log"
+    takes_over: bool = False
+    given_up: tuple[str, ...] = ()
+    started_at: float = 0.0
+    columns: Any = None
+    by: str = "day"
+    table: str = "t"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.uid or f"{self.pipeline}{self.ordinal}"
+
+    @property
+    def writer(self) -> TableWriter:
+        columns = COLUMNS if self.columns is None else self.columns or None
+        made = TableWriter("wh", self.table, columns, on_new_run="overwrite", by=(self.by,), **dict(self.options))
+        return made.for_run(params_of(self.day))
+
+    def target(self, warehouse: Warehouse) -> TableTarget:
+        run = DayRun(self.pipeline, self.log_uid, self.ordinal, self.name)
+        return TableTarget(self.writer, warehouse, self.given_up, run, self.takes_over)
+
+    @property
+    def marker(self) -> Marker:
+        return Marker(self.name, "save", "wh", 0, self.token, self.started_at or float(self.ordinal))
+
+    def action(self, number: int, records: pa.Table, kind: str = "insert") -> WriteAction:
+        return WriteAction(self.name, "save", "wh", number, self.token, records, {"action": kind})
+
+    def open(self, warehouse: Warehouse) -> None:
+        self.target(warehouse).apply(warehouse, self.marker, [self.action(1, pa.table({}), "begin")])
+
+    def close(self, warehouse: Warehouse, *numbers: int, pages: Sequence[pa.Table] | None = None) -> None:
+        """Each number is a row, and a page of its own."""
+        tables = [records(self.day, number, self.name) for number in numbers] if pages is None else pages
+        actions = [[self.action(number, table)] for number, table in enumerate(tables, 2)]
+        last = len(actions) + 2
+        group = HeldGroup(2, last, sum(table.num_rows for table in tables))
+        closing = self.action(last, pa.table({}), "close")
+        self.target(warehouse).apply_held(warehouse, self.marker, group, closing, iter(actions))
+
+    def all(self, warehouse: Warehouse, *numbers: int) -> None:
+        self.open(warehouse)
+        self.close(warehouse, *numbers)
+
+
+def records(day: str, a: int, who: str) -> pa.Table:
+    return pa.table({"day": pa.array([date.fromisoformat(day)]), "a": pa.array([a], pa.int64()), "who": [who]})
+
+
+def rows(warehouse: Warehouse, table: str = "t") -> list[Row]:
+    with warehouse.engine.connect() as connection:
+        found = connection.execute(sa.text(f"SELECT day, a, who FROM {table} ORDER BY 1, 2, 3"))
+        return [(str(row.day), row.a, row.who) for row in found]
+
+
+def execute(warehouse: Warehouse, *statements: str) -> None:
+    with warehouse.engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def scope_of(warehouse: Warehouse, scope: str = f"day={D1}") -> dict[str, Any]:
+    with warehouse.engine.connect() as connection:
+        query = sa.text("SELECT * FROM logio_scope WHERE scope = :scope")
+        return dict(connection.execute(query, {"scope": scope}).mappings().one())
+
+
+EXISTING = (
+    "CREATE TABLE t (day DATE, a BIGINT, who TEXT)",
+    f"INSERT INTO t VALUES ('{D1}', 1, 'script'), ('{D2}', 2, 'script'), (NULL, 3, 'script')",
+)
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_table_has_its_day_replaced_and_no_other(warehouse: Warehouse) -> None:
+    """It works on the first day: rows of a script are owned by their value; those without one belong to no day."""
+    execute(warehouse, *EXISTING)
+    run = Run(1)
+    run.open(warehouse)
+    assert (D1, 1, "script") in rows(warehouse), "the old day stays until all rows of the new one are there"
+    run.close(warehouse, 10, 11)
+    left = [("None", 3, "script"), (D1, 10, "clicks1"), (D1, 11, "clicks1"), (D2, 2, "script")]
+    assert sorted(rows(warehouse)) == sorted(left)
+    found = scope_of(warehouse)
+    assert (found["live_run"], found["live_ordinal"], found["live_write"]) == ("clicks1", 1, 4)
+
+
+def test_a_table_is_made_and_days_fill_it_side_by_side(warehouse: Warehouse) -> None:
+    first, second = Run(1), Run(2, D2)
+    first.open(warehouse)
+    second.open(warehouse)
+    second.close(warehouse, 20)
+    first.close(warehouse, 10)
+    assert rows(warehouse) == [(D1, 10, "clicks1"), (D2, 20, "clicks2")]
+
+
+def test_the_closing_is_executed_once(warehouse: Warehouse) -> None:
+    run = Run(1)
+    run.all(warehouse, 10, 11)
+    run.close(warehouse, 10, 11)
+    replace(run, token=2).close(warehouse, 10, 11)
+    replace(run, token=2).open(warehouse)
+    assert rows(warehouse) == [(D1, 10, "clicks1"), (D1, 11, "clicks1")]
+
+
+def test_a_zombie_of_the_run_is_fenced(warehouse: Warehouse) -> None:
+    run = Run(1)
+    run.open(warehouse)
+    replace(run, token=2).close(warehouse, 11)
+    with pytest.raises(Fenced):
+        run.close(warehouse, 10)
+    assert rows(warehouse) == [(D1, 11, "clicks1")]
+
+
+def test_again_replaces_what_the_run_before_has_written(warehouse: Warehouse) -> None:
+    Run(1).all(warehouse, 10, 11)
+    Run(2, D2).all(warehouse, 20)
+    Run(3).all(warehouse, 12)
+    assert rows(warehouse) == [(D1, 12, "clicks3"), (D2, 20, "clicks2")]
+
+
+def test_a_day_without_records_stays_unless_that_is_said(warehouse: Warehouse) -> None:
+    Run(1).all(warehouse)  # no rows, none there
+    Run(2).all(warehouse, 10)
+    with pytest.raises(WriteRefused, match=r"has rows, and run clicks3 has none.*--empty"):
+        Run(3).all(warehouse)
+    assert rows(warehouse) == [(D1, 10, "clicks2")]
+    Run(4, options=(("empty", "replace"),)).all(warehouse)
+    assert rows(warehouse) == []
+
+
+def test_a_refusal_of_the_database_leaves_the_old_day(warehouse: Warehouse) -> None:
+    """A duplicate key, in a later page."""
+    keyed = Run(1, options=(("primary_key", ("day", "a")),))
+    keyed.all(warehouse, 10)
+    again = replace(keyed, ordinal=2)
+    again.open(warehouse)
+    with pytest.raises(WriteRefused, match=r"UNIQUE|duplicate key"):
+        again.close(warehouse, 11, 12, 11)
+    assert rows(warehouse) == [(D1, 10, "clicks1")]
+    again.close(warehouse, 11, 12)
+    assert rows(warehouse) == [(D1, 11, "clicks2"), (D1, 12, "clicks2")]
+
+
+def test_a_log_that_goes_away_leaves_the_old_day(warehouse: Warehouse) -> None:
+    Run(1).all(warehouse, 10)
+    run = Run(2)
+    run.open(warehouse)
+
+    def pages() -> Iterator[Sequence[WriteAction]]:
+        yield [run.action(2, records(D1, 11, "clicks2"))]
+        raise LogUnavailable("the log is away")
+
+    with pytest.raises(LogUnavailable):
+        run.target(warehouse).apply_held(
+            warehouse, run.marker, HeldGroup(2, 4, 2), run.action(4, pa.table({}), "close"), pages()
+        )
+    assert rows(warehouse) == [(D1, 10, "clicks1")]
+    run.close(warehouse, 11)
+    assert rows(warehouse) == [(D1, 11, "clicks2")]
+
+
+def test_records_that_the_log_does_not_give_are_missed(warehouse: Warehouse) -> None:
+    Run(1).all(warehouse, 10)
+    run = Run(2)
+    run.open(warehouse)
+    with pytest.raises(LogInconsistent, match="have 2 records, and the log has given 1"):
+        run.target(warehouse).apply_held(
+            warehouse,
+            run.marker,
+            HeldGroup(2, 4, 2),
+            run.action(4, pa.table({}), "close"),
+            iter([[run.action(2, records(D1, 11, "clicks2"))]]),
+        )
+    assert rows(warehouse) == [(D1, 10, "clicks1")]
+
+
+def test_a_row_of_another_day_does_not_get_in(warehouse: Warehouse) -> None:
+    """It is refused before the log has it; this is the second net, under all ways in."""
+    Run(1, D2).all(warehouse, 20)
+    run = Run(2)
+    run.open(warehouse)
+    nothing = pa.table({"day": pa.array([None], pa.date32()), "a": pa.array([1], pa.int64()), "who": ["x"]})
+    for wrong in (records(D2, 9, "x"), nothing):
+        with pytest.raises(WriteRefused, match=r"2 rows of day=2026-03-01 .* it has 1 of them"):
+            run.close(warehouse, pages=[records(D1, 10, "x"), wrong])
+    assert rows(warehouse) == [(D2, 20, "clicks1")]
+
+
+def test_a_trigger_that_keeps_the_old_rows_is_found(warehouse: Warehouse) -> None:
+    execute(warehouse, *EXISTING)
+    if warehouse.engine.dialect.name == "sqlite":
+        execute(warehouse, "CREATE TRIGGER keep BEFORE DELETE ON t BEGIN SELECT RAISE(IGNORE); END")
+    else:
+        execute(
+            warehouse,
+            "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+            "CREATE TRIGGER keep BEFORE DELETE ON t FOR EACH ROW EXECUTE FUNCTION keep()",
+        )
+    before = rows(warehouse)
+    with pytest.raises(WriteRefused, match=r"still has 1 rows of day=2026-03-01"):
+        Run(1).all(warehouse, 10)
+    assert rows(warehouse) == before
+
+
+def test_a_trigger_that_changes_the_day_is_found(warehouse: Warehouse) -> None:
+    execute(warehouse, *EXISTING)
+    if warehouse.engine.dialect.name == "sqlite":
+        execute(warehouse, f"CREATE TRIGGER m AFTER INSERT ON t BEGIN UPDATE t SET day = '{D2}' WHERE a = 10; END")
+    else:
+        execute(
+            warehouse,
+            f"CREATE FUNCTION m() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.day = '{D2}'; RETURN NEW; END $$",
+            "CREATE TRIGGER m BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION m()",
+        )
+    before = rows(warehouse)
+    with pytest.raises(WriteRefused, match="changes the rows"):
+        Run(1).all(warehouse, 10)
+    assert rows(warehouse) == before
+
+
+def test_a_data_action_is_never_applied_alone(warehouse: Warehouse) -> None:
+    run = Run(1)
+    run.open(warehouse)
+    with pytest.raises(Exception, match="before its closing one"):
+        run.target(warehouse).apply(warehouse, run.marker, [run.action(2, records(D1, 1, "x"))])
+
+
+# --- columns of all types ---------------------------------------------------------------------------------------------
+
+HOUR = "2026-10-25T00Z"
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize(
+    ("by", "key", "kind", "mine", "others"),
+    [
+        ("day", D1, "date", date(2026, 3, 1), [date(2026, 2, 28), date(2026, 3, 2)]),
+        ("day", D1, "text", D1, ["2026-02-28", D2]),
+        ("hour", HOUR, "text", HOUR, ["2026-10-24T23Z", "2026-10-25T01Z", "2026-10-25T0030Z"]),
+        (
+            "hour",
+            HOUR,
+            "timestamptz",
+            datetime(2026, 10, 25, tzinfo=UTC),
+            [datetime(2026, 10, 25, tzinfo=UTC) + timedelta(minutes=one) for one in (-60, 30, 60)],
+        ),
+    ],
+)
+def test_days_and_hours_of_every_type(
+    warehouse: Warehouse, by: str, key: str, kind: str, mine: Any, others: list[Any], declared: bool
+) -> None:
+    """Others are put there by runs of their own, by ordinary writers, and stay."""
+
+    def table(values: list[Any], a: int) -> pa.Table:
+        return pa.table({by: pa.array(values), "a": pa.array([a] * len(values), pa.int64())})
+
+    columns = {by: kind, "a": "bigint"}
+    appended = TableWriter("wh", "t", columns, on_new_run="append")
+    begin = WriteAction("old", "w", "wh", 1, 1, pa.table({}), {"action": "begin"})
+    insert = WriteAction("old", "w", "wh", 2, 1, table([mine, *others], 1), {"action": "insert"})
+    warehouse.apply(Marker("old", "w", "wh", 0, 1, 1.0), appended, [begin, insert])
+    run = Run(1, key, by=by, columns=columns if declared else {})
+    run.open(warehouse)
+    run.close(warehouse, pages=[table([mine, mine], 2), table([mine], 3)])
+    with warehouse.engine.connect() as connection:
+        counted = {row.a: row.n for row in connection.execute(sa.text("SELECT a, count(*) AS n FROM t GROUP BY a"))}
+    assert counted == {1: len(others), 2: 2, 3: 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("TEXT", "2026-3-1"), ("TEXT", "2026-03-01 00:00:00"), ("DATE", "2026-03-01T00:00:00")]
+)
+def test_a_day_that_is_stored_in_another_form_is_refused_at_first(warehouse: Warehouse, kind: str, value: str) -> None:
+    if kind == "DATE" and warehouse.engine.dialect.name != "sqlite":
+        kind = "VARCHAR(30)"  # a date of PostgreSQL has one form
+    execute(warehouse, f"CREATE TABLE t (day {kind}, a BIGINT, who TEXT)", f"INSERT INTO t VALUES ('{value}', 1, 'x')")
+    with pytest.raises(WriteRefused, match=r"such as '2026-03-01', so no run would replace that row"):
+        Run(1, columns={}).open(warehouse)
+    execute(warehouse, "DELETE FROM t")
+    Run(1, columns={}).open(warehouse)
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "BIGINT"])
+def test_a_column_that_holds_no_days_is_refused(warehouse: Warehouse, kind: str) -> None:
+    execute(warehouse, f"CREATE TABLE t (day {kind}, a BIGINT, who TEXT)")
+    with pytest.raises(WriteRefused, match="day"):
+        Run(1, columns={}).open(warehouse)
+
+
+# --- two runs of one day ----------------------------------------------------------------------------------------------
+
+
+def test_the_younger_run_shuts_out_the_older_one(warehouse: Warehouse) -> None:
+    older, younger = Run(1, started_at=9.0), Run(2, started_at=1.0)  # clocks play no part
+    older.open(warehouse)
+    younger.open(warehouse)
+    with pytest.raises(WriteRefused, match="claimed by run clicks2"):
+        older.close(warehouse, 10)
+    younger.close(warehouse, 20)
+    with pytest.raises(WriteRefused):
+        older.close(warehouse, 10)
+    assert rows(warehouse) == [(D1, 20, "clicks2")]
+
+
+def test_an_older_run_does_not_begin_behind_a_younger_one(warehouse: Warehouse) -> None:
+    Run(2).all(warehouse, 20)
+    with pytest.raises(WriteRefused, match=r"run clicks2, number 2 of its pipeline, has claimed it"):
+        Run(1).open(warehouse)
+    Run(1, D2).all(warehouse, 10)
+    assert rows(warehouse) == [(D1, 20, "clicks2"), (D2, 10, "clicks1")]
+
+
+def test_a_restored_log_gives_a_greater_number(warehouse: Warehouse) -> None:
+    Run(45).all(warehouse, 20)
+    with pytest.raises(WriteRefused, match=r"logio again --partition 2026-03-01 --above 45"):
+        Run(45, uid="other").open(warehouse)
+    Run(46).all(warehouse, 30)
+    assert rows(warehouse) == [(D1, 30, "clicks46")]
+
+
+def test_another_line_is_replaced_only_by_take_over(warehouse: Warehouse) -> None:
+    Run(7).all(warehouse, 10)
+    laptop = Run(1, uid="laptop", log_uid="other")
+    with pytest.raises(WriteRefused, match=r"of another log.*--take-over"):
+        laptop.open(warehouse)
+    replace(laptop, takes_over=True).all(warehouse, 20)
+    with pytest.raises(WriteRefused, match="another log"):
+        Run(8).open(warehouse)
+    assert rows(warehouse) == [(D1, 20, "laptop")]
+
+
+def test_a_run_that_was_given_up_is_fenced(warehouse: Warehouse) -> None:
+    older, younger = Run(1), Run(2, given_up=("clicks1",))
+    older.open(warehouse)
+    younger.open(warehouse)
+    with pytest.raises((Fenced, WriteRefused)):
+        older.close(warehouse, 10)
+    with pytest.raises((Fenced, WriteRefused)):
+        Run(1, D2).open(warehouse)
+    younger.close(warehouse, 20)
+    assert rows(warehouse) == [(D1, 20, "clicks2")]
+
+
+# --- other writers of the table ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Other:
+    """A run of another kind of writer."""
+
+    kind: str
+    started_at: float
+
+    def apply(self, warehouse: Warehouse, *numbers: int) -> None:
+        writer = TableWriter("wh", "t", COLUMNS, on_new_run=self.kind)
+        uid = f"{self.kind}{self.started_at}"
+        actions = [
+            WriteAction(uid, "w", "wh", n, 1, records(D2, n, self.kind), {"action": "begin" if n == 1 else "insert"})
+            for n in numbers
+        ]
+        actions = [replace(one, records=pa.table({})) if one.number == 1 else one for one in actions]
+        warehouse.apply(Marker(uid, "w", "wh", 0, 1, self.started_at), writer, actions)
+
+
+@pytest.mark.parametrize("kind", ["append", "error"])
+@pytest.mark.parametrize("started_at", [0.5, 9.0])
+def test_append_and_error_are_refused_beside_days(warehouse: Warehouse, kind: str, started_at: float) -> None:
+    Run(1).all(warehouse, 10)
+    with pytest.raises(WriteRefused, match=r"pipelines \(clicks\) own it by 'day'"):
+        Other(kind, started_at).apply(warehouse, 1, 2)
+    assert rows(warehouse) == [(D1, 10, "clicks1")]
+
+
+@pytest.mark.parametrize("kind", ["append", "error", "replace"])
+def test_what_began_before_days_were_owned_writes_no_more(warehouse: Warehouse, kind: str) -> None:
+    other = Other(kind, 0.5)
+    other.apply(warehouse, 1, 2)
+    Run(1).all(warehouse, 10)
+    with pytest.raises(WriteRefused, match="own it by 'day'"):
+        other.apply(warehouse, 3)
+    assert rows(warehouse) == [(D1, 10, "clicks1"), (D2, 2, kind)]
+
+
+def test_replace_takes_the_table_over_and_days_take_it_back(warehouse: Warehouse) -> None:
+    run = Run(1)
+    run.open(warehouse)
+    other = Other("replace", 5.0)
+    other.apply(warehouse, 1, 2)
+    with pytest.raises(WriteRefused):
+        run.close(warehouse, 10)
+    assert rows(warehouse) == [(D2, 2, "replace")]
+    with pytest.raises(WriteRefused, match="a newer run has taken it over"):
+        Run(2, started_at=4.0).open(warehouse)
+    Run(3, started_at=6.0).all(warehouse, 30)
+    with pytest.raises(WriteRefused):
+        other.apply(warehouse, 3)
+    assert rows(warehouse) == [(D1, 30, "clicks3"), (D2, 2, "replace")]
+
+
+def test_the_way_out_of_a_refusal_works(warehouse: Warehouse) -> None:
+    Run(1).all(warehouse, 10)
+    with pytest.raises(WriteRefused) as refused:
+        Other("append", 9.0).apply(warehouse, 1, 2)
+    statement = str(refused.value).partition("UPDATE ")[2]
+    execute(warehouse, f"UPDATE {statement}")
+    Other("append", 9.0).apply(warehouse, 1, 2)
+    assert rows(warehouse) == [(D1, 10, "clicks1"), (D2, 2, "append")]
+
+
+def test_an_hour_is_not_owned_where_days_are(warehouse: Warehouse) -> None:
+    execute(warehouse, "CREATE TABLE t (day DATE, hour TEXT, a BIGINT, who TEXT)")
+    Run(1, columns={}).open(warehouse)
+    with pytest.raises(WriteRefused, match=r"own it by 'day'.*by=\('hour',\)"):
+        Run(2, HOUR, by="hour", columns={}).open(warehouse)
+
+
+def test_a_check_before_the_run_finds_what_is_missing(warehouse: Warehouse) -> None:
+    """And leaves nothing: no owner, no scope."""
+    warehouse.rehearse(Run(1).writer)
+    execute(warehouse, "CREATE TABLE t (other BIGINT)")
+    with pytest.raises(WriteRefused, match="has no column 'day'"):
+        warehouse.rehearse(Run(1).writer)
+
+
+# --- at the same time -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+def test_many_runs_of_all_kinds_end_without_a_deadlock(postgres_url: str) -> None:
+    """Eight threads, kinds at random. Each day has the rows of one run, whole, or those of a run that replaced all."""
+    one = Warehouse("wh", postgres_url)
+    Run(1).all(one, 1)
+    draw = random.Random(7)
+    plans = [
+        Run(n, draw.choice((D1, D2)), given_up=(f"clicks{n - 1}",) if draw.random() < 0.3 else ())
+        if draw.random() < 0.85
+        else Other("replace", float(n))
+        for n in range(2, 50)
+    ]
+
+    def carry_out(plan: Run | Other) -> str:
+        own = Warehouse("wh", postgres_url)
+        try:
+            plan.all(own, 1, 2, 3) if isinstance(plan, Run) else plan.apply(own, 1, 2, 3)
+        except (WriteRefused, Fenced):
+            return "refused"
+        except ExternalUnavailable as error:
+            return str(error)
+        finally:
+            own.close()
+        return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(carry_out, plans))
+    assert not [text for text in told if text not in ("", "refused")], "a deadlock, or a wait that did not end"
+    found = rows(one)
+    for day in (D1, D2):
+        names = {who for at, _, who in found if at == day}
+        assert len(names) <= 1, found
+        assert sorted(a for at, a, _ in found if at == day) in ([], [1], [2, 3], [1, 2, 3])
+    one.close()
