@@ -17,9 +17,9 @@ GroupCounts = Mapping[GroupState, int]
 """State → how many groups of a run are in it."""
 
 
-def asks_for_place(run: Run, expected: int, *, by_user: bool, request_id: int | None) -> bool:
-    """Whether a claim may be the first one of a run that is bounded. A person's claim passes, and one of scaling."""
-    return run.spec.drivers_at_once is not None and expected == 0 and not by_user and request_id is None
+def asks_for_place(run: Run, *, by_user: bool, request_id: int | None) -> bool:
+    """Whether a first claim of a group may be the first one of a run that is bounded; not by a person, and not of scaling."""
+    return run.spec.drivers_at_once is not None and not by_user and request_id is None
 
 
 def has_place(groups: GroupCounts) -> bool:

@@ -251,7 +251,8 @@ def claim(
     The first claims of all runs of a pipeline take turns where drivers are bounded, so that two of them do not both get the
     last place. Its row is locked before the group's rows, as by a start; a recovery, which may hold others up, locks none.
     """
-    asks = asks_for_place(run, expected, by_user=by_user, request_id=request_id)
+    recovery = expected > 0
+    asks = not recovery and asks_for_place(run, by_user=by_user, request_id=request_id)
     if asks:
         lock_pipeline(connection, run.spec.key.pipeline)
     state, incarnation = lock_group(connection, run.run_id, group)
@@ -259,7 +260,6 @@ def claim(
         raise Fenced(f"group {group!r} was claimed by another process: incarnation {incarnation}, expected {expected}")
     _check_current(connection, run, state, request_id)
     check_claim(group, state, by_user=by_user)
-    recovery = expected > 0
     spends = recovery and not by_user
     ref = GroupRef(run.run_id, group, expected)
     if spends and (causes := _budget_spent(connection, run, group, run.spec.budget)):

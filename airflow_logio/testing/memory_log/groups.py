@@ -51,7 +51,7 @@ def claim(
     if request_id is not None:
         slots.check_is_open(tables, request_id)
     check_claim(group, row.state, by_user=by_user)
-    asks = asks_for_place(run.as_run(), expected, by_user=by_user, request_id=request_id)
+    asks = expected == 0 and asks_for_place(run.as_run(), by_user=by_user, request_id=request_id)
     if asks and row.desired is not GroupState.HALTED:
         check_place(run.as_run(), _counts(tables, run), was_claimed=_was_claimed(tables, key.run_id))
     spends = expected > 0 and not by_user
