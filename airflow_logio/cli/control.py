@@ -54,6 +54,7 @@ def register(app: typer.Typer) -> None:
     app.command("stop")(stop)
     app.command("scale")(scale)
     app.command("fresh")(fresh)
+    app.command("again")(again)
 
 
 # --- retry ------------------------------------------------------------------------------------------------------------
@@ -399,6 +400,54 @@ def fresh(
         found = _named(store, run, yes=yes)
         said = give_up(store, found, timeout, StopProgress().seen)
     out.print(said, markup=False)
+
+
+def again(
+    run: Annotated[str | None, typer.Argument(help="The run to compute again: its uid or the beginning of it")] = None,
+    log: LogOption = None,
+    partition: Annotated[
+        str | None, typer.Option(help="Instead: the newest run of this day or hour, or of each in A..B")
+    ] = None,
+    pipeline: Annotated[str | None, typer.Option(help="Whose partition; needed if several pipelines have it")] = None,
+    because: Annotated[str | None, typer.Option(help="Why: kept with the run that is replaced")] = None,
+    above: Annotated[
+        int, typer.Option(help="Next runs get a number above this one: after the log was restored from a copy", min=0)
+    ] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until its drivers have halted")] = HALT_SECONDS,
+) -> None:
+    """Give runs up so that their days or hours are computed again; what they wrote stays until the next run replaces it.
+
+    As `logio fresh`, also for runs that have finished. It says how the next run begins. Repeating it for the same run changes
+    nothing.
+    """
+    if (run is None) == (partition is None):
+        raise typer.BadParameter("name a run, or a partition with --partition", param_hint="RUN")
+    known = ConnectionUrls.load(warn)
+    with opened(known.log_url(log)) as store:
+        found = [run_to_give_up(store, run)] if run is not None else _of_partitions(store, str(partition), pipeline)
+        for one in found:
+            said = give_up(store, one, timeout, StopProgress().seen, because=because, above=above)
+            out.print(said, markup=False)
+
+
+def _of_partitions(store: LogStore, written: str, pipeline: str | None) -> list[Run]:
+    """The newest run of each partition, in order. Raises `ConfigurationError` if there is none, or of several pipelines."""
+    first, _, last = written.partition("..")
+    newest: dict[tuple[str, str], Run] = {}
+    for run in store.list_runs(pipeline=pipeline):
+        key = run.partition
+        if key is None or not first <= key <= (last or first):  # keys sort as time does
+            continue
+        place = (run.spec.key.pipeline, key)
+        if place not in newest or run.ordinal > newest[place].ordinal:
+            newest[place] = run
+    if not newest:
+        raise ConfigurationError(f"no run of partition {written} is in the log: `logio run --partition` begins one")
+    if len(names := sorted({name for name, _ in newest})) > 1:
+        raise ConfigurationError(
+            f"pipelines {', '.join(names)} have runs of partition {written}: say which one with --pipeline"
+        )
+    return [newest[place] for place in sorted(newest)]
 
 
 def _named(store: LogStore, name: str, *, yes: bool) -> Run:

@@ -97,8 +97,7 @@ class ScopeContender:
             return
         raise WriteRefused(
             f"{self._where} has rows, and run {self.mine.run_uid} has none to put in their place: was its input there? "
-            f"{self._stays}. If it is to become empty, let one run do so ({self._again(' --empty')}), or say "
-            "empty='replace' in the writer"
+            f"{self._stays}. If it is to become empty, say empty='replace' in the writer"
         )
 
     def _of_another_line(self, other: DayRun) -> str:
@@ -109,8 +108,9 @@ class ScopeContender:
         )
         return (
             f"{self._where} belongs to {whose}: its run {other.run_uid} has claimed it. Nothing orders that run and "
-            f"{self.mine.run_uid}. {self._stays}. If this pipeline is to replace it: `logio run --partition {self._key} "
-            "--take-over`"
+            f"{self.mine.run_uid}. {self._stays}. If this pipeline is to replace it, delete its row of "
+            f"logio_scope, in the schema of the table: DELETE FROM logio_scope WHERE claimed_by = '{other.run_uid}' AND "
+            f"scope = '{self.scope}'; then `logio retry`"
         )
 
     def _not_younger(self, other: DayRun) -> str:

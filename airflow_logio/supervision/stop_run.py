@@ -169,11 +169,20 @@ def run_to_give_up(store: LogStore, uid: str) -> Run:
     return run
 
 
-def give_up(store: LogStore, run: Run, seconds: float, seen: Callable[[States], None] = lambda _: None) -> str:
+def give_up(
+    store: LogStore,
+    run: Run,
+    seconds: float,
+    seen: Callable[[States], None] = lambda _: None,
+    *,
+    because: str | None = None,
+    above: int = 0,
+) -> str:
     """Halt the run, and give it up once its drivers have ended, within so many seconds; returns a sentence about the result.
 
     Only a person does that, and names the run by its uid. The fresh run has another uid, so asking again, as a retried or
-    cleared task does, finds this run given up and spares the fresh one. `seen` hears of every look at the groups.
+    cleared task does, finds this run given up and spares the fresh one. `seen` hears of every look at the groups. `because`
+    and `above` are those of `LogStore.supersede`.
 
     Raises `ProtocolViolation` if a driver has not ended in time: then the run is not given up, and the request to halt
     stands.
@@ -186,5 +195,6 @@ def give_up(store: LogStore, run: Run, seconds: float, seen: Callable[[States], 
                 f"{left_of(states)}: still not ended after {seconds:g} s, so the run is not given up. It has been asked to "
                 "halt: give it up again when it has"
             )
-    said = "is given up" if store.supersede(run.run_id) else "was given up before"
+    is_new = store.supersede(run.run_id, because=because, above=above)
+    said = "is given up" if is_new else "was given up before"
     return f"run {run.spec.key}, uid {run.uid[:SHORTEST_UID]}, {said}. {how_to_begin_anew(run)}"

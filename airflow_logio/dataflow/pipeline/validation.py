@@ -205,15 +205,6 @@ def _check_by(definition: Definition, name: str, writer: TableWriter) -> None:
             f"column {partition.name!r} of writer {name!r} is declared {kind}, which holds no {partition.what}s: declare it "
             f"text or {'date' if partition.what == 'day' else 'timestamptz'}"
         )
-    if not DAYS_OF_TABLES_CLOSE:
-        definition.refuse(
-            f"writer {name!r} of table {writer.table!r} says by={writer.by!r}: drivers of this version do not close a "
-            f"{partition.what} of a table yet. Say on_new_run='append', or let the pipeline have a table of each run's own"
-        )
-
-
-DAYS_OF_TABLES_CLOSE = False
-"""Whether a driver executes the closing write action of a `TableWriter`."""
 
 
 def _check_writer(definition: Definition, name: str, operator: Operator) -> None:

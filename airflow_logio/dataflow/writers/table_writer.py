@@ -39,7 +39,6 @@ class TableWriter(ActionWriter):
     :param by: the name of the pipeline's partition, as ``("day",)``: the run owns the rows whose column of that name,
         of type ``date`` or ``text`` (for hours also ``timestamptz``), has its day. They are replaced in one transaction
         when all new ones are there. A record of another day is refused, nothing is sent on, and rows of other days stay.
-        No driver of this version closes a day of a table, so a pipeline with such a writer is refused.
     :param empty: with `by`, what happens if a run has no records and its day has rows: ``"refuse"`` (the default) or
         ``"replace"``.
     :param sends_after_writes: send an event on only when its records are in the table, for downstream operators that

@@ -239,3 +239,40 @@ def test_days_begin_beside_a_red_one_where_their_writers_allow_it(
     code, said = begin("taken", "2026-03-02")
     assert code == 1 and "writer 'save' (TableWriter of table 'sales', on_new_run='replace'" in said, said
     assert "--alone" not in said and len(store.list_runs(pipeline="taken")) == 1
+
+
+# --- logio again ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def days(store: LogStore) -> dict[str, Run]:
+    """Three days of one pipeline, the first one twice."""
+    found: dict[str, Run] = {}
+    for day in ("2026-03-01", "2026-03-02", "2026-03-03"):
+        described = spec("g", dag_run=f"clicks__{day}")
+        found[day] = store.start_run(replace(described, partition=day))
+    return found
+
+
+def test_days_are_computed_again_at_a_persons_word(store: LogStore, logio: Logio, days: dict[str, Run]) -> None:
+    code, said = logio("again", "--partition", "2026-03-02..2026-03-03", "--because", "late files", "--above", "70")
+    assert code == 0 and said.count("is given up") == 2
+    states = {run.partition: (run.state, run.because) for run in store.list_runs()}
+    assert states["2026-03-01"][0] is RunState.RUNNING
+    assert states["2026-03-02"] == states["2026-03-03"] == (RunState.SUPERSEDED, "late files")
+    assert logio("again", days["2026-03-02"].uid)[0] == 0, "a second time changes nothing"
+    fresh = store.start_run(days["2026-03-02"].spec)
+    assert (fresh.ordinal, fresh.spec.key.generation) == (71, 2)
+
+
+def test_what_is_to_be_computed_again_is_named_once(store: LogStore, logio: Logio, days: dict[str, Run]) -> None:
+    assert logio("again")[0] == 2
+    assert logio("again", days["2026-03-01"].uid, "--partition", "2026-03-01")[0] == 2
+    code, said = logio("again", "--partition", "2026-02-01")
+    assert code == 1 and "no run of partition 2026-02-01 is in the log" in said
+    other = spec("g", dag_run="other")
+    store.start_run(replace(other, key=replace(other.key, pipeline="other"), partition="2026-03-01"))
+    code, said = logio("again", "--partition", "2026-03-01")
+    assert code == 1 and "say which one with --pipeline" in said
+    assert logio("again", "--partition", "2026-03-01", "--pipeline", "other")[0] == 0
+    assert store.find_run(days["2026-03-01"].uid).state is RunState.RUNNING

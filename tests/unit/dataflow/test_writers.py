@@ -606,10 +606,3 @@ def test_a_pipeline_whose_runs_own_no_such_day_is_refused(partition: Any, option
     with pytest.raises(PipelineDefinitionError) as caught:
         built.writer("w", TableWriter("wh", "t", DAY_COLUMNS, **OWNED, **options), "read")
     assert words in str(caught.value)
-
-
-def test_a_day_of_a_table_is_refused_as_long_as_no_driver_closes_it() -> None:
-    built = Pipeline("p", partition=Days("day"), connections=["wh"])
-    built.source("read", ParquetSource("/x.parquet"))
-    with pytest.raises(PipelineDefinitionError, match="drivers of this version do not close a day of a table yet"):
-        built.writer("w", TableWriter("wh", "t", DAY_COLUMNS, **OWNED), "read")

@@ -177,7 +177,7 @@ def test_again_replaces_what_the_run_before_has_written(warehouse: Warehouse) ->
 def test_a_day_without_records_stays_unless_that_is_said(warehouse: Warehouse) -> None:
     Run(1).all(warehouse)  # no rows, none there
     Run(2).all(warehouse, 10)
-    with pytest.raises(WriteRefused, match=r"has rows, and run clicks3 has none.*--empty"):
+    with pytest.raises(WriteRefused, match=r"has rows, and run clicks3 has none.*empty=.replace."):
         Run(3).all(warehouse)
     assert rows(warehouse) == [(D1, 10, "clicks2")]
     Run(4, options=(("empty", "replace"),)).all(warehouse)
@@ -377,7 +377,7 @@ def test_a_restored_log_gives_a_greater_number(warehouse: Warehouse) -> None:
 def test_another_line_is_replaced_only_by_take_over(warehouse: Warehouse) -> None:
     Run(7).all(warehouse, 10)
     laptop = Run(1, uid="laptop", log_uid="other")
-    with pytest.raises(WriteRefused, match=r"of another log.*--take-over"):
+    with pytest.raises(WriteRefused, match=r"of another log.*DELETE FROM logio_scope"):
         laptop.open(warehouse)
     replace(laptop, takes_over=True).all(warehouse, 20)
     with pytest.raises(WriteRefused, match="another log"):
