@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -35,6 +36,12 @@ compiled_once.install()
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     with object_store(tmp_path_factory.mktemp("objects")) as store:
         yield store
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell starts commands in the background with SIGINT ignored; their children inherit that, and hear no Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # --- tiers ------------------------------------------------------------------------------------------------------------
