@@ -61,6 +61,10 @@ class _Attempt:
     ended: float | None = None
 
 
+def _is_under_way(attempt: _Attempt) -> bool:
+    return attempt.ended is None and time.monotonic() - attempt.began <= PATIENCE_SECONDS
+
+
 class TriggererRecovery:
     """Recovers what a trigger finds, each in a thread of the log's poller. For the trigger's own looks, which come one after
     the other."""
@@ -81,8 +85,7 @@ class TriggererRecovery:
 
     def is_busy(self) -> bool:
         """Whether what becomes of a group is about to be known."""
-        now = time.monotonic()
-        return any(one.ended is None and now - one.began <= PATIENCE_SECONDS for one in self._attempts.values())
+        return any(map(_is_under_way, self._attempts.values()))
 
     def parked(self) -> Iterator[dict[str, Any]]:
         """Recoveries that have parked their group instead, as plain data, each once."""
@@ -96,6 +99,9 @@ class TriggererRecovery:
         if attempt is None and key[:2] in self._given_up:
             return True
         if attempt is None:
+            # One under way for the incarnation before may have made this one dead: it is about to give the group up.
+            if any(key[:2] == other[:2] and _is_under_way(one) for other, one in self._attempts.items()):
+                return False
             self._attempts[key] = self._begun(failed, time.monotonic())
             return False
         late = time.monotonic() - attempt.began > PATIENCE_SECONDS

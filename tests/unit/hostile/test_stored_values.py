@@ -49,6 +49,8 @@ def read_run(text: bytes) -> Any:
         created_at=1.0,
         ordinal=1,
         ended_at=None,
+        superseded_by=None,
+        because=None,
     )
     return to_run(row)
 
