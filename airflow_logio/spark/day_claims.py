@@ -7,11 +7,12 @@ slow run could be taken for younger than the one that has replaced it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import msgspec
 
+from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.writers.folder_days import DAYS, RECEIPTS, SIGN, DayReceipt, DayRun, FolderDay, day_of
 from airflow_logio.dataflow.writers.published_folder import counted_in, runs_of, visible_files
 from airflow_logio.errors import ConfigurationError, WriteRefused
@@ -40,10 +41,17 @@ class DayClaim:
     def look(self) -> FolderDay:
         """The records of the day. Raises `WriteRefused` if the run may not publish into it; its files that can never count
         are gone then."""
+        try:
+            return self.check_not_replaced()
+        except WriteRefused:
+            if day_of(self._files, self.scope).is_hidden(self.mine):
+                self._remove({self.mine.run_uid})
+            raise
+
+    def check_not_replaced(self) -> FolderDay:
+        """As `look`, and nothing is changed."""
         day = day_of(self._files, self.scope)
         if (other := day.in_the_way(self.mine, takes_over=self._takes_over)) is not None:
-            if day.is_hidden(self.mine):
-                self._remove({self.mine.run_uid})
             raise self._refused(day, other)
         return day
 
@@ -78,7 +86,7 @@ class DayClaim:
         if not has_records and self._has_records():
             raise WriteRefused(
                 f"{self._named} has records, and run {self.mine.run_uid} has none to put in their place: was its input "
-                "there? The day stays as it is"
+                "there? The day stays as it is. If days may become empty, let the writer say empty='replace'"
             )
 
     def put_receipt(self, names: ClosingNames, files: Iterable[NamedFile]) -> None:
@@ -98,7 +106,7 @@ class DayClaim:
             older = {run.run_uid for run in day_of(self._files, self.scope).known_older()}
         except ConfigurationError as error:
             raise WriteRefused(f"{self._named}: {error}") from error
-        self._remove(older | runs_of(self._files).ages.keys())
+        self._remove(older | runs_of(self._files).ages.keys(), CrashPoint.IN_CLEARING)
 
     # --- what is found ------------------------------------------------------------------------------------------------
 
@@ -117,9 +125,16 @@ class DayClaim:
                     "write there, or choose another folder"
                 )
 
-    def _remove(self, runs: Iterable[str]) -> None:
+    def _remove(self, runs: Iterable[str], point: CrashPoint | None = None) -> None:
         gone = frozenset(runs)
-        self.place.remove(path for path, run in self._found() if run in gone)
+
+        def paths() -> Iterator[str]:
+            for path in [path for path, run in self._found() if run in gone]:
+                if point is not None:
+                    crash_here(point)
+                yield path
+
+        self.place.remove(paths())
 
     def _found(self) -> list[tuple[str, str | None]]:
         with suppress(FileNotFoundError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -153,6 +154,21 @@ class Publication(ActionNames):
         """It names all files."""
         named = [file._asdict() for file in self.files()]
         return self.receipt_of({"schema": msgspec.json.decode(self.manifest.schema), "files": named})
+
+
+def records_outside(scope: str, manifest: Manifest) -> Mapping[str, int]:
+    """Folder → records of a dataset that are in another one than the first folder `scope`."""
+    found = Counter[str]()
+    for file in manifest.files:
+        folder = file.partition[0] if file.partition else ""
+        found[folder] += file.records if folder != scope else 0
+    return +found
+
+
+def said_of_others(scope: str, others: Mapping[str, int]) -> str:
+    """What is wrong with records of `records_outside`, for a message."""
+    named = ", ".join(f"{count:,} of {folder}" for folder, count in sorted(others.items()))
+    return f"the run owns {scope} only, and there are records of other days: {named}"
 
 
 def _token(hidden: str) -> int:

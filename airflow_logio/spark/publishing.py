@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -11,7 +10,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.writers.folder_days import RECEIPTS, DayRun
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS, DayRun, line_of
 from airflow_logio.dataflow.writers.folder_files import SCHEME
 from airflow_logio.errors import (
     ConfigurationError,
@@ -27,7 +26,16 @@ from airflow_logio.spark.day_claims import DayClaim
 from airflow_logio.spark.folder_claims import FolderClaim
 from airflow_logio.spark.local_place import LocalPlace
 from airflow_logio.spark.object_place import ObjectPlace
-from airflow_logio.spark.published_places import ActionNames, ClosingNames, CopyJob, Publication, PublishedPlace
+from airflow_logio.spark.published_places import (
+    ActionNames,
+    ClosingNames,
+    CopyJob,
+    Publication,
+    PublishedPlace,
+    records_outside,
+    said_of_others,
+)
+from airflow_logio.systems.connections import WriterIdentity
 from airflow_logio.systems.inspection import Finding
 from airflow_logio.systems.payloads.dataset import Dataset
 
@@ -110,9 +118,14 @@ Pages = Iterable[Sequence[WriteAction]]
 """Write actions in the order of their numbers, read from the log a part at a time."""
 
 
+def day_run(identity: WriterIdentity) -> DayRun:
+    """A run, as others of its line and of other lines compare it."""
+    return DayRun(identity.ordinal, line_of(identity.log_uid, identity.pipeline), identity.run_uid)
+
+
 class DayTarget:
-    """Executes the write actions of a writer that owns one day of a folder, `scope`, for run `mine`: an opening, and all
-    others with the closing one. As `DatasetTarget` else."""
+    """Executes the write actions of a writer that owns a day of a folder, for run `mine`: an opening, and all others with the
+    closing one. As `DatasetTarget` else."""
 
     unavailable: tuple[type[Exception], ...] = ()
 
@@ -120,20 +133,17 @@ class DayTarget:
         self,
         writer: DatasetWriter,
         mine: DayRun,
-        scope: str,
         dataset: Callable[[str, str], Dataset],
         copy: CopyJob,
         *,
         takes_over: bool = False,
-        may_be_empty: bool = False,
     ) -> None:
         self._writer = writer
         self._mine = mine
-        self._scope = scope
+        self._scope = writer.scope
         self._dataset = dataset
         self._copy = copy
         self._takes_over = takes_over
-        self._may_be_empty = may_be_empty
 
     @contextmanager
     def connect(self, url: str) -> Iterator[DayClaim]:
@@ -155,41 +165,43 @@ class DayTarget:
     def close_group(self, client: DayClaim, closing: WriteAction, records: int, pages: Pages) -> None:
         """Publish what is held, `records` in all, and switch the day. Doing it again makes the same files.
 
-        Raises `WriteRefused`, `ConfigurationError`, `ExternalUnavailable`, `LogInconsistent`.
+        Raises `WriteRefused`, `ConfigurationError`, `ExternalUnavailable`, `LogInconsistent`, and what reading pages raises.
         """
-        with asked(self._writer, f"{_where(closing)} cannot be written: "):
-            if not client.is_closed():
-                client.check_files(has_records=self._may_be_empty or records > 0)
-                files = [file for page in pages for action in page for file in self._put(client, action)]
-                crash_here(CrashPoint.IN_PUBLICATION)
+        what = f"{_where(closing)} cannot be written: "
+        with asked(self._writer, what):
+            is_closed = client.is_closed()
+            if not is_closed:
+                client.check_files(has_records=records > 0 or self._writer.empty == "replace")
+        if not is_closed:
+            # Reading pages is outside: a log that is away is waited for by the caller.
+            files = [file for page in pages for action in page for file in self._put(client, action)]
+            crash_here(CrashPoint.IN_PUBLICATION)
+            with asked(self._writer, what):
                 names = ClosingNames(closing.run_uid, closing.operator, closing.number, closing.token, self._mine)
                 client.put_receipt(names, files)
+        with asked(self._writer, what):
             client.clear()
 
     def _put(self, claim: DayClaim, action: WriteAction) -> Sequence[NamedFile]:
         if action.dataset is None:
             raise LogInconsistent(f"{_where(action)} has no dataset in the log")
-        dataset = self._dataset(_where(action), action.dataset)
-        plan = Publication(action.run_uid, action.operator, action.number, action.token, dataset.manifest)
-        self._check_own(plan)
-        claim.place.prepare(sorted(set(plan.partitions().values())), plan)
-        try:
-            claim.place.put_files(_where(action), plan, dataset.paths(), self._copy)
-        except ConfigurationError:
-            with suppress(OSError):
-                claim.look()  # a younger run may have removed what is not seen
-            raise
+        with asked(self._writer, f"{_where(action)} cannot be written: "):
+            dataset = self._dataset(_where(action), action.dataset)
+            plan = Publication(action.run_uid, action.operator, action.number, action.token, dataset.manifest)
+            self._check_own(plan)
+            claim.place.prepare(sorted(set(plan.partitions().values())), plan)
+            try:
+                claim.place.put_files(_where(action), plan, dataset.paths(), self._copy)
+            except ConfigurationError:
+                with suppress(OSError):
+                    claim.look()  # a younger run may have removed what is not seen
+                raise
         return plan.files()
 
     def _check_own(self, plan: Publication) -> None:
         """Raises `WriteRefused` for records of other days, which were refused before they were logged."""
-        others = Counter[str]()
-        for file in plan.files():
-            if (scope := file.path.partition("/")[0]) != self._scope:
-                others[scope] += file.records
-        if others:
-            named = ", ".join(f"{count:,} of {scope}" for scope, count in sorted(others.items()))
-            raise WriteRefused(f"the run owns {self._scope} only, and there are records of other days: {named}")
+        if others := records_outside(self._scope, plan.manifest):
+            raise WriteRefused(said_of_others(self._scope, others))
 
 
 def _where(action: WriteAction) -> str:
@@ -243,10 +255,15 @@ def inspect_folders(pipeline: Pipeline, urls: Mapping[str, str]) -> Iterator[Fin
                 yield Finding(what)
 
 
-def check_not_replaced(writer: DatasetWriter, url: str, run: Owner) -> None:
+def check_not_replaced(writer: DatasetWriter, url: str, run: WriterIdentity) -> None:
     """Raises `WriteRefused` if a newer run has taken over the folder or partitions of it, so that this run could write there
     no more, `ExternalUnavailable` if the file system does not answer, `ConfigurationError`."""
-    claim = claim_of(writer, url, run)
+    if writer.by:
+        day = DayClaim(place_of(writer, url), writer.connection, day_run(run), writer.scope, takes_over=run.takes_over)
+        with asked(writer):
+            day.check_not_replaced()
+        return
+    claim = claim_of(writer, url, Owner(run.run_uid, run.started_at))
     with asked(writer):
         claim.check_retry()
 
@@ -255,4 +272,5 @@ def _inspect(writer: DatasetWriter, url: str) -> None:
     claim = claim_of(writer, url, _NEXT)
     with asked(writer):
         claim.place.check()
-        claim.check_begin()
+        if not writer.by:  # which day, only a run says
+            claim.check_begin()

@@ -18,6 +18,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.look import Observation, Watcher
+from airflow_logio.systems.connections import WriterIdentity
 from airflow_logio.systems.warehouse import Warehouse
 
 STARTABLE = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
@@ -46,7 +47,7 @@ def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None
     reached = {name for operator in operators for name in (operator, *graph.downstream(operator))}
     for name in sorted(reached):
         try:
-            _check(context, pipeline.operators[name], Owner(run.uid, run.created_at))
+            _check(context, pipeline.operators[name])
         except WriteRefused as error:
             raise WriteRefused(
                 f"nothing was put back: {error}. To have the rows of these Input Sets, process the same input in a run "
@@ -58,12 +59,15 @@ def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None
             ) from error
 
 
-def _check(context: LaunchContext, writer: Operator, run: Owner) -> None:
+def _check(context: LaunchContext, writer: Operator) -> None:
+    run = context.run
     if isinstance(writer, TableWriter):
         with closing(Warehouse(writer.connection, context.connections[writer.connection])) as warehouse:
-            warehouse.check_not_replaced(writer, run)
+            warehouse.check_not_replaced(writer, Owner(run.uid, run.created_at))
     elif isinstance(writer, DatasetWriter):
-        check_not_replaced(writer, context.connections[writer.connection], run)
+        line = (run.spec.key.pipeline, context.store.log_uid(), run.ordinal)
+        identity = WriterIdentity(run.uid, 0, run.created_at, (), *line)
+        check_not_replaced(writer, context.connections[writer.connection], identity)
 
 
 POLL_SECONDS = 0.1

@@ -17,6 +17,8 @@ IN_LAKES = named("_dataset_job", "_manifest", "_placing", "_publication")
 """test_lake.py: by drivers of mode ``dataframe``."""
 IN_STAGINGS = named("_staging", "_unstaging", "_staging_sweep")
 """test_staging.py: by writers of tables behind operators of mode ``dataframe``."""
+IN_CLEARINGS = named("_clearing")
+"""test_lake_days.py: by writers that own a day of a lake."""
 IN_SPARK = [point for point in named("_job") if point not in IN_LAKES]
 """test_spark_drivers.py: passed by drivers with a Spark session only."""
 IN_STORES = named("_store", "_drop")
@@ -49,6 +51,7 @@ IN_EXTERNAL_WRITES = named("_external_write")
 ELSEWHERE = frozenset(
     IN_SPARK
     + IN_LAKES
+    + IN_CLEARINGS
     + IN_STAGINGS
     + IN_STORES
     + IN_FORGETS

@@ -65,6 +65,7 @@ class Group:
         self.store = MemoryLogStore()
         self.driver: Driver | None = None
         self.stop = threading.Event()
+        self.dag_run = "run-1"
         self.recorded: dict[str, Any] = {}
         """The graph of the run, as the log has it."""
 
@@ -88,7 +89,13 @@ class Group:
             }
             shapes = operator_shapes(self.made)
             run = self.store.start_run(
-                replace(spec("all"), params=self.params, operators=shapes, actions=actions, graph=self.recorded)
+                replace(
+                    spec("all", dag_run=self.dag_run),
+                    params=self.params,
+                    operators=shapes,
+                    actions=actions,
+                    graph=self.recorded,
+                )
             )
             self.driver = start_driver(self.store, group="all", run=run)
         else:
@@ -101,11 +108,13 @@ class Group:
             self.driver = Driver(self.store, run, claim, ref, session)
         driver = self.driver
         urls = {"lake": str(self.lake), "warehouse": self.warehouse}
-        identity = WriterIdentity(driver.run.uid, driver.ref.incarnation, driver.run.created_at)
+        line = ("work", self.store.log_uid(), driver.run.ordinal)
+        identity = WriterIdentity(driver.run.uid, driver.ref.incarnation, driver.run.created_at, (), *line)
         connections = Connections("work", urls, identity, 1.0, params=self.params)
         payloads = Payloads(str(self.payloads))
+        made = self.made.for_run(self.params)
         settings = EpochSettings(
-            self.made, driver.run, "all", connections, self.sessions, lambda _: None, self.stop, payloads=payloads
+            made, driver.run, "all", connections, self.sessions, lambda _: None, self.stop, payloads=payloads
         )
         return driven(settings, driver, self.stop)
 

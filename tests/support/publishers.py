@@ -102,12 +102,20 @@ class DayPublisher(Publisher):
         super().__init__(lake, payloads, run, token=token)
         self.run_uid = f"{log}{run}"
         self.mine = DayRun(run, line_of(log.strip("'"), "orders"), self.run_uid)
-        self._settings = {"takes_over": takes_over, "may_be_empty": may_be_empty}
-        self._scope = f"store={store}"
+        self._takes_over = takes_over
+        writer = DatasetWriter(
+            "lake",
+            "orders",
+            partition_by=("store",),
+            on_new_run="overwrite",
+            by=("store",),
+            empty="replace" if may_be_empty else "refuse",
+        )
+        self._writer = writer.for_run({"store": store, "store_start": "2026-03-01T00:00:00+00:00"})
 
     @contextmanager
     def connected(self) -> Iterator[tuple[DayTarget, DayClaim]]:
-        target = DayTarget(self._writer, self.mine, self._scope, self._payloads.dataset, self._copy, **self._settings)
+        target = DayTarget(self._writer, self.mine, self._payloads.dataset, self._copy, takes_over=self._takes_over)
         with target.connect(self._lake) as claim:
             yield target, claim
 

@@ -130,8 +130,10 @@ def _check_connections(definition: Definition, name: str, operator: Operator) ->
     _check_closes(definition, name, operator)
     if operator.writes() and not isinstance(operator, ManualOperator):
         _check_writer(definition, name, operator)
-    if isinstance(operator, TableWriter) and operator.by:
+    if isinstance(operator, TableWriter | DatasetWriter) and operator.by:
         _check_by(definition, name, operator)
+    if isinstance(operator, DatasetWriter):
+        _check_overwritten(definition, name, operator)
 
 
 def _check_runs_together(definition: Definition, name: str, operator: Operator) -> None:
@@ -186,7 +188,7 @@ def _check_closes(definition: Definition, name: str, operator: Operator) -> None
         )
 
 
-def _check_by(definition: Definition, name: str, writer: TableWriter) -> None:
+def _check_by(definition: Definition, name: str, writer: TableWriter | DatasetWriter) -> None:
     """Refuse a writer whose runs would not know what they own."""
     partition = definition.partition
     if partition is None:
@@ -199,12 +201,26 @@ def _check_by(definition: Definition, name: str, writer: TableWriter) -> None:
             f"writer {name!r} says by={writer.by!r}, and the partition of the pipeline is {partition.written()}: write "
             f"by=({partition.name!r},)"
         )
+    if not isinstance(writer, TableWriter):
+        return
     kind = None if writer.columns is None else writer.columns[partition.name]
     if kind is not None and kind not in ("text", "date" if partition.what == "day" else "timestamptz"):
         definition.refuse(
             f"column {partition.name!r} of writer {name!r} is declared {kind}, which holds no {partition.what}s: declare it "
             f"text or {'date' if partition.what == 'day' else 'timestamptz'}"
         )
+
+
+def _check_overwritten(definition: Definition, name: str, writer: DatasetWriter) -> None:
+    """Refuse a writer that would overwrite other days than its run's."""
+    partition = definition.partition
+    if partition is None or writer.by or writer.on_new_run != "overwrite" or partition.name not in writer.partition_by:
+        return
+    definition.refuse(
+        f"writer {name!r} says on_new_run='overwrite' and is partitioned by {partition.name!r}, the partition of the "
+        f"pipeline: late records of another {partition.what} would replace all of that. Say by=({partition.name!r},), so "
+        f"that a run replaces its own {partition.what} only"
+    )
 
 
 def _check_writer(definition: Definition, name: str, operator: Operator) -> None:
@@ -425,6 +441,11 @@ def _check_folders(definition: Definition) -> None:
     for (first, a), (second, b) in combinations(writers, 2):
         if a.connection != b.connection:
             continue
+        if a.folder == b.folder and (a.by or b.by):
+            definition.refuse(
+                f"operators {first!r} and {second!r} both write folder {a.folder!r} of {a.connection!r}, and one of them "
+                "owns days of it: it would replace what the other one writes. Let them write different folders"
+            )
         if a.folder == b.folder and a.on_new_run != b.on_new_run:
             definition.refuse(
                 f"operators {first!r} and {second!r} both write folder {a.folder!r} of {a.connection!r} with on_new_run "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any
 
 from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable
 from airflow_logio.dataflow.placeholders import in_folder_of_run, placeholders_of, relative_folder
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.dataflow.writers.owned_days import OwnedDay, check_by, check_empty
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 
@@ -29,6 +31,12 @@ class DatasetWriter(ActionWriter):
         them, ``"replace"`` removes them when the run begins, ``"error"`` refuses a folder that has any, ``"overwrite"``
         removes those of a partition when the run first publishes into it. Afterwards earlier runs may write to the
         folder (``"overwrite"``: the partition) no more.
+    :param by: with ``"overwrite"``, in a pipeline with a partition: the name of that, which is the first column of
+        `partition_by`. The run then owns its day, all files with that value, and nothing else. The day stays as it was
+        until all records of the run are there; then one closing receipt replaces it. A record of another day is
+        refused.
+    :param empty: with `by`, what happens if a run has no records and its day has some: ``"refuse"`` (the default) or
+        ``"replace"``.
 
     Exactly once, even when a replaced driver keeps writing: all drivers that execute a write action make the same files
     under the same names, ``<run uid>.<operator>.<number>.<n>.parquet``. A file appears as a whole or not at all, the
@@ -41,10 +49,16 @@ class DatasetWriter(ActionWriter):
     outputs = ()
     write_guarantee = "idempotent"
     actions_at_once = 16
-    by: tuple[str, ...] = ()
 
     def __init__(
-        self, connection: str, folder: str = "", *, partition_by: Iterable[str] = (), on_new_run: str = "append"
+        self,
+        connection: str,
+        folder: str = "",
+        *,
+        partition_by: Iterable[str] = (),
+        on_new_run: str = "append",
+        by: Iterable[str] = (),
+        empty: str = "refuse",
     ) -> None:
         super().__init__(connection)
         self.folder = relative_folder(folder)
@@ -55,28 +69,58 @@ class DatasetWriter(ActionWriter):
             )
         self.partition_by = check_columns(partition_by)
         self.on_new_run = on_new_run
+        where = f"writer of folder {self.folder!r}"
+        self.by = check_by(where, by)
+        self.empty = check_empty(where, empty, self.by)
+        self.closes = bool(self.by)
+        self._scope = ""
         self._check()
 
     def placeholders(self) -> frozenset[str]:
         return self._placeholders
 
     def for_run(self, params: Mapping[str, Any]) -> DatasetWriter:
-        """With the folder of a run with these parameters. Raises ConfigurationError."""
-        return in_folder_of_run(self, self._placeholders, params)
+        """With the folder, and the day, of a run with these parameters. Raises ConfigurationError."""
+        own = in_folder_of_run(self, self._placeholders, params)
+        if not self.by:
+            return own
+        own = copy(own)
+        own._scope = OwnedDay.of_run(self.by[0], params).scope
+        return own
+
+    @property
+    def scope(self) -> str:
+        """Of a run that owns its day: the folder of that, as ``day=2026-03-01``; else empty."""
+        return self._scope
 
     def opening(self) -> Mapping[str, Any] | None:
-        """The run takes the whole folder over, if it is to."""
+        """The run takes the whole folder over, or claims its day, if it is to."""
+        if self.by:
+            return {"mode": self.on_new_run, "scope": self.scope}
         return {"mode": self.on_new_run} if self.on_new_run in ("replace", "error") else None
 
     def settings(self) -> dict[str, Any]:
-        """As a run of an earlier version has them, where it appends."""
-        return {name: value for name, value in super().settings().items() if (name, value) != ("on_new_run", "append")}
+        """As a run of an earlier version has them, where it appends, or owns no day."""
+        unset = {"closes"} if self.by else {"by", "empty", "closes"}
+        unset |= {"on_new_run"} if self.on_new_run == "append" else set()
+        return {name: value for name, value in super().settings().items() if name not in unset}
 
     def _check(self) -> None:
         if self.on_new_run not in ON_NEW_RUN:
             hint = did_you_mean(self.on_new_run, ON_NEW_RUN)
             raise PipelineDefinitionError(
                 f"writer of folder {self.folder!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"
+            )
+        if self.by and self.on_new_run != "overwrite":
+            raise PipelineDefinitionError(
+                f"writer of folder {self.folder!r}: by={self.by!r} says what a run replaces, and on_new_run="
+                f"{self.on_new_run!r} replaces {'nothing' if self.on_new_run == 'append' else 'the whole folder'}: say "
+                "on_new_run='overwrite', or leave by out"
+            )
+        if self.by and self.partition_by[: len(self.by)] != self.by:
+            raise PipelineDefinitionError(
+                f"writer of folder {self.folder!r}: a day is one folder with all that is below it, so the columns of "
+                f"by={self.by!r} come first in partition_by, which is {self.partition_by!r}"
             )
         if self.on_new_run == "overwrite" and not self.partition_by:
             raise PipelineDefinitionError(

@@ -15,6 +15,7 @@ from airflow_logio.protocol.logic import Emit, Output, Write
 from airflow_logio.protocol.values import Event, Port
 from airflow_logio.spark.chains import Evaluated, Outputs
 from airflow_logio.spark.dataset_parts import DatasetPart
+from airflow_logio.spark.published_places import records_outside, said_of_others
 from airflow_logio.spark.schemas import said_of_columns
 from airflow_logio.systems.payloads.dataset import Dataset
 
@@ -39,9 +40,17 @@ class FrameLogic(StatelessLogic):
         port, event = held
         if isinstance(self._operator, DatasetWriter):
             written = event.payload.writes[self._name]
+            self._check_day(self._operator, written, port, event)
             yield Write(self._operator.connection, {"action": INSERT}, written, written.num_rows)
         for name, output in self._outputs(port, event).items():
             yield Emit(name, output, output.num_rows)
+
+    def _check_day(self, writer: DatasetWriter, written: Dataset, port: str, event: Event) -> None:
+        """Records of another day, or of none, never get into the log as a write action."""
+        others = records_outside(writer.scope, written.manifest) if writer.by else {}
+        if others:
+            advice = "put OwnPartition before the writer, and what is late elsewhere"
+            self._fail_at(OperatorFailed(f"{said_of_others(writer.scope, others)}: {advice}"), port, event)
 
     def _named(self, port: str) -> str:
         """What has one schema."""

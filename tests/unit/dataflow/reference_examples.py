@@ -560,6 +560,9 @@ files = ParquetWriter(
 
 # [START DatasetWriter]
 dataset = DatasetWriter("lake", "orders", partition_by=["country"], on_new_run="replace")
+own_day = DatasetWriter(
+    "lake", "clicks", partition_by=["day", "country"], on_new_run="overwrite", by=["day"], empty="replace"
+)
 # [END DatasetWriter]
 
 

@@ -22,6 +22,7 @@ from airflow_logio.errors import ConfigurationError, WriteRefused
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.folder_rules import Age, Effect, RunRecord
 from airflow_logio.spark.publishing import check_not_replaced
+from airflow_logio.systems.connections import WriterIdentity
 from airflow_logio.systems.payloads import Payloads
 from tests.support.file_steps import Died, Steps, every_step, standing, standing_at_objects
 from tests.support.lakes import BucketLake, FolderLake, Lake, reached
@@ -372,9 +373,9 @@ def test_nothing_is_put_back_where_a_newer_run_overwrites(place: Work) -> None:
     work.run(1)
     work.run(2, "overwrite")
     writer = DatasetWriter("lake", "orders", partition_by=("store",))
-    check_not_replaced(writer, work.lake.url, Owner("run3", 3.0))
+    check_not_replaced(writer, work.lake.url, WriterIdentity("run3", 1, 3.0))
     with pytest.raises(WriteRefused, match=r"run run2, a newer one, overwrites partitions.*run run1 must not write"):
-        check_not_replaced(writer, work.lake.url, Owner("run1", 1.0))
+        check_not_replaced(writer, work.lake.url, WriterIdentity("run1", 1, 1.0))
 
 
 @pytest.mark.parametrize("mode", ["replace", "overwrite"])
@@ -445,9 +446,9 @@ def test_a_fresh_run_shuts_out_the_one_that_was_given_up_and_no_other(place: Wor
         work.run(3, token=2)
     writer = DatasetWriter("lake", "orders")
     for run in (1, 2):
-        check_not_replaced(writer, work.lake.url, Owner(f"run{run}", float(run)))
+        check_not_replaced(writer, work.lake.url, WriterIdentity(f"run{run}", 1, float(run)))
     with pytest.raises(WriteRefused, match="run run3 must not write"):
-        check_not_replaced(writer, work.lake.url, Owner("run3", 3.0))
+        check_not_replaced(writer, work.lake.url, WriterIdentity("run3", 1, 3.0))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -35,6 +35,7 @@ from airflow_logio.spark.folder_claims import FolderClaim
 from airflow_logio.spark.object_place import ObjectPlace
 from airflow_logio.spark.published_places import Copy
 from airflow_logio.spark.publishing import check_not_replaced, inspect_folders
+from airflow_logio.systems.connections import WriterIdentity
 from airflow_logio.systems.payloads import Payloads
 from tests.support.datasets import dataset_of
 from tests.support.lakes import BucketLake, reached
@@ -467,7 +468,7 @@ def test_a_bucket_that_is_not_there_is_not_made(bucket: Bucket) -> None:
     with pytest.raises(ConfigurationError, match=says):
         bucket.driven(url).publish(bucket.action())
     with pytest.raises(ConfigurationError, match=says):
-        check_not_replaced(WRITER, url, Owner("run7", 7.0))
+        check_not_replaced(WRITER, url, WriterIdentity("run7", 1, 7.0))
     pipeline = Pipeline("p", connections=["lake"])
     pipeline.writer("save", WRITER, pipeline.source("raw", FolderSource("/orders")))
     (found,) = inspect_folders(pipeline, {"lake": url})
@@ -544,7 +545,7 @@ def test_a_url_in_which_a_secret_may_be_is_refused(bucket: Bucket, url: str, say
     action = replace(bucket.action(), dataset="none")
     for ask in (
         lambda: bucket.driven(url).publish(action),
-        lambda: check_not_replaced(WRITER, url, Owner("run7", 7.0)),
+        lambda: check_not_replaced(WRITER, url, WriterIdentity("run7", 1, 7.0)),
         lambda: published_files(url),
     ):
         with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:

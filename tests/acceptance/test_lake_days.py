@@ -1,0 +1,125 @@
+"""A day in a lake on real spark-submit processes, which die, stop and wake up: the old day or the new one, by DuckDB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_logio import Days, published_files
+from airflow_logio.crash import CrashPoint
+from airflow_logio.launch import bundle
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.records.driver_records import GroupRef
+from tests.support.frame_groups import orders_at, query
+from tests.support.running import ArmedSparkLauncher, has_ended, running
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
+
+LAKE_DAYS = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'lake_days.py'}:days")
+DAY = Days("day").key_of("2024-03-09")
+COLUMNS = "id, epoch_us(ts), store, cents"
+OLD = (orders_at(1, 2, 3, 25), orders_at(4, 5, first=10))
+NEW = (orders_at(7, 8, 30, first=50), orders_at(5, 9, first=100))
+
+
+class Lake:
+    """One day of it, and the runs that compute it."""
+
+    def __init__(self, root: Path, log_url: str) -> None:
+        self.folder = root / "lake"
+        self.folder.mkdir()
+        self._root, self._log_url = root, log_url
+
+    def run(self, name: str, orders: tuple[pa.Table, ...], armed: dict[int, str], **settings: Any) -> Any:
+        """With drivers that die where they are armed, by incarnation."""
+        where = self._root / f"orders_{name}"
+        where.mkdir()
+        for number, table in enumerate(orders):
+            pq.write_table(table, where / f"{number}.parquet")
+        launcher = ArmedSparkLauncher(self._root / "drivers", {("all", one): point for one, point in armed.items()})
+        return running(
+            self._log_url,
+            "",
+            where,
+            launcher,
+            ref=LAKE_DAYS,
+            name=name,
+            params={"orders": str(where)},
+            partition=DAY,
+            connections={"lake": str(self.folder)},
+            payloads=str(self._root / "payloads"),
+            **settings,
+        )
+
+    def expected(self, name: str) -> list[tuple[Any, ...]]:
+        day = f"WHERE ts::DATE = DATE '{DAY.text}'"
+        return query(f"SELECT {COLUMNS} FROM '{self._root}/orders_{name}/*.parquet' {day} ORDER BY ALL")
+
+    def counted(self) -> list[tuple[Any, ...]]:
+        return self._read([file.path for file in published_files(self.folder / "kept" / f"day={DAY.text}")])
+
+    def listed(self) -> list[tuple[Any, ...]]:
+        return self._read([str(path) for path in (self.folder / "kept").rglob("*.parquet")])
+
+    def _read(self, files: list[str]) -> list[tuple[Any, ...]]:
+        return query(f"SELECT {COLUMNS} FROM read_parquet({files}, hive_partitioning=true) ORDER BY ALL")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, log_url: str) -> Lake:
+    """Its day is that of a run which has finished."""
+    one = Lake(tmp_path, log_url)
+    with one.run("old", OLD, {}) as run:
+        run.finish()
+    assert one.counted() == one.listed() == one.expected("old") != []
+    return one
+
+
+def test_dying_between_links_around_the_receipt_and_within_the_clear(lake: Lake) -> None:
+    armed = (
+        f"{CrashPoint.IN_PLACING}:2",
+        f"{CrashPoint.IN_PUBLICATION}:1",
+        f"{CrashPoint.IN_CLEARING}:1",
+        f"{CrashPoint.IN_CLEARING}:2",
+    )
+    with lake.run("new", NEW, dict(enumerate(armed, start=1))) as run:
+        for number in range(2, len(armed) + 2):
+            run.until(lambda number=number: run.is_running("all", number), f"driver {number} runs")
+            counted = lake.counted()
+            assert counted in ((lake.expected("old"),) if number <= 2 else (lake.expected("old"), lake.expected("new")))
+        run.finish()
+        assert run.status("all").incarnation == len(armed) + 1, "every one of them was passed"
+    assert lake.counted() == lake.listed() == lake.expected("new") != []
+
+
+def test_a_zombie_between_look_and_receipt_brings_nothing_back(lake: Lake) -> None:
+    """It stands still with its files in the day, a younger run replaces the day, and it wakes up."""
+    with lake.run("zombie", NEW, {1: f"{CrashPoint.IN_PUBLICATION}:1:stop"}, lease=Lease(300, 600)) as old:
+        old.until(lambda: old.is_running("all"), "the driver runs")
+        zombie = old.process("all")
+        jvm = zombie.parent()
+        assert jvm is not None
+        eventually(
+            lambda: zombie.status() == psutil.STATUS_STOPPED, what="it has stopped while it publishes", timeout=120
+        )
+        assert old.store.declare_dead(GroupRef(old.run.run_id, "all", 1), "test")
+        assert old.store.supersede(old.run.run_id)
+        with lake.run("young", OLD, {}) as young:
+            young.finish()
+        zombie.resume()
+        eventually(lambda: has_ended(zombie) and has_ended(jvm), what="the zombie and its JVM exit", timeout=60)
+    assert lake.counted() == lake.expected("young")
+
+
+def test_a_run_without_records_keeps_the_old_day(lake: Lake) -> None:
+    with lake.run("empty", (orders_at(30),), {}) as run:
+        run.until(lambda: run.status("all").state is GroupState.PARKED, "the group is parked")
+        assert "has none to put in their place" in str(run.status("all").error)
+    assert lake.counted() == lake.listed() == lake.expected("old")
