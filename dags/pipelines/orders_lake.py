@@ -44,13 +44,16 @@ def with_department(sales: DataFrame, params: Mapping[str, Any]) -> DataFrame:
     return sales.join(F.broadcast(products), "product_id", "left").fillna("UNKNOWN", "department")
 
 
-@generate(mode="dataframe", columns=("sold_at", "department", "quantity", "sales_cents"))
+@generate(mode="dataframe", columns=("sold_at", "department", "quantity", "sales_cents"), many=True)
 def per_hour(sales: DataFrame) -> DataFrame:
-    """The sums of one day."""
+    """The sums of many days in one plan: `inset_id` says which day a row belongs to, and is a key of each step.
+
+    Without `many=True` a function gets one day, and needs no such key; a plan for each of many small days costs more.
+    """
     from pyspark.sql import functions as F
 
     day, hour = F.col("sold_at").cast("date").alias("day"), F.hour("sold_at").alias("hour")
-    return sales.groupBy(day, hour, "department").agg(
+    return sales.groupBy("inset_id", day, hour, "department").agg(
         F.count("*").alias("sales"), F.sum("quantity").alias("quantity"), F.sum("sales_cents").alias("sales_cents")
     )
 
