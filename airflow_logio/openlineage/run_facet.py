@@ -15,7 +15,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunFigures
 
 NAME = "logio"
-SCHEMA_URL = "urn:airflow-logio:openlineage:1-0-0:LogioRunFacet.json#/$defs/LogioRunFacet"
+SCHEMA_URL = "urn:airflow-logio:openlineage:1-1-0:LogioRunFacet.json#/$defs/LogioRunFacet"
 PRODUCER = f"urn:airflow-logio:{__version__}"
 _DIRECTIONS = {"out": "sent", "in": "acknowledged", "write": "written"}
 
@@ -34,6 +34,7 @@ class LogioRunFacet(RunFacet):
     inputSets: dict[str, Any]
     ports: list[dict[str, Any]]
     pageUrl: str | None = None
+    partition: str | None = None
 
     @staticmethod
     def _get_schema() -> str:
@@ -81,4 +82,5 @@ def run_facet(run: Run, group: str | None, statuses: Sequence[GroupStatus], figu
             }
             for row in sorted(rows, key=lambda row: (str(row.port), row.direction))
         ],
+        partition=run.partition,
     )

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
-from airflow.sdk import Asset, AssetAlias
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator, conf
+from airflow.sdk import NEVER_EXPIRE, Asset, AssetAlias  # type: ignore[attr-defined]
 
 from airflow_logio.asset_uris import create_asset
 from airflow_logio.dataflow.operators import WriterOperator
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 FINISHED, QUARANTINED, RUNNING = "finished", "finished with quarantine", "running"
 WRITE = "write"
-EVENTS_SEARCHED = 50
+TRIED = "logio_told_of"
+EVENTS_SEARCHED = 500
 RUNS_SEARCHED = 20
 CLOCKS_APART_SECONDS = 60.0
 """Between the database of the log and that of Airflow."""
@@ -43,6 +44,10 @@ class LogioAssetsOperator(BaseOperator):
     In ``extra`` each event says which run it is about (``run``), with which parameters (``params``), how many records
     that has written, and the number of the last write action of each writer. A task that is run again makes an event
     only for assets that have changed. A run with quarantined Input Sets gets none, because its result is incomplete.
+
+    Events of a pipeline with a partition have its key as their ``partition_key``, always in the form of the log
+    (``2026-03-01``), and another one when the partition is computed again. A DAG with a ``PartitionedAssetTimetable``
+    has a run for each of them; Airflow starts no DAG that is scheduled on the assets alone.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``; it is imported when the DAG is parsed.
     :param connections: the pipeline's connection names → Airflow connection ids.
@@ -72,12 +77,19 @@ class LogioAssetsOperator(BaseOperator):
         while_running: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.assets = assets_of(
-            imported(pipeline), mapping_of("connections", connections), mapping_of("assets", assets)
-        )
-        # An alias makes an event only where the task adds one; an asset would get one whenever the task succeeds.
-        aliases = [AssetAlias(uri) for uri in dict.fromkeys(asset.uri for asset in self.assets.values())]
-        super().__init__(inlets=aliases, outlets=aliases, **kwargs)
+        known = imported(pipeline)
+        self.assets = assets_of(known, mapping_of("connections", connections), mapping_of("assets", assets))
+        by_uri = {asset.uri: asset for asset in self.assets.values()}
+        self.partition = None if known.partition is None else known.partition.name
+        if self.partition is not None and while_running:
+            raise ConfigurationError(
+                f"assets: pipeline {known.name!r} has a run for each {self.partition!r}, and an event says that one is "
+                "complete: leave while_running out, and give LogioPipelineGroup(..., assets=True)"
+            )
+        # An alias makes an event only where the task adds one, and only with the partition key of the DAG run. An asset
+        # gets the key that the task gives, and an event whenever the task succeeds, unless `_add` takes it from the outlets.
+        told = list(by_uri.values()) if self.partition is not None else [AssetAlias(uri) for uri in by_uri]
+        super().__init__(inlets=told, outlets=told, **kwargs)
         self.pipeline = reference(pipeline)
         self.run_uid = run_uid
         self.logio_conn_id = logio_conn_id
@@ -126,17 +138,50 @@ class LogioAssetsOperator(BaseOperator):
         return list(events.values())
 
     def _add(self, context: Mapping[str, Any], run: Run, events: Sequence[tuple[Asset, dict[str, Any]]]) -> None:
+        if self.partition is not None:
+            self.outlets: list[Asset] = []  # of this process, whose outlets Airflow reads when the task has ended
+        tried = _Tried(context, run)
         for asset, extra in events:
-            last = self._last_of(context, run, asset)
+            try:
+                last = self._last_of(context, run, asset)
+            except Exception as error:  # whatever Airflow raises
+                if not self._may_tell(tried, asset, error):
+                    continue
+                last = None
             # An event of an earlier version says less.
             known = last is not None and all(extra.get(name) == value for name, value in last.items())
             if known or (last is None and not self._is_first(extra)):
                 self.log.info("Asset %s: nothing new of run %s (%s)", asset.uri, run.uid[:8], extra["state"])
                 continue
-            context["outlet_events"][AssetAlias(asset.uri)].add(asset, extra=extra)
+            tried.keep(asset.uri)
+            self._tell(context, run, asset, extra)
             self.log.info(
                 "Asset %s: run %s, %s, %s records", asset.uri, run.uid[:8], extra["state"], f"{extra['records']:,}"
             )
+
+    def _may_tell(self, tried: _Tried, asset: Asset, error: Exception) -> bool:
+        """Where Airflow cannot read the events that are there: 3.3.2 cannot while a DAG run that one of them has started is
+        queued. Raises AirflowException if an earlier attempt may have told of this run."""
+        said = f"Airflow cannot read the events of asset {asset.uri} ({type(error).__name__}: {error})"
+        if self.while_running:
+            self.log.warning("%s; the next DAG run looks again", said)
+            return False
+        if tried.may_be_told(asset.uri):
+            raise AirflowException(
+                f"{said}, and an earlier attempt of this task may have told of run {tried.run_uid[:8]}. Airflow may be "
+                "unable to read them while a DAG run that they have started is queued: clear this task when it has begun"
+            ) from error
+        self.log.warning("%s; no attempt of this task has told of the run yet", said)
+        return True
+
+    def _tell(self, context: Mapping[str, Any], run: Run, asset: Asset, extra: dict[str, Any]) -> None:
+        if self.partition is None:
+            context["outlet_events"][AssetAlias(asset.uri)].add(asset, extra=extra)
+            return
+        event = context["outlet_events"][asset]
+        event.extra = extra
+        event.add_partitions(run.partition)
+        self.outlets.append(asset)
 
     def _is_first(self, extra: Mapping[str, Any]) -> bool:
         """Whether a run that has had no event gets this one. A finished one in passing: its own DAG has told of it."""
@@ -144,12 +189,33 @@ class LogioAssetsOperator(BaseOperator):
 
     def _last_of(self, context: Mapping[str, Any], run: Run, asset: Asset) -> Mapping[str, Any] | None:
         """What the last event of this run said. Those of one that has ended are looked for from its end on."""
-        events = context["inlet_events"][AssetAlias(asset.uri)]
+        events = context["inlet_events"][AssetAlias(asset.uri) if self.partition is None else asset]
         ended_at = run.ended_at if not self.while_running else None
         begins_at = datetime.fromtimestamp((ended_at or run.created_at) - CLOCKS_APART_SECONDS, UTC)
         events = events.after(begins_at.isoformat()).ascending(ended_at is not None).limit(EVENTS_SEARCHED)
         found = [event.extra for event in events if event.extra.get("run") == run.uid]
         return (found[-1] if ended_at is not None else found[0]) if found else None
+
+
+class _Tried:
+    """The assets of which an attempt of this task has told, or has been about to."""
+
+    def __init__(self, context: Mapping[str, Any], run: Run) -> None:
+        self._state = context["task_state_store"]
+        self.run_uid = run.uid
+        kept = self._state.get(TRIED)
+        self.uris: list[str] = list(kept["assets"]) if isinstance(kept, dict) and kept.get("run") == run.uid else []
+        self._is_forgotten = conf.getboolean("state_store", "clear_on_success", fallback=False)
+
+    def may_be_told(self, uri: str) -> bool:
+        """Whether an earlier attempt may have told of it: not known where Airflow forgets what a task that succeeds keeps."""
+        return uri in self.uris or self._is_forgotten
+
+    def keep(self, uri: str) -> None:
+        """Before it is told: the event comes with the end of the task."""
+        if uri not in self.uris:
+            self.uris.append(uri)
+            self._state.set(TRIED, {"run": self.run_uid, "assets": self.uris}, retention=NEVER_EXPIRE)
 
 
 def assets_of(
@@ -195,6 +261,7 @@ def extras(store: LogStore, run: Run, assets: Mapping[str, Asset], state: str) -
             records[name] += row.records
             last[name][row.port.operator] = row.events
     key = run.spec.key
+    partition = {} if run.partition is None else {"partition": run.partition, "generation": key.generation}
     return {
         name: {
             "pipeline": key.pipeline,
@@ -205,6 +272,7 @@ def extras(store: LogStore, run: Run, assets: Mapping[str, Asset], state: str) -
             "params": dict(run.spec.params),
             "records": records[name],
             "last_write_action": last[name],
+            **partition,
         }
         for name in assets
     }

@@ -16,8 +16,12 @@ os.environ.update(
 import atexit  # noqa: E402
 import shutil  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
+from airflow import settings  # noqa: E402
+from airflow.models import import_all_models  # noqa: E402
+from airflow.models.base import Base  # noqa: E402
 
 from airflow_logio.store import open_store  # noqa: E402
 from airflow_logio.store.port import LogStore  # noqa: E402
@@ -66,3 +70,19 @@ def launcher() -> Iterator[FakeLauncher]:
     fake = FakeLauncher()
     yield fake
     fake.end_all()
+
+
+@pytest.fixture
+def airflow_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Airflow's own database, with nothing in it."""
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{tmp_path / 'airflow.db'}")
+    settings.configure_vars()
+    settings.configure_orm()
+    import_all_models()
+    Base.metadata.create_all(settings.engine)
+    yield
+    settings.Session.remove()
+    settings.engine.dispose()
+    monkeypatch.delenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN")
+    settings.configure_vars()
+    settings.configure_orm()

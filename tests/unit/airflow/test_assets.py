@@ -27,6 +27,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from tests.support.logs import Driver, sent, start_driver
 from tests.unit.airflow.support import DAG_ID, RUN_ID, context, run_started
+from tests.unit.airflow.test_callbacks import StateStore
 from tests.unit.airflow.test_pipeline_group import tiny
 
 REF = "pipelines.sales:sales"
@@ -41,9 +42,11 @@ class Events:
 
     told: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     added: dict[str, _Outlet] = field(default_factory=dict)
+    state: StateStore = field(default_factory=StateStore)
 
     def context(self) -> dict[str, Any]:
-        return {**context(), "inlet_events": _Inlets(self.told), "outlet_events": _Outlets(self.added)}
+        found = {"inlet_events": _Inlets(self.told), "outlet_events": _Outlets(self.added)}
+        return {**context(), **found, "task_state_store": self.state}
 
     def of(self, task: LogioAssetsOperator) -> dict[str, dict[str, Any]]:
         """What an attempt adds, which is kept: Airflow commits it with the end of the task."""

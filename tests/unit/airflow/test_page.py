@@ -19,8 +19,7 @@ import pytest
 from airflow import plugins_manager, settings
 from airflow.api_fastapi import app as airflow_app
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from airflow.models import DagRun, Log, TaskInstance, import_all_models
-from airflow.models.base import Base
+from airflow.models import DagRun, Log, TaskInstance
 from airflow.models.dag import DagModel
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagbundle import DagBundleModel
@@ -55,25 +54,14 @@ from tests.support.two_groups import TwoGroups, two_groups
 
 
 @pytest.fixture
-def metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def metadata(airflow_database: None) -> None:
     """Airflow's own database, with a DAG that has runs in the log and one that has none."""
-    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{tmp_path / 'airflow.db'}")
-    settings.configure_vars()
-    settings.configure_orm()
-    import_all_models()
-    Base.metadata.create_all(settings.engine)
     with settings.Session() as session:
         session.add(DagBundleModel(name="dags"))
         session.flush()
         for dag_id in ("dag", "other"):
             session.add(DagModel(dag_id=dag_id, bundle_name="dags", fileloc="x", is_paused=False))
         session.commit()
-    yield
-    settings.Session.remove()
-    settings.engine.dispose()
-    monkeypatch.delenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN")
-    settings.configure_vars()
-    settings.configure_orm()
 
 
 @pytest.fixture
