@@ -227,7 +227,7 @@ def _name(pipeline: Pipeline, partition: PartitionKey | None) -> str:
 
 
 def _beside(wanted: Wanted, spec: RunSpec) -> ConcurrentRuns:
-    """Without partitions, a command is the word of somebody who sees what else runs: it is warned."""
+    """Without partitions, the user decides what may run beside: `logio run` only warns about other runs."""
     if wanted.alone:
         return ConcurrentRuns.REFUSE
     return ConcurrentRuns.ISOLATED if spec.partition is None else ConcurrentRuns.DERIVED

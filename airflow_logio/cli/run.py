@@ -255,7 +255,7 @@ def _next(summary: RunSummary) -> Iterator[str]:
     retry = f"`logio retry {uid}`"
     if len(summary.parked) == 1:
         yield f"Fix the cause, then: `logio retry {uid} {summary.parked[0].group}` ({CHANGED})"
-    elif summary.parked:  # they go on together: while one is parked, `logio retry` of another one ends at once
+    elif summary.parked:  # they are retried together: while one is parked, `logio retry` of another one ends at once
         yield f"Fix the causes, then: {retry} ({CHANGED})"
     aside = len(summary.quarantined)
     if aside > MAX_QUARANTINED:

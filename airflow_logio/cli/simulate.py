@@ -202,7 +202,7 @@ def _report(campaign: Campaign, ran: int, seconds: float) -> None:
     out.print(_sites(list(campaign.tallies.values())), markup=False)
     rate = ran / seconds if seconds else 0.0
     now = f"{ran:,} now in {seconds:.1f} s, {rate:.0f} per second"
-    drained = f", of which {campaign.drained:,} were drained and are shorter" if campaign.drained else ""
+    drained = f" ({campaign.drained:,} of them drained, and shorter)" if campaign.drained else ""
     out.print(f"{campaign.ran:,} schedules{drained}; {campaign.violations:,} violations; {now}", markup=False)
 
 

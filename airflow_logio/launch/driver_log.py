@@ -423,7 +423,7 @@ class OutputRelay:
         self._members = members
         self._relayed = {group: (incarnation, number) for group, (incarnation, number) in relayed.items()}
         self._ended: dict[str, tuple[int, int]] = {}
-        """Group → the last part of the incarnation before, the rest of which may come late."""
+        """Group → the last part of the incarnation before. The rest of that incarnation may come late."""
         self._say = say
         self._lines: dict[tuple[str, int], DriverLines] = {}
         """(group, incarnation) → its lines."""

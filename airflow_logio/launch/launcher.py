@@ -227,9 +227,11 @@ class NotedLaunch(Launches):
     needs: GroupNeeds
 
     def of(self, context: LaunchContext, group: str, number: int) -> Launch:
-        """Raises `ConfigurationError`, also for code of another number, or of which the log keeps no digest."""
+        """Raises `ConfigurationError`, also for code of another number, or without a digest in the log."""
         if number != self.needs.code or context.store.code(context.run.run_id, number).digest is None:
-            raise ConfigurationError(f"group {group!r} gets code {number}, of which the log has no note what it needs")
+            raise ConfigurationError(
+                f"group {group!r} gets code {number}, and the log has no note of what that code needs"
+            )
         context.launcher.check(context.settings)
         conf = spark_submit.properties_of(context.settings, self.needs.properties, frames=self.needs.frames)
         code = code_for(context.store, context.run, context.ref, number)

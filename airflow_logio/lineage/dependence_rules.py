@@ -218,7 +218,9 @@ class _Step:
                     f"values of {name!r} of {self._operator} and of those before it are not compared: {types}"
                 )
             elif compared is not None and not compared.is_exact:
-                self._inexact(f"{name!r} of {self._operator} has floating point numbers, of which several count as one")
+                self._inexact(
+                    f"{name!r} of {self._operator} has floating point numbers, and several of them count as one"
+                )
             if compared is not None:
                 kinds[name] = compared.kind
         return _Comparison(ports, columns, kinds)

@@ -127,7 +127,7 @@ class FolderRuns:
         return max((record.age for record in self.records if record.effect is Effect.REPLACES), default=None)
 
     def closed_by(self, mine: Age) -> RunRecord | None:
-        """The record because of which the run of that age may add nothing; rather of one that replaces what it has added.
+        """The record that lets the run of that age add nothing; rather of one that replaces what it has added.
 
         A fresh run of an earlier version closed the folder to all older ones, though it joined them, or overwrote
         partitions: that counts no more, because the run that was given up for it has no driver of this version.

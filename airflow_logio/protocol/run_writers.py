@@ -51,7 +51,7 @@ class WriterShape:
 def in_conflict(
     mine: Iterable[WriterShape], theirs: Iterable[WriterShape], *, apart: bool
 ) -> tuple[WriterShape, WriterShape] | None:
-    """A writer of each of two runs because of which they must not live at once; None if there are no such two.
+    """Two writers, one of each run, that must not live at once; None if there are no such two.
 
     `apart` says that the runs are of different partitions, which have nothing in common.
     """

@@ -145,7 +145,7 @@ class DayClaim:
         try:
             return any(file.records for file in counted_in(self._files, self.scope))
         except ConfigurationError:
-            return True  # of which run is in doubt
+            return True  # it is in doubt whose they are
 
     def _refused(self, day: FolderDay, other: DayRun) -> WriteRefused:
         mine = self.mine

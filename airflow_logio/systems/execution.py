@@ -60,7 +60,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeldWrites:
-    """The write actions `group` of a writer, of which `closing` is the last one. The others are read from the log."""
+    """The write actions `group` of a writer; `closing` is the last one. The others are read from the log."""
 
     group: HeldGroup
     closing: PendingWrite

@@ -132,7 +132,7 @@ def begin_day(
         warehouse_rows.fence_markers(connection, run_uid)
     if not _shares(connection, name, contender):
         _take_over(connection, name, writer, contender)
-    if table_inserts.found_types(connection, name) is None:  # somebody has dropped it
+    if table_inserts.found_types(connection, name) is None:  # it was dropped
         warehouse_rows.lock_making(connection)
     table_inserts.target_table(connection, writer, name)
     DayRows(connection, writer, name)
@@ -146,7 +146,7 @@ def begin_day(
 def _shares(connection: Connection, name: TableName, contender: Contender) -> bool:
     """Whether days are owned there already; then the owner's row is locked, and others may share it.
 
-    If not, nothing is locked: two that both held the row could not both go on to take the table over.
+    If not, nothing is locked: of two that both held the row, neither could take the table over.
     """
     if warehouse_rows.read_owner(connection, name) != contender.claimed:
         return False

@@ -193,15 +193,15 @@ class Warehouse:
             name = table_name(connection, writer.table)
             with self.translated(lambda _: _what_is_kept(writer)):
                 warehouse_rows.make_tables(connection, name.schema, for_days=bool(writer.by))
-                warehouse_rows.rehearse(connection, name, self._nobody(writer))
+                warehouse_rows.rehearse(connection, name, self._unlogged(writer))
             table_inserts.check_target(connection, writer, name)
             table_inserts.rehearse(connection, writer, name, actions)
             transaction.rollback()
 
-    def _nobody(self, writer: TableWriter) -> Contender:
+    def _unlogged(self, writer: TableWriter) -> Contender:
         """A run that no log has."""
-        nobody = Owner(uuid4().hex, 0.0)
-        return Contender(writer.table, self.name, "rehearsal", nobody, writer.on_new_run, by="".join(writer.by))
+        unlogged = Owner(uuid4().hex, 0.0)
+        return Contender(writer.table, self.name, "rehearsal", unlogged, writer.on_new_run, by="".join(writer.by))
 
     def _prepare(self, writer: TableWriter) -> TableName:
         """Once for a table and its columns as a writer declares them: which table it is, that it holds what is declared, and

@@ -34,7 +34,7 @@ interface Sought {
   answer: WhyNot | null;
   at: SearchedSoFar | null;
   whole: boolean;
-  /** It broke off, and nobody has stopped it. */
+  /** It broke off, and no user has stopped it. */
   failed: boolean;
 }
 

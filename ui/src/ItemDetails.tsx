@@ -142,7 +142,7 @@ function named(insets: LineageStep["input_sets"], all: number): string {
   return shown === 0 ? "" : `: ${some}${shown < all ? ` (${count(shown)} of ${count(all)})` : ""}`;
 }
 
-/** What an operator has done with events of which it has made nothing. */
+/** What an operator has done with events from which it has made nothing. */
 function unmadeSaid(one: Unmade, item: Item): string {
   const sets = `${counted(one.input_sets_in_all, "Input Set")} of ${one.operator}`;
   const which = named(one.input_sets, one.input_sets_in_all);

@@ -168,7 +168,7 @@ def _julian_date(number: Any) -> tuple[Any, Any, Any]:
 
 
 def _first_of_month(year: Any, month: Any) -> Any:
-    """Days from 1970-01-01 to the first of a month of the Gregorian calendar, of which each era has 146,097 days."""
+    """Days from 1970-01-01 to the first of a month of the Gregorian calendar. Each of its eras has 146,097 days."""
     shifted = np.where(month <= 2, year - 1, year)
     era, of_era = np.divmod(shifted, 400)
     of_year = (153 * (month + np.where(month > 2, -3, 9)) + 2) // 5

@@ -79,7 +79,7 @@ class AllOfRun(CountingWindow):
     one event of one of them is enough.
 
     Until then all records are in memory, in mode ``dataframe`` in files. Global state: empty. It is refused in a
-    replicated group, of which no slot gets everything.
+    replicated group: none of its slots gets everything.
     """
 
     def initial_state(self) -> dict[str, Any]:

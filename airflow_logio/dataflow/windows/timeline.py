@@ -125,7 +125,7 @@ def check_named(on: str, names: Sequence[str]) -> None:
             f"the window needs column {on!r}; the records have {list(names)}.{did_you_mean(on, names)}"
         )
     if names.count(on) > 1:
-        raise OperatorFailed(f"the window needs column {on!r}, of which the records have {names.count(on)}")
+        raise OperatorFailed(f"the window needs one column {on!r}; the records have {names.count(on)} of that name")
 
 
 def no_time(on: str, kind: object) -> OperatorFailed:

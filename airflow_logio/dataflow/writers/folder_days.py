@@ -162,8 +162,8 @@ class FolderDay:
         )
 
     def in_the_way(self, mine: DayRun, *, takes_over: bool) -> DayRun | None:
-        """A run because of which that one may not publish into the day: a younger one of its line, one of its ordinal, one
-        that has taken its line over; and one of another line, unless it `takes_over` itself."""
+        """A run that keeps that one from publishing into the day: a younger one of its line, one of its ordinal, one that
+        has taken its line over; and one of another line, unless it `takes_over` itself."""
         taken_over = (receipt.run for receipt in self.receipts if _hides(receipt.hides, mine))
         line = (
             run
@@ -233,7 +233,7 @@ def _is_settled(before: frozenset[str], now: frozenset[str]) -> bool:
 
 
 def _read(files: FolderFiles, days: Mapping[str, frozenset[str]]) -> Mapping[str, FolderDay]:
-    """Those of which no receipt is gone."""
+    """The days whose receipts are all still there."""
     names = {scope: {name for name in found if name.endswith(".json")} for scope, found in days.items()}
     receipts: dict[str, list[DayReceipt]] = {scope: [] for scope in days}
     for path, text in files.read_each(f"{DAYS}/{scope}/{name}" for scope, found in names.items() for name in found):

@@ -22,8 +22,8 @@ _BY_DAYS = ("by", "empty", "owned", "closes", "outputs")
 
 class TableWriter(ActionWriter):
     """Inserts the records of each event into a SQL table, in one transaction with the marker of the write action.
-    Exactly once, even when a replaced driver keeps writing: the marker refuses it. A write of which the database drops
-    rows (by a trigger, a rule, a view) is refused.
+    Exactly once, even when a replaced driver keeps writing: the marker refuses it. A write is refused if the database
+    drops rows of it (by a trigger, a rule, a view).
 
     :param connection: name of the connection: PostgreSQL or SQLite; a run with tables in another database is refused.
     :param table: ``table`` or ``schema.table``; a part with a dot of its own in double quotes.

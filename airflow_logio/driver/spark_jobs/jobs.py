@@ -110,7 +110,7 @@ class JobRunner(ABC, Generic[Op]):
         self._is_warned = self._is_refused = False
         """Whether a plan over many Input Sets does not keep them apart."""
         self._differs: str | None = None
-        """An Input Set of which a plan over many makes something else than one over it alone."""
+        """An Input Set whose result differs between a plan over many and one over it alone."""
         self._sessions = sessions
         self._connections = connections
         self._origin = origin

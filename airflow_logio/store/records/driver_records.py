@@ -46,7 +46,7 @@ class GroupNeeds:
     """What a launch of a group asks of its pipeline. With it, a process launches the group that imports no author's code."""
 
     code: int
-    """Number of the code of which this holds."""
+    """Number of the code that needs this."""
     spark: bool
     frames: bool
     """An operator of the group is of mode ``dataframe``."""

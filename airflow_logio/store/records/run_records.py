@@ -113,7 +113,7 @@ class ConcurrentRuns(StrEnum):
     REFUSE = "refuse"
     """Never."""
     ISOLATED = "isolated"
-    """Always: somebody says that they have nothing in common."""
+    """Always: a user says that they have nothing in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class RunSpec:
     partition: str | None = None
     """The key of the partition that the run is for, as `PartitionKey.text`; None for a pipeline without partitions."""
     writers: tuple[WriterShape, ...] | None = None
-    """What writes, as other runs of the pipeline see it; None in runs of earlier versions, of which nothing is known."""
+    """What writes, as other runs of the pipeline see it; None in runs of earlier versions, which did not say."""
     drivers_at_once: int | None = None
     """How many drivers of all runs of the pipeline may be alive when this one begins (`rules/place_rules.py`)."""
 

@@ -16,7 +16,7 @@ class Decision(StrEnum):
     AGAIN = "again"
     """The run before was given up, by a clear or a person, and the next generation has begun."""
     RESUMED = "resumed"
-    """The run that is there goes on."""
+    """The run that is there continues."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def check_place(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool)
 def runs_ahead(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool) -> int | None:
     """How many runs that wait began before this one, if there is a place for it; None if there is none.
 
-    It says who asks first, so that not all that wait ask for one place at once. It holds nobody up: a run whose DAG run was
+    It says who asks first, so that not all that wait ask for one place at once. It blocks no run: one whose DAG run was
     deleted waits, too, and never asks.
     """
     if was_claimed:

@@ -92,14 +92,14 @@ def _twice(run: Run, added: list[str]) -> str:
 
 
 def code_differs(run: Run, digest: str | None) -> str | None:
-    """For a run that goes on although the task has other code: both digests, and the words for each wish. None if it has
+    """For a run that continues although the task has other code: both digests, and the words for each wish. None if it has
     the same."""
     kept = run.spec.code_digest
     if None in (kept, digest) or kept == digest:
         return None
     uid = run.uid[:8]
     return (
-        f"Run {run.spec.key}, uid {uid}, goes on with its own code, {kept}; that of this task is {digest}. To compute "
+        f"Run {run.spec.key}, uid {uid}, continues with its own code, {kept}; the code of this task is {digest}. To compute "
         f"all of it again with the code of the task: `logio again {uid}`, then clear this task with downstream. To give only "
         "the rest of it that code: clear the tasks of its groups"
     )

@@ -1,4 +1,4 @@
-"""PostgreSQL: of which types the columns of a result are, and how their values are read. What would not be kept is refused.
+"""PostgreSQL: the types of a result's columns, and how their values are read. What would not be kept is refused.
 
 The server tells the type of every column, of a query as well as of a table, before there is a row. So a column whose type
 does not hold what is declared is refused by the names of both. Behind a domain the server tells its base type.

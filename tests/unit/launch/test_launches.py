@@ -177,7 +177,7 @@ def test_a_launch_by_what_the_log_has_noted_is_the_one_of_the_imported_pipeline(
         assert noted is not None
         launch = NotedLaunch(noted).of(replace(imported, imported=None), group, 0)
         assert launch == resolve(imported, group, 0) and (launch.standby is None) == (name != "a standby")
-        with pytest.raises(ConfigurationError, match="gets code 1, of which"):
+        with pytest.raises(ConfigurationError, match="gets code 1, and the log has no note"):
             NotedLaunch(noted).of(imported, group, 1)
 
 

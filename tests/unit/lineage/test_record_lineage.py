@@ -149,7 +149,7 @@ def test_a_narrower_type_finds_no_less() -> None:
     made = [pa.table({"y": pa.array([0.1, 0.0, float("nan")], pa.float32())})]
     run = logged(Dependence(Uses.EVERY, {"in": {"y": "x"}}), taken=taken, made=made)
     assert places(run.behind()) == {1: [0, 1, 2, 3, 4]}
-    assert doubts(run.behind()) == {"'y' of op has floating point numbers, of which several count as one"}
+    assert doubts(run.behind()) == {"'y' of op has floating point numbers, and several of them count as one"}
 
 
 def test_times_of_another_unit_or_zone_leave_nothing_out() -> None:

@@ -138,7 +138,7 @@ def test_logio_simulate_says_how_many_schedules_are_shorter(tmp_path: Path) -> N
     ]
     result = CliRunner().invoke(commands(), arguments)
     assert result.exit_code == 0, result.output
-    assert "2 schedules, of which 1 were drained and are shorter; 0 violations; " in result.output
+    assert "2 schedules (1 of them drained, and shorter); 0 violations; " in result.output
     assert "mean of all schedules (fewest of one that was not drained)" in result.output
     written = json.loads(report.read_text())
     assert (written["schedules"], written["drained"]) == (2, 1)
