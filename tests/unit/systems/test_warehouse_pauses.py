@@ -326,18 +326,48 @@ class Day:
 
 DAY = [(2, "2026-03-01")]
 """What the younger run of the day leaves."""
+REFUSED, REPLACED = WriteRefused.__name__, Fenced.__name__
 
 
-@pytest.mark.parametrize("closing", [False, True])
-def test_a_younger_run_of_the_day_wins_wherever_the_older_one_stands(
-    opened: tuple[Warehouse, Warehouse], closing: bool
+def _replaces(table: Table, which: int) -> None:
+    """A newer run empties the whole table."""
+    table.apply(which, ("new", 9.0), 1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("older", "other", "left", "refusals"),
+    [
+        pytest.param(Day(1), Day(2).both, DAY, [REFUSED], id="a younger run of the day"),
+        pytest.param(Day(1), Day(2, given_up=("run1",)).both, DAY, [REPLACED, REFUSED], id="the run in its place"),
+        pytest.param(Day(2), Day(2, token=2).closing, DAY, [REPLACED], id="its successor"),
+        pytest.param(Day(2), _replaces, [(2, "new")], [REFUSED], id="a run that replaces the table"),
+    ],
+)
+def test_a_closing_is_done_or_refused_as_a_whole_wherever_it_stands(
+    opened: tuple[Warehouse, Warehouse],
+    older: Day,
+    other: Callable[[Table, int], None],
+    left: Rows,
+    refusals: list[str],
 ) -> None:
-    """In its opening, or in its closing: what it puts there before the younger one claims, that one replaces."""
+    """What it puts there before the other one claims, that one replaces."""
+    places = _every_place(
+        opened,
+        lambda table: older.opening(table, 0),
+        lambda table: older.closing(table, 0),
+        lambda table: other(table, 1),
+    )
+    for where, rows, (slow, quick) in places:
+        assert (rows, quick) == (left, ""), f"the closing stood {where}: {rows}"
+        assert slow in ("", *refusals), where
+
+
+def test_an_opening_is_overtaken_wherever_it_stands(opened: tuple[Warehouse, Warehouse]) -> None:
     older, younger, other = Day(1), Day(2), Day(9, "2026-03-09")
     places = _every_place(
         opened,
-        lambda table: older.opening(table, 0) if closing else other.opening(table, 0),
-        lambda table: older.closing(table, 0) if closing else older.opening(table, 0),
+        lambda table: other.opening(table, 0),
+        lambda table: older.opening(table, 0),
         lambda table: younger.both(table, 1),
     )
     for where, rows, (_, quick) in places:
@@ -356,20 +386,7 @@ def test_an_older_run_of_the_day_is_refused_wherever_the_younger_one_stands(
     )
     for where, rows, (slow, quick) in places:
         assert (rows, slow) == (DAY, ""), f"the younger one stood {where}: {rows}"
-        assert quick in ("", WriteRefused.__name__), where
-
-
-def test_a_slow_zombie_of_a_closing_and_its_successor_close_once(opened: tuple[Warehouse, Warehouse]) -> None:
-    run, successor = Day(2), Day(2, token=2)
-    places = _every_place(
-        opened,
-        lambda table: run.opening(table, 0),
-        lambda table: run.closing(table, 0),
-        lambda table: successor.closing(table, 1),
-    )
-    for where, rows, (slow, quick) in places:
-        assert (rows, quick) == (DAY, ""), f"the zombie stood {where}: {rows}"
-        assert slow in ("", Fenced.__name__), where
+        assert quick in ("", REFUSED), where
 
 
 def test_two_runs_take_a_table_over_at_the_same_time(opened: tuple[Warehouse, Warehouse]) -> None:
@@ -383,29 +400,3 @@ def test_two_runs_take_a_table_over_at_the_same_time(opened: tuple[Warehouse, Wa
     )
     for where, rows, told in places:
         assert (rows, told) == ([(3, "2026-03-01"), (4, "2026-03-02")], ("", "")), f"the first one stood {where}"
-
-
-def test_a_replacing_run_and_a_closing_one_exclude_each_other(opened: tuple[Warehouse, Warehouse]) -> None:
-    day = Day(2)
-    places = _every_place(
-        opened,
-        lambda table: day.opening(table, 0),
-        lambda table: day.closing(table, 0),
-        lambda table: table.apply(1, ("new", 9.0), 1, 1, 2),
-    )
-    for where, rows, (slow, quick) in places:
-        assert (rows, quick) == ([(2, "new")], ""), f"the closing stood {where}: {rows}"
-        assert slow in ("", WriteRefused.__name__), where
-
-
-def test_the_run_that_was_given_up_and_the_one_in_its_place(opened: tuple[Warehouse, Warehouse]) -> None:
-    older, younger = Day(1), Day(2, given_up=("run1",))
-    places = _every_place(
-        opened,
-        lambda table: older.opening(table, 0),
-        lambda table: older.closing(table, 0),
-        lambda table: younger.both(table, 1),
-    )
-    for where, rows, (slow, quick) in places:
-        assert (rows, quick) == (DAY, ""), f"the one that was given up stood {where}: {rows}"
-        assert slow in ("", Fenced.__name__, WriteRefused.__name__), where
