@@ -25,6 +25,7 @@ from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.replication import Dispatcher, Routes
 from airflow_logio.dataflow.sources import QuerySource
 from airflow_logio.dataflow.sources.connected import ConnectedSource
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.driver.garbage import sweeps_of
 from airflow_logio.driver.logics.operator_specs import captured_inputs, specs_of
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
@@ -96,8 +97,9 @@ def pipeline_scenario(
 
     Otherwise, without `expected`, every schedule is compared with a failure-free run. In every eighth schedule the run is
     drained, unless there is a `judge`. A `judge` that checks `Observed.read`, the part of the input that was read, allows
-    `drains=True`. If operators quarantine, quarantined Input Sets are retried, and results are compared regardless of
-    order. If lineage has a retention, it expires after some ticks of a clock that has no seconds.
+    `drains=True`. A run with a writer that `closes` is never drained. If operators quarantine, quarantined Input Sets are
+    retried, and results are compared regardless of order. If lineage has a retention, it expires after some ticks of a clock
+    that has no seconds.
 
     If groups are replicated, replicas come and go, and slots move at any moment. Every schedule is then compared, record by
     record and regardless of order, with the same pipeline without replication; `expected` and `judge` also refer to that
@@ -113,7 +115,8 @@ def pipeline_scenario(
         if isinstance(operator, QuerySource):
             rows[name] = Rows(name, operator, tables or {})
     plain: Scenario | None = None
-    drains = judge is None if drains is None else drains
+    closes = any(isinstance(operator, ActionWriter) and operator.closes for operator in pipeline.operators.values())
+    drains = (judge is None if drains is None else drains) and not closes
     if pipeline.replicated and deterministic:
         plain = pipeline_scenario(
             pipeline.unreplicated(),
@@ -127,6 +130,7 @@ def pipeline_scenario(
         )
         expected, expected_of, judge = None, None, None
     checked = pipeline.check_params(dict(params or {}), partition)
+    pipeline = pipeline.for_run(checked)
     guarantees = _guarantees(pipeline)
     retention, sweeps, kept = _retention(pipeline)
     return Scenario(

@@ -173,6 +173,8 @@ class ExternalSystem:
     applied: dict[WriterKey, list[AppliedWrite]] = field(default_factory=dict)
     markers: dict[tuple[str, WriterKey], MarkerRow] = field(default_factory=dict)
     """(run, writer) → marker, in a conditional system. Other systems have no markers, only what they have applied."""
+    modes: dict[tuple[str, WriterKey], str] = field(default_factory=dict)
+    """(run, writer) → what its first write action has said of rows of earlier runs; the later ones do not repeat it."""
     owners: dict[TableKey, Owner] = field(default_factory=dict)
     """The run that owns a table."""
     locks: Locks = field(default_factory=Locks)
@@ -211,6 +213,8 @@ class ExternalSystem:
         table = table_of(key)
         if change.owner is not None:
             self.owners[table] = change.owner
+        if change.inserted and change.inserted[0].header.get("action") == BEGIN:
+            self.modes[run.run_uid, key] = _mode(change.inserted[0].header)
         if change.deleted:
             gone = {id(row) for row in change.deleted}
             for rows in (rows for writer, rows in self.applied.items() if table_of(writer) == table):
@@ -414,7 +418,9 @@ class WriteAttempt:
 
     def _contender(self) -> Contender:
         operator, connection = self.key
-        return Contender(operator, connection, operator, self._run, _mode(self._pending[0]))
+        begun = self._system.modes.get((self._run.run_uid, self.key), EMPTIES)
+        mode = _mode(self._pending[0].header) if self._begins() else begun
+        return Contender(operator, connection, operator, self._run, mode)
 
     def _release(self, stage: WritePhase) -> None:
         self._system.locks.release(self)
@@ -429,9 +435,12 @@ _STEPS: dict[WritePhase, Callable[[WriteAttempt], bool]] = {
 }
 
 
-def _mode(opening: PendingWrite) -> str:
+EMPTIES = "replace"
+
+
+def _mode(opening: Mapping[str, Any]) -> str:
     """The declared value for a table's writer; the scenarios' own writers empty their table."""
-    return str(opening.header.get("mode", "replace"))
+    return str(opening.get("mode", EMPTIES))
 
 
 class Transaction:
@@ -460,10 +469,11 @@ class Upserts:
 
     def __init__(self, system: ExternalSystem, client: Client) -> None:
         self._system, self._watch, self._key, self._taken = system, client.watch, client.key, client.taken
+        self._writes = client.loaded()
 
     def advance(self, _steps: int) -> bool:
         self._watch.before_write(self._key, self._taken)
-        self._system.upsert(self._key, self._taken)
+        self._system.upsert(self._key, self._writes)
         return True
 
     def break_off(self) -> bool:
@@ -542,7 +552,7 @@ def _meet_earlier_runs(system: ExternalSystem, key: WriterKey, first: PendingWri
     """Earlier runs have used a table that this run is to empty, and their drivers are still there."""
     met = (
         first.header.get("action") != BEGIN
-        or _mode(first) != "replace"
+        or _mode(first.header) != EMPTIES
         or any(table_of(one.key) == table_of(key) for one in system.earlier)
     )
     if not met:

@@ -50,6 +50,8 @@ class World:
         """Groups as the author sees them. A replicated group is one, with the operators of all slots."""
         self.plans = applications(self.groups, scenario.replicated)
         """Units that are claimed and recovered separately: groups, and each replica of a replicated group."""
+        specs = [spec for plan in self.groups.values() for spec in plan.operators]
+        asks_log = scenario.retries or scenario.drains or scenario.replicated or any(spec.closes for spec in specs)
         self.run = store.start_run(
             RunSpec(
                 RunKey(scenario.name, "simulation", "schedule"),
@@ -61,14 +63,13 @@ class World:
                 "graph",
                 "code",
                 RecoveryBudget(recoveries=1_000_000),
-                operators=_shapes(self.groups) if scenario.retries or scenario.drains or scenario.replicated else {},
+                operators=_shapes(self.groups) if asks_log else {},
                 replicated=scenario.replicated,
             )
         )
         self.watch.begin(
             self.groups, self.systems, _from_log(self.groups), scenario.retention, scenario.kept, scenario.replicated
         )
-        specs = [spec for plan in self.groups.values() for spec in plan.operators]
         self.replayed = {spec.name: spec.logic for spec in specs if spec.replay and spec.logic is not None}
         """Replay operators → their logic."""
         self.offers = SimulatedOffers(scenario.codec, watch.bodies)

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
-from airflow_logio.dataflow import EveryEvents, Pipeline, RoundRobin, TableWriter, generate, stateless
+from airflow_logio.dataflow import (
+    Days,
+    EveryEvents,
+    IdempotentWriter,
+    Operator,
+    ParquetWriter,
+    Pipeline,
+    RoundRobin,
+    TableWriter,
+    WriteAction,
+    generate,
+    stateless,
+)
 from airflow_logio.protocol.effects import ExpireLineage, Kept
 from airflow_logio.protocol.values import Port
 from airflow_logio.systems.arrow import decode
@@ -100,6 +115,67 @@ def test_lineage_of_other_scopes_does_not_expire() -> None:
     failures = [failure for seed in range(100) if (failure := simulator.run(seed)[1]) is not None]
     assert {failure.invariant for failure in failures} == {"what_is_in_retention_is_kept"}
     assert all("is to be kept for ever" in failure.what for failure in failures)
+
+
+class Overwrites(IdempotentWriter[None]):
+    """An author's own writer that replaces a day, all of whose actions are applied with the closing one."""
+
+    closes = True
+    outputs = ()
+
+    def connect(self, url: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def opening(self) -> Mapping[str, Any]:
+        return {"day": "2026-03-01"}
+
+    def write(self, client: None, action: WriteAction) -> None: ...
+
+    def close_group(self, client: None, closing: WriteAction, records: int, pages: Iterable[Any]) -> None: ...
+
+
+DAY = Days("day", zone="UTC")
+DAY_COLUMNS = {"value": "bigint", "day": "text"}
+MODES: Mapping[str, Callable[[], Operator]] = {
+    "append": lambda: TableWriter("warehouse", "t", DAY_COLUMNS, on_new_run="append"),
+    "replace": lambda: TableWriter("warehouse", "t", DAY_COLUMNS, on_new_run="replace"),
+    "error": lambda: TableWriter("warehouse", "t", DAY_COLUMNS),
+    "by day": lambda: TableWriter("warehouse", "t", DAY_COLUMNS, on_new_run="overwrite", by=("day",)),
+    "files of a day": lambda: ParquetWriter("warehouse", "days/{day}"),
+    "own": lambda: Overwrites("warehouse"),
+}
+
+
+def written(writer: Operator, *, slots: int = 0) -> Pipeline:
+    """A run of a day, with one writer. With `slots`, the writer is replicated."""
+    made = Pipeline("written", partition=DAY, connections=["warehouse"])
+    days = pa.array(["2026-03-01"] * 60)
+    read = made.source("read", ScriptedSource(NUMBERS.slice(0, 60).append_column("day", days), PER_EVENT))
+    same = made.operator("same", stateless(lambda records: records), read)
+    save = made.writer("save", writer, same)
+    made.group("ingest", read)
+    made.group("store", same, save)
+    if slots:
+        made.replicate("store", partition=RoundRobin(slots=slots), max=2)
+    return made.freeze()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_writer_of_each_kind_survives_every_failure(mode: str) -> None:
+    """What the first write action says of earlier runs holds for the later ones, which do not repeat it."""
+    made = written(MODES[mode]())
+    simulator = Simulator(pipeline_scenario(made, partition=DAY.key_of("2026-03-01")))
+    figures = run(simulator)
+    closes = mode in ("by day", "own")
+    assert any(one.drained for one in figures) != closes, "a run that closes cannot be drained"
+    applied = simulator.reference().observed.systems["warehouse"].applied["save", "warehouse"]
+    values = [row["value"] for action in applied if action.body for row in decode("rows", action.body).to_pylist()]
+    assert values == list(range(60))
+
+
+def test_the_slots_of_a_writer_append_to_one_table() -> None:
+    made = written(MODES["append"](), slots=3)
+    run(Simulator(pipeline_scenario(made, partition=DAY.key_of("2026-03-01"))))
 
 
 @generate
