@@ -159,7 +159,7 @@ def test_logio_simulate_tells_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -
     campaigns.simulator_of.cache_clear()
     assert (result.exit_code, again.exit_code) == (1, 1)
     assert re.search(
-        rf"^20 schedules, .*; {len(failed)} violations; 20 now in [\d.]+ s, \d+ per second$", result.output, re.M
+        rf"^20 schedules \(.*\); {len(failed)} violations; 20 now in [\d.]+ s, \d+ per second$", result.output, re.M
     ), result.output
     seeds = ", ".join(map(str, failed[:10]))
     assert f"{reference('linear')}: seeds {seeds} fail; the first one, shrunk:" in result.output

@@ -17,12 +17,12 @@ from airflow_logio.dataflow import (
     Days,
     EveryEvents,
     IdempotentWriter,
-    Operator,
     ParquetWriter,
     Pipeline,
     RoundRobin,
     TableWriter,
     WriteAction,
+    WriterOperator,
     generate,
     stateless,
 )
@@ -136,7 +136,7 @@ class Overwrites(IdempotentWriter[None]):
 
 DAY = Days("day", zone="UTC")
 DAY_COLUMNS = {"value": "bigint", "day": "text"}
-MODES: Mapping[str, Callable[[], Operator]] = {
+MODES: Mapping[str, Callable[[], WriterOperator]] = {
     "append": lambda: TableWriter("warehouse", "t", DAY_COLUMNS, on_new_run="append"),
     "replace": lambda: TableWriter("warehouse", "t", DAY_COLUMNS, on_new_run="replace"),
     "error": lambda: TableWriter("warehouse", "t", DAY_COLUMNS),
@@ -146,7 +146,7 @@ MODES: Mapping[str, Callable[[], Operator]] = {
 }
 
 
-def written(writer: Operator, *, slots: int = 0) -> Pipeline:
+def written(writer: WriterOperator, *, slots: int = 0) -> Pipeline:
     """A run of a day, with one writer. With `slots`, the writer is replicated."""
     made = Pipeline("written", partition=DAY, connections=["warehouse"])
     days = pa.array(["2026-03-01"] * 60)
