@@ -51,6 +51,7 @@ __all__ = [
     "may_read_data",
     "may_read_runs",
     "may_read_task_logs",
+    "note_waiting",
     "page_action_conn_id",
     "page_conn_id",
     "pods_end_with_their_task",
@@ -61,6 +62,7 @@ __all__ = [
     "store_link",
     "stored_link",
     "user_dependency",
+    "waiting_starts",
     "work_dir",
 ]
 
@@ -285,6 +287,20 @@ def store_link(task_instance: Any, key: str, link: str) -> Future[None]:
     )
 
 
+WAITING_FOR = "waiting_for"
+"""XCom of a task that waits for the input of its run: what it waits for, in words. It is out of date when the task is not
+deferred any more."""
+NOTE_SECONDS = 10.0
+
+
+def note_waiting(task_instance: Any, said: str) -> None:
+    """Store what a task waits for, for the page; for code in the task. The wait does not depend on it."""
+    try:
+        store_link(task_instance, WAITING_FOR, said).result(NOTE_SECONDS)
+    except Exception as error:
+        log.warning("Airflow does not store what the task waits for: %s: %s", type(error).__name__, error)
+
+
 def stored_link(task_instance: Any, key: str) -> str:
     """What was stored for an operator's link, for code in the task; empty if nothing was."""
     found = XCom._get_xcom_db_ref(
@@ -382,6 +398,33 @@ def failed_starts(dag_id: str, dag_run_id: str) -> list[str]:
             TaskInstance.state.in_(failed),
         )
         return sorted(session.scalars(query))
+
+
+def waiting_starts(dag_id: str, dag_run_id: str) -> dict[str, str]:
+    """The tasks of a DAG run that wait, deferred, for the input of a run, each with what it waits for."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(TaskInstance.task_id).where(
+            TaskInstance.dag_id == dag_id,
+            TaskInstance.run_id == dag_run_id,
+            TaskInstance.operator == START_TASK,
+            TaskInstance.state == TaskInstanceState.DEFERRED,
+        )
+        tasks = sorted(session.scalars(query))
+        if not tasks:
+            return {}
+        stored = select(XComModel).where(
+            XComModel.dag_id == dag_id,
+            XComModel.run_id == dag_run_id,
+            XComModel.task_id.in_(tasks),
+            XComModel.key == WAITING_FOR,
+        )
+        return {one.task_id: str(XComModel.deserialize_value(one)) for one in session.scalars(stored)}
 
 
 def may_read_runs(user: Any, dag_id: str) -> bool:

@@ -58,6 +58,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_logio.triggers.failed_groups",
                     "airflow_logio.triggers.group",
+                    "airflow_logio.triggers.input_arrival",
                     "airflow_logio.triggers.recovered_group",
                     "airflow_logio.triggers.scale",
                     "airflow_logio.triggers.stop",

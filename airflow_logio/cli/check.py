@@ -9,10 +9,21 @@ import typer
 
 from airflow_logio.cli.common import LogOption, PartitionOption, out, pairs, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.preparation import Described, Wanted, describe, is_range, load, partitions_of
+from airflow_logio.cli.preparation import (
+    Described,
+    Loaded,
+    Wanted,
+    describe,
+    input_of,
+    is_range,
+    load,
+    partitions_of,
+)
 from airflow_logio.commands import counted
 from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.errors import LogioError
+from airflow_logio.launch.input_arrival import in_words
 from airflow_logio.launch.start_run import check_beside_log
 from airflow_logio.spark.publishing import inspect_folders
 from airflow_logio.systems.connections import Connections, WriterIdentity
@@ -56,10 +67,13 @@ def check(
     problems = 0
     for one in partitions_of(loaded.pipeline, partition):
         if one is None or not is_range(partition):
-            problems += _check_run(describe(payloads, wanted, loaded, one, _said), events)
+            if not _waits(loaded, one):
+                problems += _check_run(describe(payloads, wanted, loaded, one, _said), events)
             continue
         out.print(f"{one.text}:", markup=False)
         try:
+            if _waits(loaded, one):
+                continue
             described = describe(payloads, wanted, loaded, one, _said)
         except LogioError as error:
             problems += _say(Finding(one.text, str(error)))
@@ -69,6 +83,16 @@ def check(
         out.print(f"{counted(problems, 'problem')} found", style="bold red")
         raise typer.Exit(1)
     out.print(f"pipeline {loaded.pipeline.name!r} can be run", style="bold green", markup=False)
+
+
+def _waits(loaded: Loaded, partition: PartitionKey | None) -> bool:
+    """Whether a run would wait for its input, which is told: until it is there, no more of the run can be checked."""
+    waiting = input_of(loaded, partition).look_alone()
+    if waiting is None:
+        return False
+    waited = in_words((waiting.until - waiting.since).total_seconds())
+    out.print(f"waits    for {waited} at most, a run does: {waiting.what}", style="yellow", markup=False)
+    return True
 
 
 def _said(text: str) -> None:

@@ -18,9 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_logio.cli.display import Progress
+from airflow_logio.cli.input_wait import LOOK_SECONDS as INPUT_SECONDS
 from airflow_logio.cli.run_tables import add_row, new_table
 from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.errors import LogioError
+from airflow_logio.launch.input_arrival import Waiting
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import RunState
 from airflow_logio.status.run_summary import Outcome, RunSummary
@@ -29,7 +31,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.local_run import LocalRun
 
 LOOK_SECONDS = 0.25
-NOT_BEGUN, REFUSED, FAILED = "not begun", "refused", "failed"
+WAITING, NOT_BEGUN, REFUSED, FAILED = "waiting for input", "not begun", "refused", "failed"
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class OnePartition:
     error: Exception | None = None
     was_finished: bool = False
     """Whether an earlier command has finished its run."""
+    waiting: Waiting | None = None
+    """What its run, which has not begun, waits for."""
 
     @property
     def is_running(self) -> bool:
@@ -60,7 +64,7 @@ class OnePartition:
         if self.error is not None:
             return REFUSED if self.supervisor is None else FAILED
         if self.summary is None:
-            return NOT_BEGUN
+            return NOT_BEGUN if self.waiting is None else WAITING
         return f"{self.summary.outcome.value}{' before' if self.was_finished else ''}"
 
     @property
@@ -91,10 +95,11 @@ class OnePartition:
 
 
 class Partitions:
-    """The runs of partitions, at most `at_once` of them alive. `begin` gets or creates the run of one."""
+    """The runs of partitions, at most `at_once` of them alive. `begin` gets or creates the run of one, or says what that
+    waits for: it is asked again, and those behind it begin."""
 
     def __init__(
-        self, keys: Sequence[PartitionKey], begin: Callable[[PartitionKey], LaunchContext], at_once: int
+        self, keys: Sequence[PartitionKey], begin: Callable[[PartitionKey], LaunchContext | Waiting], at_once: int
     ) -> None:
         self.all = [OnePartition(key) for key in keys]
         self._begin = begin
@@ -111,16 +116,21 @@ class Partitions:
 
     def run(self, show: Callable[[Sequence[OnePartition]], None]) -> None:
         """Blocks until all have ended, or `halt` was called; then no driver is left."""
-        waiting = deque(self.all)
+        left, later, look_at = deque(self.all), deque[OnePartition](), 0.0
         try:
             while True:
                 running = sum(one.is_running for one in self.all)
-                if waiting and not self._halts and running < self._at_once:
-                    self._start(waiting.popleft())
+                if left and not self._halts and running < self._at_once:
+                    one = left.popleft()
+                    self._start(one)
+                    if one.waiting is not None:
+                        later.append(one)
                     continue
                 show(self.all)
-                if not running and (self._halts or not waiting):
+                if not running and (self._halts or not (left or later)):
                     return
+                if later and time.monotonic() >= look_at:  # those that have never been looked at come first
+                    left, later, look_at = left + later, deque(), time.monotonic() + INPUT_SECONDS
                 time.sleep(LOOK_SECONDS)
         except BaseException:
             self.halt()
@@ -132,14 +142,17 @@ class Partitions:
 
     def _start(self, one: OnePartition) -> None:
         try:
-            context = self._begin(one.key)
+            context, one.waiting = self._begin(one.key), None
+            if isinstance(context, Waiting):
+                one.waiting = context
+                return
             one.run = context.run
             one.was_finished = context.run.state in (RunState.FINISHED, RunState.QUARANTINED)
             if self._halts:
                 return
             supervisor = LocalRun(context)
         except Exception as error:
-            one.error = error
+            one.waiting, one.error = None, error
             return
         one.supervisor = supervisor
         if not self._halts:  # a halt that comes from here on reaches the supervisor
@@ -155,6 +168,7 @@ class RangeProgress:
         self._console = console
         self._progress = Progress(console)
         self._told: set[str] = set()
+        self._waits: dict[str, str] = {}
 
     def __enter__(self) -> RangeProgress:
         self._progress.__enter__()
@@ -169,6 +183,9 @@ class RangeProgress:
             if has_ended and one.key.text not in self._told:
                 self._told.add(one.key.text)
                 self._progress.say(f"{one.key.text}: {one.state}")
+            if one.waiting is not None and self._waits.get(one.key.text) != one.waiting.what:
+                self._waits[one.key.text] = one.waiting.what
+                self._progress.say(f"{one.key.text} {one.waiting}")
         alive = {one.key.text: one.snapshot for one in partitions if one.is_running and one.snapshot is not None}
         self._progress.show_each(alive, f"{len(self._told):,} of {len(partitions):,}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.cli.connection_file import ConnectionUrls
+from airflow_logio.cli.input_wait import InputWait
 from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.databases import sqlite_url
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -71,6 +72,7 @@ def prepare(
     spark_submit.check(wanted.spark.settings())
     loaded = load(wanted, known)
     (partition,) = partitions_of(loaded.pipeline, wanted.partition)
+    input_of(loaded, partition).until_there(store, CLI_DAG_ID, name_of(wanted, loaded, partition), say)
     return begin(store, log_url, payloads, wanted, describe(payloads, wanted, loaded, partition, say), say)
 
 
@@ -171,7 +173,7 @@ def describe(
         pipeline,
         loaded.ref,
         dag_id=CLI_DAG_ID,
-        dag_run_id=wanted.run_id or _name(pipeline, partition),
+        dag_run_id=name_of(wanted, loaded, partition) or f"{pipeline.name}__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}",
         params=loaded.params,
         partition=partition,
         connections=loaded.ids,
@@ -221,9 +223,14 @@ def partitions_of(pipeline: Pipeline, text: str | None) -> Sequence[PartitionKey
     return found
 
 
-def _name(pipeline: Pipeline, partition: PartitionKey | None) -> str:
-    """The name of a run that was given none: that of a partition is the same each time, so it is found again."""
-    return f"{pipeline.name}__{f'{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}' if partition is None else partition.text}"
+def name_of(wanted: Wanted, loaded: Loaded, partition: PartitionKey | None) -> str | None:
+    """The name by which a run is found again: that of a partition is the same each time. None: it gets one of its own."""
+    return wanted.run_id or (None if partition is None else f"{loaded.pipeline.name}__{partition.text}")
+
+
+def input_of(loaded: Loaded, partition: PartitionKey | None) -> InputWait:
+    """What the run of a partition waits for, from now on."""
+    return InputWait(loaded.pipeline, loaded.params, loaded.ids, loaded.urls, partition)
 
 
 def _beside(wanted: Wanted, spec: RunSpec) -> ConcurrentRuns:

@@ -20,12 +20,15 @@ from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.partitions import OnePartition, Partitions, RangeProgress, table_of
 from airflow_logio.cli.preparation import (
+    CLI_DAG_ID,
     Wanted,
     begin,
     check_together,
     describe,
+    input_of,
     is_range,
     load,
+    name_of,
     partitions_of,
     prepare,
 )
@@ -35,6 +38,7 @@ from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch.driver_log import tail
+from airflow_logio.launch.input_arrival import Waiting
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
 from airflow_logio.status.authored_figures import ports_seen
@@ -140,8 +144,11 @@ def _run_range(
             _say(text)
 
     with opened(log_url, create=True) as store:
+        waits = {key: input_of(loaded, key) for key in keys}
 
-        def begun(key: PartitionKey) -> LaunchContext:
+        def begun(key: PartitionKey) -> LaunchContext | Waiting:
+            if waiting := waits[key].look(store, CLI_DAG_ID, name_of(wanted, loaded, key)):
+                return waiting
             described = describe(payloads, wanted, loaded, key, say_once)
             return begin(store, log_url, payloads, wanted, described, say_once)
 

@@ -249,6 +249,17 @@ class SourceOperator(Operator):
     """More errors that mean that the external system is unavailable, beside those of `unavailability.is_outage`: the read
     action is then replayed with back-off. Any other error fails the group."""
 
+    def missing(self, params: Mapping[str, Any]) -> str | None:
+        """What is not there yet of what a run reads, in words; None (the default) if all of it is.
+
+        :param params: the run's parameters.
+
+        For sources that are added with ``wait=...``: asked about once a minute before there is a run, in the task that
+        starts it, and never in a driver. Raise ConfigurationError for what time does not mend; while the external system
+        is unavailable (`unavailability.is_outage`) it is asked again.
+        """
+        return None
+
     @abstractmethod
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The first read action, JSON-able: what is to be read, with a fingerprint by which `read` notices a change.

@@ -15,9 +15,14 @@ _FIRST_MONDAY = 4 * DAY
 
 def retention_seconds(text: object) -> float:
     """A period in seconds. Raises PipelineDefinitionError."""
+    return period_seconds("retention", text, "'30m', '12h', '7d' or '2w'")
+
+
+def period_seconds(what: str, text: object, examples: str) -> float:
+    """A period in seconds. Raises PipelineDefinitionError, beginning with `what`."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise PipelineDefinitionError(f"retention {text!r} is not understood: write '30m', '12h', '7d' or '2w'")
+        raise PipelineDefinitionError(f"{what} {text!r} is not understood: write {examples}")
     return float(int(match[1]) * _SECONDS[match[2]])
 
 

@@ -70,11 +70,7 @@ def run_spec(
 
     Raises `ConfigurationError` or `PipelineDefinitionError`, naming what is wrong.
     """
-    checked = pipeline.check_params(params, partition)
-    if partition is not None and pipeline.partition is not None:
-        pipeline.partition.check_ended(partition, datetime.now(UTC), run_after)
-    pipeline = pipeline.for_run(checked)
-    check_connections(pipeline, connections)
+    pipeline, checked = given_to(pipeline, params, connections, partition, run_after)
     check_replay_seconds(replay_seconds)
     sources = {name: op for name, op in pipeline.operators.items() if isinstance(op, SourceOperator)}
     _check_storable(pipeline, sources, payloads)
@@ -115,6 +111,23 @@ def run_spec(
         ),
         drivers_at_once=pipeline.drivers_at_once,
     )
+
+
+def given_to(
+    pipeline: Pipeline,
+    params: Mapping[str, Any],
+    connections: Mapping[str, str],
+    partition: PartitionKey | None,
+    run_after: datetime | None,
+) -> tuple[Pipeline, dict[str, Any]]:
+    """The pipeline as a run has it, and the checked values of its parameters. Arguments and errors as of `run_spec`; what the
+    run reads is not looked at."""
+    checked = pipeline.check_params(params, partition)
+    if partition is not None and pipeline.partition is not None:
+        pipeline.partition.check_ended(partition, datetime.now(UTC), run_after)
+    pipeline = pipeline.for_run(checked)
+    check_connections(pipeline, connections)
+    return pipeline, checked
 
 
 def check_connections(pipeline: Pipeline, connections: Mapping[str, str]) -> None:

@@ -21,6 +21,11 @@ NAME = "surroundings.json"
 _NAMESPACE, _GROUPS = Path("/proc/self/ns/cgroup"), Path("/proc/self/cgroup")
 
 
+def machine_of_this_process() -> list[str]:
+    """Host, boot with pid namespace, and user: two processes that have the same see the same files."""
+    return [this_host(), boot_id(), str(os.getuid())]
+
+
 class Surroundings(msgspec.Struct, frozen=True):
     """Those of one process. Nothing in it is secret."""
 

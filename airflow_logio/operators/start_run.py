@@ -139,7 +139,15 @@ class LogioStartRunOperator(BaseOperator):
         raise _is_mapped(task_id)
 
     def execute(self, context: Mapping[str, Any]) -> str:
-        """Raises `ConfigurationError` for a wrong parameter, and for tables in a database that is neither PostgreSQL nor
+        """As `resume`, for the first segment of a try."""
+        return self.resume(context)
+
+    def resume(
+        self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None, since: str | None = None
+    ) -> str:
+        """Start the run, or defer until its input is there; `since` is when this try has begun to wait for it.
+
+        Raises `ConfigurationError` for a wrong parameter, and for tables in a database that is neither PostgreSQL nor
         SQLite, `IncompatibleRun` for a changed pipeline.
 
         Raises `OtherRunUnfinished`, which says what to do.
@@ -147,10 +155,13 @@ class LogioStartRunOperator(BaseOperator):
         from airflow_logio.hooks.connections import database_url, external_url
         from airflow_logio.launch.code_bundle import collect
         from airflow_logio.launch.start_run import check_beside_log, check_table_databases, run_spec
+        from airflow_logio.operators._task.input_wait import await_input
         from airflow_logio.operators._task.run_lookup import identity, opened_log
         from airflow_logio.store.rules.run_rules import computed_already
 
         pipeline, ref = resolve(self.pipeline)
+        params, partition = self._given(pipeline, context), partition_of(pipeline, context["dag_run"])
+        await_input(self, context, pipeline, params, partition, external_url, since)
         code = collect(ref)
         dag_id, run_id = identity(context)
         spec = run_spec(
@@ -158,8 +169,8 @@ class LogioStartRunOperator(BaseOperator):
             ref,
             dag_id=dag_id,
             dag_run_id=run_id,
-            params=self._given(pipeline, context),
-            partition=partition_of(pipeline, context["dag_run"]),
+            params=params,
+            partition=partition,
             run_after=getattr(context["dag_run"], "run_after", None),
             connections=self.connections,
             replay_seconds=self.replay_seconds,

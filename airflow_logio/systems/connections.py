@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.parameters import for_function
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
-from airflow_logio.dataflow.sources.query_text import for_sqlalchemy
+from airflow_logio.dataflow.sources.query_text import bare, for_sqlalchemy
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed
 from airflow_logio.systems.calls import CallWatch, replay
@@ -211,6 +212,14 @@ class DeclaredConnection:
             known = {name: kind for name, kind in types.items() if kind}
             yield from _pieces(connection, place, statement, values, known)
 
+    def has_rows(self, statement: str, values: Mapping[str, Any]) -> bool:
+        """Whether a SELECT returns a row. Raises as `query`."""
+        one = f"SELECT 1 FROM ({bare(statement)}) AS rows_of_query LIMIT 1"
+        with self.warehouse().snapshot() as connection:
+            values = {name: _bound(connection.dialect.name, value) for name, value in values.items()}
+            with _judged(f"the query of {self.reader}", statement):
+                return connection.execute(sa.text(for_sqlalchemy(one)), values).first() is not None
+
     def quoted(self, name: str) -> str:
         """A name in the quotes of the database, for the text of a query."""
         return in_text(self.warehouse().engine.dialect, name)
@@ -233,14 +242,19 @@ def _pieces(
     connection: Connection, place: Place, statement: str, values: Mapping[str, Any], types: dict[str, ColumnType]
 ) -> Iterator[pa.Table]:
     selected = sa.text(for_sqlalchemy(statement)).columns(**dict.fromkeys(types, sa.types.NullType()))
-    try:
+    with _judged(place.where, statement):
         yield from pieces(connection, place, selected, types, values)
+
+
+@contextmanager
+def _judged(where: str, statement: str) -> Iterator[None]:
+    """Raises ConfigurationError for a statement that the database refuses."""
+    try:
+        yield
     except sa.exc.DBAPIError as error:
         if not is_lasting(error):
             raise
-        raise ConfigurationError(
-            f"the database refused {place.where}: {cause_of(error)}. It was: {statement}"
-        ) from error
+        raise ConfigurationError(f"the database refused {where}: {cause_of(error)}. It was: {statement}") from error
 
 
 def _bound(dialect: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Base of the triggers: plain arguments, and a share in the one poller of the log."""
+"""Bases of the triggers: plain arguments, and a share in the one poller of the log."""
 
 from __future__ import annotations
 
@@ -19,35 +19,21 @@ LAST_TRY_FACTOR = 2
 """A task that has no other try waits longer: the report may be late, and then the try is the run's."""
 
 
-class LogTrigger(BaseTrigger):
-    """Looks at a log once per `poll_interval` seconds. A connection id names the database.
-
-    With `last_try`, Airflow would not try the task again by itself.
-    """
+class PlainTrigger(BaseTrigger):
+    """Made of plain arguments. With `last_try`, Airflow would not try the task again by itself."""
 
     arguments: ClassVar[tuple[str, ...]]
     """Names of the constructor's arguments. All are plain data, and each is kept in the attribute of the same name."""
 
-    def __init__(self, logio_conn_id: str, poll_interval: float, *, last_try: bool = False) -> None:
+    def __init__(self, *, last_try: bool = False) -> None:
         super().__init__()
-        if poll_interval <= 0:
-            raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
-        self.logio_conn_id = logio_conn_id
-        self.poll_interval = float(poll_interval)
         self.last_try = last_try
-        self._share: Share | None = None
         self._made_at = time.monotonic()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path, and the arguments that create an equal trigger in another process."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {name: getattr(self, name) for name in ("logio_conn_id", "poll_interval", *self.arguments)}
-
-    async def cleanup(self) -> None:
-        """Leave the poller. This says nothing about what is watched: a restart of the triggerer calls it, too."""
-        share, self._share = self._share, None
-        if share is not None:
-            share.leave()
+        return path, {name: getattr(self, name) for name in self.arguments}
 
     async def _settled(self) -> None:
         """Wait until the task may be woken without the loss of a try.
@@ -59,6 +45,28 @@ class LogTrigger(BaseTrigger):
         left = self._made_at + patience - time.monotonic()
         if left > 0:
             await asyncio.sleep(left)
+
+
+class LogTrigger(PlainTrigger):
+    """Looks at a log once per `poll_interval` seconds. A connection id names the database."""
+
+    def __init__(self, logio_conn_id: str, poll_interval: float, *, last_try: bool = False) -> None:
+        super().__init__(last_try=last_try)
+        if poll_interval <= 0:
+            raise ValueError(f"poll_interval is {poll_interval}; it must be above 0 seconds")
+        self.logio_conn_id = logio_conn_id
+        self.poll_interval = float(poll_interval)
+        self._share: Share | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        path, given = super().serialize()
+        return path, {"logio_conn_id": self.logio_conn_id, "poll_interval": self.poll_interval, **given}
+
+    async def cleanup(self) -> None:
+        """Leave the poller. This says nothing about what is watched: a restart of the triggerer calls it, too."""
+        share, self._share = self._share, None
+        if share is not None:
+            share.leave()
 
     async def _seen(
         self,

@@ -61,6 +61,10 @@ def why_no_run(store: LogStore, dag_id: str, dag_run_id: str) -> str | None:
     """Why the log has no run of a DAG run, and what to do; None if it may just not have begun. Raises `LogUnavailable`."""
     failed = _compat.failed_starts(dag_id, dag_run_id)
     if not failed:
+        waiting = _compat.waiting_starts(dag_id, dag_run_id)
+        if waiting:
+            said = "; ".join(f"its task {task} {what}" for task, what in waiting.items())
+            return f"The log has no run of this DAG run yet: {said}."
         paused = _compat.is_paused(dag_id)
         return f"DAG {dag_id} is paused: Airflow starts no task of it until it is unpaused." if paused else None
     said = f"The log has no run of this DAG run, because its task {', '.join(failed)} has failed."

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -71,13 +72,11 @@ def rows(folder: Path) -> list[tuple[str, int]]:
     return [(row[0], row[1]) for row in found]
 
 
-def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def started(folder: Path, *arguments: str, output: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
     names = {"LOGIO_CONN_WH": f"sqlite:///{folder}/wh.db", "PYTHONPATH": str(Path(__file__).parents[2])}
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_URL")} | names
     command = [sys.executable, "-m", "airflow_logio.cli", *arguments]
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True)
 
 
 def of_range(folder: Path, days: str, *options: str) -> subprocess.Popen[str]:

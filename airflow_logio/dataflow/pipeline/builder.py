@@ -39,9 +39,10 @@ from airflow_logio.dataflow.pipeline.lineage import (
     columns_of_dependence,
     declared_columns,
 )
-from airflow_logio.dataflow.pipeline.validation import check_operator, check_whole
+from airflow_logio.dataflow.pipeline.validation import check_operator, check_whole, checked_arrival
 from airflow_logio.dataflow.quantities import retention_seconds
 from airflow_logio.dataflow.replication.partition import Partition
+from airflow_logio.dataflow.sources.arrival import FINISH, Arrival
 from airflow_logio.dataflow.sources.query import QuerySource
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.dataflow.windows.zones import check_zone
@@ -147,18 +148,38 @@ class Pipeline:
 
     # --- building ----------------------------------------------------------------------------------------------------
 
-    def source(self, name: str, source: SourceOperator) -> Node:
+    def source(
+        self,
+        name: str,
+        source: SourceOperator,
+        *,
+        wait: str | None = None,
+        ready: str | None = None,
+        on_empty: str = FINISH,
+    ) -> Node:
         """Add an operator without input ports, and return its handle.
 
         :param name: name of the operator, unique in the pipeline.
         :param source: a ready-made source, or one derived from `SourceOperator`, `ConnectedSource` or `RangeSource`.
+        :param wait: for how long a run waits for its input, ``"6h"``, before there is a run or a driver
+            (docs/how-to/every-day.md). By default it does not wait: input that is not there is refused.
+        :param ready: what is there when all of the input is: a path, ``"{data}/dt={day}/_SUCCESS"``; or for a source of
+            a SQL connection a SELECT on it, which returns a row then. By default what the source reads is looked for:
+            files that are whole, or one row.
+        :param on_empty: what becomes of a run whose input is there and has no rows at all: ``"finish"`` (the default), or
+            ``"fail"``, before it begins.
 
-        Raises PipelineDefinitionError.
+        None of the three is a part of what a run resumes with. Raises PipelineDefinitionError.
         """
         partition = self._definition.partition
         if isinstance(source, QuerySource) and partition is not None:
             source = source.with_instants(partition.names[1:])
-        return self._add(name, source, SourceOperator)
+        self._open()
+        arrival = checked_arrival(self._definition, name, source, wait, ready, on_empty)
+        node = self._add(name, source, SourceOperator)
+        if arrival is not None:
+            self._definition.arrivals[name] = arrival
+        return node
 
     def operator(
         self,
@@ -444,6 +465,11 @@ class Pipeline:
     def limits(self) -> Mapping[str, CallLimit]:
         """Operator, as its author named it → limit of its calls."""
         return dict(self._definition.limits)
+
+    @property
+    def arrivals(self) -> Mapping[str, Arrival]:
+        """Source → how it gets its input, for those of which something was said."""
+        return dict(self._definition.arrivals)
 
     @property
     def declared_columns(self) -> Mapping[Port, MadeFrom]:

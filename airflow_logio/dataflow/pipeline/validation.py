@@ -21,6 +21,7 @@ from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.grouping import groups_in_order, reads_beside_writes, with_all_groups
 from airflow_logio.dataflow.pipeline.lineage import has_path
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, RangeSource, SparkSource
+from airflow_logio.dataflow.sources.arrival import Arrival, arrival_of
 from airflow_logio.dataflow.sources.query_text import without_comments
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF, same_zone
 from airflow_logio.dataflow.writers.action_writers import GUARANTEES, ActionWriter
@@ -261,6 +262,24 @@ def _check_placeholders(definition: Definition, name: str, operator: Operator) -
             definition.refuse(
                 f"a path of operator {name!r} has :{parameter}, as queries name a parameter; a path names it {{{parameter}}}"
             )
+
+
+def checked_arrival(
+    definition: Definition, name: str, source: object, wait: object, ready: object, on_empty: object
+) -> Arrival | None:
+    """How a source gets its input, as its author says it; raises PipelineDefinitionError."""
+    if not isinstance(source, SourceOperator):
+        return None  # refused as an operator
+    try:
+        found = arrival_of(source, wait, ready, on_empty)
+    except PipelineDefinitionError as error:
+        definition.refuse(f"source {name!r}: {error}")
+    for placeholder in sorted((found.placeholders() if found else frozenset()) - set(definition.params)):
+        definition.refuse(
+            f"ready of source {name!r} refers to parameter {placeholder!r}, which the pipeline does not have (it has "
+            f"{quoted(tuple(definition.params))}).{did_you_mean(placeholder, definition.params)}"
+        )
+    return found
 
 
 def _paths(operator: Operator) -> tuple[str, ...]:

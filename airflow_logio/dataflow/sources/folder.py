@@ -126,7 +126,7 @@ class FolderSource(RangeSource):
 
     def _files(self, folder: str) -> list[tuple[str, int]]:
         """Name and bytes of each file, by name. Raises ConfigurationError, ExternalUnavailable."""
-        return _counted(folder) if self.published else _listed(folder)
+        return counted_files(folder) if self.published else listed_files(folder)
 
     def _check(self, files: list[tuple[str, int]], offset: Mapping[str, Any]) -> None:
         _check(files, offset, _REPLACED if self.published else _GROWS)
@@ -142,7 +142,7 @@ def _written(path: str) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _listed(folder: str) -> list[tuple[str, int]]:
+def listed_files(folder: str) -> list[tuple[str, int]]:
     """Those that are there."""
     _check_path(folder)
     with _reading(folder), os.scandir(folder) as entries:
@@ -152,7 +152,7 @@ def _listed(folder: str) -> list[tuple[str, int]]:
     return _checked(folder, files, inner)
 
 
-def _counted(folder: str) -> list[tuple[str, int]]:
+def counted_files(folder: str) -> list[tuple[str, int]]:
     """Those that count, of what runs have published."""
     _check_path(folder)
     with _reading(folder):

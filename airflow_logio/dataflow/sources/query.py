@@ -120,11 +120,12 @@ class QuerySource(ConnectedSource):
     @staticmethod
     def values_of(action: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a read action's parameters as a connection gets them: of an instant, a time with a zone."""
-        instants = action.get(INSTANTS, ())
-        return {
-            name: datetime.fromisoformat(value) if name in instants else value
-            for name, value in action["values"].items()
-        }
+        return QuerySource.bound(action["values"], action.get(INSTANTS, ()))
+
+    @staticmethod
+    def bound(values: Mapping[str, Any], instants: Collection[str]) -> dict[str, Any]:
+        """The values of parameters as a connection gets them, of which these are instants."""
+        return {name: datetime.fromisoformat(value) if name in instants else value for name, value in values.items()}
 
     def read_from(
         self, connection: SourceConnection, params: Mapping[str, Any], action: Mapping[str, Any], offset: int

@@ -52,9 +52,22 @@ def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     """
     files, below = _published(os.fspath(folder))
     found = counted_in(files, below)
-    if not found and below and not files.is_there(below) and day_of(files, below.partition("/")[0]).live() is None:
+    if not found and below and not files.is_there(below) and not _has_closed(files, below):
         raise FileNotFoundError(errno.ENOENT, "no run has published such a partition", files.name(below))
     return found
+
+
+def is_published(folder: str) -> bool:
+    """Whether a run has published into a folder, or into that partition of it, what counts; a closed day may have no files.
+
+    Raises as `published_files`.
+    """
+    files, below = _published(folder)
+    return bool(counted_in(files, below)) or (below != "" and _has_closed(files, below))
+
+
+def _has_closed(files: FolderFiles, below: str) -> bool:
+    return day_of(files, below.partition("/")[0]).live() is not None
 
 
 def counted_in(files: FolderFiles, below: str = "") -> list[PublishedFile]:

@@ -197,7 +197,7 @@ def test_no_folder_and_no_files(tmp_path: Path) -> None:
 
 
 def test_an_offset_says_how_much_lies_before_it(orders: Path) -> None:
-    listed = folder._listed(str(orders))
+    listed = folder.listed_files(str(orders))
     assert [name for name, _ in listed] == ["a.parquet", "b.parquet", "c.parquet"]
     assert source(orders).action({})["plan"]["limit"]["bytes"] == sum(size for _, size in listed)
 

@@ -1,0 +1,97 @@
+"""The wait of `start_run` for the input of its run: deferred, before there is a run in the log, and without a JVM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_logio import _compat
+from airflow_logio.errors import LogioError, UnknownRun
+from airflow_logio.launch.input_arrival import InputLook, Waiting, in_words, may_begin, waits
+from airflow_logio.launch.start_run import given_to
+from airflow_logio.launch.surroundings import machine_of_this_process
+from airflow_logio.operators._task.run_lookup import identity, is_last_try, opened_log, run_in_dag
+from airflow_logio.triggers.input_arrival import LOOK_SECONDS, LogioInputTrigger
+
+if TYPE_CHECKING:
+    from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.dataflow.pipeline.days import PartitionKey
+    from airflow_logio.operators.start_run import LogioStartRunOperator
+
+NEXT_STEP = (
+    "The retries of the task wait as long again. When the input is there, clear the task with those downstream; or give the "
+    "source a longer wait"
+)
+
+
+def await_input(
+    task: LogioStartRunOperator,
+    context: Mapping[str, Any],
+    pipeline: Pipeline,
+    params: Mapping[str, Any],
+    partition: PartitionKey | None,
+    url_of: Callable[[str], str],
+    since: str | None,
+) -> None:
+    """Return when the input of the run is there. Else defer the task, which comes back in the same try.
+
+    `since` is when the first look of this try was, None for that one; `params` and `partition` are those of the run, and
+    `url_of` gives the URL of a connection id. A run that resumes waits for nothing: it has noted what it reads.
+
+    Raises `ConfigurationError` for input that is not there in time, and for what a run would be refused for.
+    """
+    if not waits(pipeline):
+        return
+    run_after = getattr(context["dag_run"], "run_after", None)
+    own, checked = given_to(pipeline, params, task.connections, partition, run_after)
+    began = datetime.now(UTC) if since is None else datetime.fromisoformat(since)
+    resumes: bool | None = None
+    while True:
+        look = InputLook(own, checked, lambda name: url_of(task.connections[name]))
+        try:
+            waiting = look.waiting(began, datetime.now(UTC), NEXT_STEP)
+            if waiting is None:
+                look.check_rows()
+        except LogioError:
+            if _resumes(task, context, pipeline):
+                return
+            raise
+        if waiting is None:
+            if since is not None or resumes is not None:
+                waited = in_words((datetime.now(UTC) - began).total_seconds())
+                task.log.info("The input is there, after %s", waited)
+            return
+        if since is None and resumes is None and (resumes := _resumes(task, context, pipeline)):
+            return
+        _wait(task, context, waiting)
+
+
+def _resumes(task: LogioStartRunOperator, context: Mapping[str, Any], pipeline: Pipeline) -> bool:
+    """Whether the log has a run of this DAG run that has not finished."""
+    with opened_log(task.logio_conn_id, create=True) as store:
+        found = None
+        with suppress(UnknownRun):
+            found = run_in_dag(store, pipeline.name, *identity(context))
+        return not may_begin(found)
+
+
+def _wait(task: LogioStartRunOperator, context: Mapping[str, Any], waiting: Waiting) -> None:
+    """Defer, or where that is switched off, wait here until the next look."""
+    task.log.info("The run %s. There is no run and no driver yet", waiting)
+    left = waiting.until.timestamp() - time.time()
+    if not _compat.default_deferrable():
+        time.sleep(max(0.0, min(LOOK_SECONDS, left)))
+        return
+    _compat.note_waiting(context["ti"], str(waiting))
+    places = waiting.places
+    trigger = LogioInputTrigger(
+        places=None if places is None else [[place.kind, place.path] for place in places],
+        machine=machine_of_this_process(),
+        since=waiting.since.timestamp(),
+        until=waiting.until.timestamp(),
+        last_try=is_last_try(context["ti"]),
+    )
+    task.defer(trigger=trigger, method_name="resume", kwargs={"since": waiting.since.isoformat()})
