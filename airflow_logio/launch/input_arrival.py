@@ -17,7 +17,7 @@ from airflow_logio.databases import with_driver
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import QuerySource, TableSource
-from airflow_logio.dataflow.sources.arrival import FAIL, Arrival, Awaited, awaited_by, read_by
+from airflow_logio.dataflow.sources.arrival import FAIL, Awaited, InputArrival, awaited_by, read_by
 from airflow_logio.dataflow.unavailability import is_outage
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, authored_frames
 from airflow_logio.protocol.states import RunState
@@ -35,7 +35,7 @@ class Lacking:
     """A source whose input is not there."""
 
     source: str
-    arrival: Arrival
+    arrival: InputArrival
     what: str
     """What is not there yet, in words."""
     places: tuple[Awaited, ...] = ()
@@ -135,7 +135,7 @@ class InputLook:
     def _lacking(self) -> Sequence[Lacking]:
         return [one for name, arrival in self._pipeline.arrivals.items() if (one := self._look(name, arrival))]
 
-    def _look(self, name: str, arrival: Arrival) -> Lacking | None:
+    def _look(self, name: str, arrival: InputArrival) -> Lacking | None:
         if arrival.wait is None:
             return None
         source = self._source(name)
@@ -149,7 +149,9 @@ class InputLook:
             said = str(error)
         return None if said is None else Lacking(name, arrival, said, tuple(places))
 
-    def _missing(self, name: str, source: SourceOperator, arrival: Arrival, places: Sequence[Awaited]) -> str | None:
+    def _missing(
+        self, name: str, source: SourceOperator, arrival: InputArrival, places: Sequence[Awaited]
+    ) -> str | None:
         if arrival.query is not None:
             partition = self._pipeline.partition
             names = arrival.placeholders()

@@ -42,7 +42,7 @@ from airflow_logio.dataflow.pipeline.lineage import (
 from airflow_logio.dataflow.pipeline.validation import check_operator, check_whole, checked_arrival
 from airflow_logio.dataflow.quantities import retention_seconds
 from airflow_logio.dataflow.replication.partition import Partition
-from airflow_logio.dataflow.sources.arrival import FINISH, Arrival
+from airflow_logio.dataflow.sources.arrival import FINISH, InputArrival
 from airflow_logio.dataflow.sources.query import QuerySource
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.dataflow.windows.zones import check_zone
@@ -169,7 +169,7 @@ class Pipeline:
         :param on_empty: what becomes of a run whose input is there and has no rows at all: ``"finish"`` (the default), or
             ``"fail"``, before it begins.
 
-        None of the three is a part of what a run resumes with. Raises PipelineDefinitionError.
+        `wait`, `ready` and `on_empty` are no part of what a run resumes with. Raises PipelineDefinitionError.
         """
         partition = self._definition.partition
         if isinstance(source, QuerySource) and partition is not None:
@@ -467,7 +467,7 @@ class Pipeline:
         return dict(self._definition.limits)
 
     @property
-    def arrivals(self) -> Mapping[str, Arrival]:
+    def arrivals(self) -> Mapping[str, InputArrival]:
         """Source → how it gets its input, for those of which something was said."""
         return dict(self._definition.arrivals)
 

@@ -15,7 +15,7 @@ from airflow_logio.dataflow.pipeline.days import Partitioning
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.lineage import LineageScope, MadeFrom
 from airflow_logio.dataflow.replication.partition import Partition
-from airflow_logio.dataflow.sources.arrival import Arrival
+from airflow_logio.dataflow.sources.arrival import InputArrival
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.protocol.replicas import MAX_REPLICAS, replica_name
 from airflow_logio.protocol.values import Port
@@ -213,7 +213,7 @@ class Definition:
     """Replay operators (Section 5): bodies of their events are not in the log."""
     limits: dict[str, CallLimit] = field(default_factory=dict)
     """Operator → limit of its calls. No part of the graph: another limit makes no other pipeline."""
-    arrivals: dict[str, Arrival] = field(default_factory=dict)
+    arrivals: dict[str, InputArrival] = field(default_factory=dict)
     """Source → how it gets its input. No part of the graph: what is waited for before a run is no part of the run."""
     local: LocalDefaults = field(default_factory=LocalDefaults)
     columns: dict[Port, MadeFrom] = field(default_factory=dict)

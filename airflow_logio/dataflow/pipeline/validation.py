@@ -21,7 +21,7 @@ from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.grouping import groups_in_order, reads_beside_writes, with_all_groups
 from airflow_logio.dataflow.pipeline.lineage import has_path
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, RangeSource, SparkSource
-from airflow_logio.dataflow.sources.arrival import Arrival, arrival_of
+from airflow_logio.dataflow.sources.arrival import InputArrival, arrival_of
 from airflow_logio.dataflow.sources.query_text import without_comments
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF, same_zone
 from airflow_logio.dataflow.writers.action_writers import GUARANTEES, ActionWriter
@@ -266,7 +266,7 @@ def _check_placeholders(definition: Definition, name: str, operator: Operator) -
 
 def checked_arrival(
     definition: Definition, name: str, source: object, wait: object, ready: object, on_empty: object
-) -> Arrival | None:
+) -> InputArrival | None:
     """How a source gets its input, as its author says it; raises PipelineDefinitionError."""
     if not isinstance(source, SourceOperator):
         return None  # refused as an operator

@@ -38,7 +38,7 @@ _NEVER = (PermissionError, IsADirectoryError)
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class InputArrival:
     """How a source gets its input, as `Pipeline.source` was told. No part of the graph: another wait is no other pipeline.
 
     :param wait: for how long a run waits for it before there is a run, ``"6h"``; None: not at all.
@@ -73,7 +73,7 @@ class Arrival:
         return frozenset() if self.ready is None else placeholders_of(self.ready, "ready")
 
 
-def arrival_of(source: SourceOperator, wait: object, ready: object, on_empty: object) -> Arrival | None:
+def arrival_of(source: SourceOperator, wait: object, ready: object, on_empty: object) -> InputArrival | None:
     """What an author has said of a source; None if it is what holds for all. Raises PipelineDefinitionError."""
     if (wait, ready, on_empty) == (None, None, FINISH):
         return None
@@ -81,9 +81,9 @@ def arrival_of(source: SourceOperator, wait: object, ready: object, on_empty: ob
     if wait is None:
         if ready is not None:
             raise PipelineDefinitionError("ready=... is what wait= waits for: say for how long, wait='6h'")
-        return Arrival(on_empty=str(on_empty))
+        return InputArrival(on_empty=str(on_empty))
     _seconds(wait)
-    found = Arrival(str(wait), _checked_ready(ready), str(on_empty))
+    found = InputArrival(str(wait), _checked_ready(ready), str(on_empty))
     if found.query is not None and len(source.sql_connections()) != 1:
         raise PipelineDefinitionError(
             f"ready is the query {found.query[:60]!r}, and a {type(source).__name__} has no SQL connection to ask, or "
@@ -163,7 +163,7 @@ class Awaited:
         return _looked(self.path, _ROWS[self.kind])
 
 
-def awaited_by(source: SourceOperator, arrival: Arrival, params: Mapping[str, Any]) -> list[Awaited]:
+def awaited_by(source: SourceOperator, arrival: InputArrival, params: Mapping[str, Any]) -> list[Awaited]:
     """What a source waits for in a file system, if nothing else decides. Raises ConfigurationError."""
     if arrival.path is not None:
         return [Awaited("path", resolved(arrival.path, arrival.placeholders(), params))]

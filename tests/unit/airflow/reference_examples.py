@@ -29,6 +29,7 @@ from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 from airflow_logio.supervision.policies import DS2, Threshold
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger
+from airflow_logio.triggers.input_arrival import LogioInputTrigger
 from airflow_logio.triggers.recovered_group import LogioRecoveredGroupTrigger
 from airflow_logio.triggers.scale import LogioScaleTrigger
 from airflow_logio.triggers.stop import LogioStopTrigger
@@ -325,6 +326,15 @@ scale_trigger = LogioScaleTrigger(
     poll_interval=1.0,
 )
 # [END LogioScaleTrigger]
+# [START LogioInputTrigger]
+input_trigger = LogioInputTrigger(
+    places=[["path", "/data/dt=2026-03-01/_SUCCESS"]],
+    machine=["worker-1", "8a1c0d3e", "50000"],
+    since=1772409600.0,
+    until=1772431200.0,
+    last_try=False,
+)
+# [END LogioInputTrigger]
 # [START LogioStopTrigger]
 stop_trigger = LogioStopTrigger(
     logio_conn_id="logio_default",

@@ -438,8 +438,15 @@ def test_a_run_that_was_refused_says_so_in_its_tab(api: TestClient, log: LogStor
     assert note(dag_run="first") is None, "that run is shown"
     assert log.supersede(run.run_id)
     assert note() == "The log has no run of this DAG run, because its task start has failed. The task's log says why."
+    in_state("start", "deferred")
+    waits = "waits for its input since 2026-03-02 00:10:00 UTC: source 'web': /data/x is not there"
+    with settings.Session() as session:
+        XComModel.set(_compat.WAITING_FOR, waits, dag_id="dag", task_id="start", run_id="second", session=session)
+        session.commit()
+    assert note() == f"The log has no run of this DAG run yet: its task start {waits}."
+    assert note("other") is None
     in_state("start", "queued")
-    assert note() is None
+    assert note() is None, "what it waited for is there"
     pause()
     assert note() == "DAG dag is paused: Airflow starts no task of it until it is unpaused."
 

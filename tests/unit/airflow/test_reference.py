@@ -14,13 +14,13 @@ from airflow.providers.common.compat.sdk import DAG
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_logio.triggers.base import LogTrigger
+from airflow_logio.triggers.base import PlainTrigger
 from tests.unit.airflow import reference_examples as examples
 
 REFERENCE = runpy.run_path(str(Path(__file__).parents[3] / ".ci" / "reference"))
 ENTRIES = [one for found in REFERENCE["chapters"]().values() for one in found]
 DAGS = [value for value in vars(examples).values() if isinstance(value, DAG)]
-TRIGGERS = [value for value in vars(examples).values() if isinstance(value, LogTrigger)]
+TRIGGERS = [value for value in vars(examples).values() if isinstance(value, PlainTrigger)]
 
 
 @pytest.mark.parametrize("dag", DAGS, ids=lambda dag: dag.dag_id)
@@ -30,7 +30,7 @@ def test_a_dag_of_the_examples_is_stored_as_airflow_stores_it(dag: DAG) -> None:
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: type(trigger).__name__)
-def test_a_trigger_of_the_examples_is_the_same_in_another_process(trigger: LogTrigger) -> None:
+def test_a_trigger_of_the_examples_is_the_same_in_another_process(trigger: PlainTrigger) -> None:
     path, arguments = trigger.serialize()
     assert import_string(path)(**arguments).serialize() == (path, arguments)
 

@@ -22,7 +22,7 @@ from airflow_logio.dataflow import (
     SparkSource,
     TableSource,
 )
-from airflow_logio.dataflow.sources.arrival import Arrival, Awaited, awaited_by
+from airflow_logio.dataflow.sources.arrival import Awaited, InputArrival, awaited_by
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, PipelineDefinitionError
 from airflow_logio.systems.payloads import Payloads
 from tests.support.object_store import ObjectStore
@@ -48,7 +48,7 @@ class Knowing(Unknowing):
         return "the till is open"
 
 
-def declared(source: SourceOperator, **said: Any) -> Arrival | None:
+def declared(source: SourceOperator, **said: Any) -> InputArrival | None:
     pipeline = Pipeline("p", params={"data": str, "day": str}, connections=["shop"])
     pipeline.sink("done", Count(), pipeline.source("read", source, **said))
     return pipeline.arrivals.get("read")
@@ -63,7 +63,7 @@ SPARK = SparkSource(lambda spark: spark.range(1))
 @pytest.mark.parametrize("source", [FILE, FOLDER, QUERY, TABLE, Knowing()])
 def test_sources_that_find_out_wait_for_what_they_read(source: SourceOperator) -> None:
     assert declared(source) is None and declared(source, on_empty="finish") is None
-    assert declared(source, wait="6h") == Arrival("6h")
+    assert declared(source, wait="6h") == InputArrival("6h")
 
 
 @pytest.mark.parametrize("source", [FILE, FOLDER, QUERY, TABLE, SPARK, Unknowing(), Knowing()])
@@ -151,10 +151,10 @@ def test_a_pattern_is_there_when_a_file_matches_and_each_is_whole(tmp_path: Path
 
 def test_a_folder_is_there_when_it_has_a_file_and_each_is_whole(tmp_path: Path) -> None:
     folder = tmp_path / "in"
-    (place,) = awaited_by(FolderSource(str(folder)), Arrival("1h"), {})
+    (place,) = awaited_by(FolderSource(str(folder)), InputArrival("1h"), {})
     assert place.missing() == f"the folder {folder} is not there"
     folder.mkdir()
-    (endless,) = awaited_by(FolderSource(str(folder), unbounded=True), Arrival("1h"), {})
+    (endless,) = awaited_by(FolderSource(str(folder), unbounded=True), InputArrival("1h"), {})
     assert endless.missing() is None, "its files come while it runs"
     assert place.missing() == f"the folder {folder} has no file yet"
     written(folder / "_a.parquet", 1)
@@ -188,7 +188,7 @@ def test_a_closed_day_is_there_as_a_whole_also_without_rows(tmp_path: Path) -> N
     payloads, lake = Payloads(str(tmp_path / "payloads")), tmp_path / "lake"
     lake.mkdir()
     day = DayPublisher(lake, payloads, 1, may_be_empty=True)
-    (place,) = awaited_by(FolderSource(f"{lake}/orders/store=1", published=True), Arrival("1h"), {})
+    (place,) = awaited_by(FolderSource(f"{lake}/orders/store=1", published=True), InputArrival("1h"), {})
     day.open_day()
     assert place.missing() is not None, "what a day has is held until all of it is there"
     day.close_day()
