@@ -38,7 +38,7 @@ from airflow_logio.store.records.upkeep_records import Retried
 from airflow_logio.supervision.mending import Remedy, broken, said_of
 from airflow_logio.supervision.mending import mend as mend_body
 from airflow_logio.supervision.presence import last_look, missing
-from airflow_logio.supervision.retry import STARTABLE, check_destinations, find_lost, nothing_to_retry
+from airflow_logio.supervision.retry import STARTABLE, check_days, check_destinations, find_lost, nothing_to_retry
 from airflow_logio.supervision.scaling import Stage, Step, asked_for, carry_out
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, give_up, not_ended, run_to_give_up
 from airflow_logio.supervision.task_notes import give_up_place
@@ -107,6 +107,7 @@ def retry(
         settings = options_for(found, given).settings()
         context = reopen(store, log_url, known.payloads(log), found, known, settings)
         check_destinations(context, {one.operator for one in store.quarantined(found.run_id, group)})
+        check_days(context, found.spec.groups if group is None else [group])
         retried = store.retry_quarantined(found.run_id, group)
         if retried.input_sets:
             out.print(f"{len(retried.input_sets)} quarantined Input Set(s) are retried", markup=False)

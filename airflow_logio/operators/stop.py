@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,12 +11,13 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_logio import _compat
 from airflow_logio.dataflow.operators import SourceOperator
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import is_template, known_at_parse, reference
 from airflow_logio.operators._task.run_lookup import check_which_run, find_run, is_last_try, opened_log
 from airflow_logio.protocol.states import CONCLUDED, GroupState
-from airflow_logio.supervision.stop_run import States, StopMode, StopRun, shown
+from airflow_logio.supervision.stop_run import States, StopMode, StopRun, shown, would_be_short
 from airflow_logio.task_arguments import with_told_arguments
 from airflow_logio.triggers.stop import LogioStopTrigger
 
@@ -32,7 +33,8 @@ class LogioStopOperator(BaseOperator):
 
     With ``drain``, sources stop reading, what they have read is processed exactly once, and the run finishes. With ``halt``,
     drivers commit what they have and end; clear a group's task to resume it. The request stands even if this task fails:
-    drivers obey with their next heartbeat, and recoveries respect it.
+    drivers obey with their next heartbeat, and recoveries respect it. A run whose writer closes (`by=`) is not drained: what
+    it owns would be replaced by a part.
 
     `run_uid` names the run. Without it, the run is the newest one of `pipeline` in the DAG run `external_dag_run_id`; or,
     with `external_dag_id` alone, the newest one in that DAG; or else the one in this task's own DAG run.
@@ -123,19 +125,39 @@ class LogioStopOperator(BaseOperator):
             )
         if self.poll_interval is not None and self.poll_interval <= 0:
             raise ConfigurationError(f"poll_interval is {self.poll_interval}; it must be above 0 seconds")
-        if pipeline is None or self.group is None or is_template(self.group):
+        if pipeline is None:
+            return
+        if self.group is None:
+            self._check_closing(pipeline, pipeline.operators)
+            return
+        if is_template(self.group):
             return
         if any(self.group in shape.replicas for shape in pipeline.replicated.values()):
             return
         if self.group not in pipeline.groups:
             raise ConfigurationError(pipeline.no_group(self.group))
-        members = [pipeline.operators[name] for name in pipeline.groups[self.group].operators]
+        names = pipeline.groups[self.group].operators
+        members = [pipeline.operators[name] for name in names]
         sources = [one for one in members if isinstance(one, SourceOperator) or not one.inputs]
         if self.mode == StopMode.DRAIN and not sources:
             raise ConfigurationError(
                 f"group {self.group!r} of pipeline {pipeline.name!r} has no source: it ends by itself when the groups before "
                 "it have drained. Drain those, or the whole run"
             )
+        self._check_closing(pipeline, names)
+
+    def _check_closing(self, pipeline: Pipeline, members: Iterable[str]) -> None:
+        if self.mode != StopMode.DRAIN:
+            return
+        sources = [name for name in members if not pipeline.operators[name].inputs]
+        behind = {name for source in sources for name in pipeline.graph.downstream(source)}
+        for name in pipeline.operators:
+            writer = pipeline.operators[name]
+            if name in behind and isinstance(writer, ActionWriter) and writer.closes:
+                raise ConfigurationError(
+                    f"pipeline {pipeline.name!r} cannot be drained: {would_be_short(name)}. Let its runs finish, or halt "
+                    "them (mode='halt')"
+                )
 
     def _find(self, store: LogStore, context: Mapping[str, Any]) -> Run:
         return find_run(store, context, self.pipeline, self.run_uid, self.external_dag_id, self.external_dag_run_id)

@@ -46,6 +46,8 @@ class WriterShape:
     repeats: Repeats
     is_of_author: bool = False
     """A class of the author's own, which may say more of itself."""
+    closes: bool = False
+    """Its write actions wait in the log until all of them are there: then the last one closes."""
 
 
 def in_conflict(

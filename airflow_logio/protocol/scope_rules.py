@@ -73,6 +73,12 @@ class ScopeContender:
         elif other.ordinal >= self.mine.ordinal:
             raise WriteRefused(self._not_younger(other))
 
+    def check_retry(self, row: ScopeRow | None) -> None:
+        """Before a person resumes the run. Raises `WriteRefused` if its closing write action would be refused, whatever is
+        done first."""
+        if row is None or row.live_run != self.mine.run_uid:  # what it has closed it does not close again
+            self.check_claim(row)
+
     def check_close(self, row: ScopeRow | None) -> None:
         """With the closing write action. Raises `WriteRefused` unless this run has claimed the scope, and no other since."""
         if row is None:

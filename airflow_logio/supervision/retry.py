@@ -7,19 +7,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, WriteRefused
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.external_rules import Owner
-from airflow_logio.protocol.states import ALIVE, LAUNCHING, GroupState
+from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, LAUNCHING, GroupState
 from airflow_logio.spark.publishing import check_not_replaced
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.look import Observation, Watcher
-from airflow_logio.systems.connections import WriterIdentity
-from airflow_logio.systems.warehouse import Warehouse
+from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.systems.execution import table_target
 
 STARTABLE = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
 
@@ -47,7 +49,7 @@ def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None
     reached = {name for operator in operators for name in (operator, *graph.downstream(operator))}
     for name in sorted(reached):
         try:
-            _check(context, pipeline.operators[name])
+            _check(context, name, pipeline.operators[name])
         except WriteRefused as error:
             raise WriteRefused(
                 f"nothing was put back: {error}. To have the rows of these Input Sets, process the same input in a run "
@@ -59,15 +61,47 @@ def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None
             ) from error
 
 
-def _check(context: LaunchContext, writer: Operator) -> None:
+def check_days(context: LaunchContext, groups: Iterable[str]) -> None:
+    """Raise `WriteRefused` if a writer that closes, in these groups or behind them, could not replace what the run owns: a
+    younger run has claimed it, or another pipeline.
+
+    The groups would compute all of it and then be parked. Of a group that has finished nothing is asked. Raises
+    `ExternalUnavailable`, as `check_destinations`.
+    """
     run = context.run
-    if isinstance(writer, TableWriter):
-        with closing(Warehouse(writer.connection, context.connections[writer.connection])) as warehouse:
-            warehouse.check_not_replaced(writer, Owner(run.uid, run.created_at))
-    elif isinstance(writer, DatasetWriter):
-        line = (run.spec.key.pipeline, context.store.log_uid(), run.ordinal)
-        identity = WriterIdentity(run.uid, 0, run.created_at, (), *line)
+    pipeline = context.pipeline.for_run(run.spec.params)
+    wholes = {replicated_group(one.group) for one in context.store.groups(run.run_id) if one.state not in CONCLUDED}
+    asked = {replicated_group(name) for name in groups}
+    begins = [name for name in pipeline.operators if pipeline.home(name) in asked]
+    reached = {name for begin in begins for name in (begin, *pipeline.graph.downstream(begin))}
+    for name, writer in pipeline.operators.items():
+        closes = isinstance(writer, ActionWriter) and writer.closes
+        if name not in reached or not closes or pipeline.home(name) not in wholes:
+            continue
+        try:
+            _check(context, name, writer)
+        except WriteRefused as error:
+            raise WriteRefused(
+                f"run {run.spec.key} is not resumed: its writer {name!r} would be refused. {error}. To have the rows of this "
+                f"run there, begin it again: `logio again {run.uid[:8]}` gives it up, and the run in its place is younger"
+            ) from error
+        except ExternalUnavailable as error:
+            raise ExternalUnavailable(
+                f"run {run.spec.key} is not resumed: {error}. Try again when the database, or the file system, answers"
+            ) from error
+
+
+def _check(context: LaunchContext, name: str, writer: Operator) -> None:
+    run, line = context.run, (context.run.spec.key.pipeline, context.store.log_uid(), context.run.ordinal)
+    if not isinstance(writer, TableWriter | DatasetWriter):
+        return
+    identity = WriterIdentity(run.uid, 0, run.created_at, (), *line)
+    if isinstance(writer, DatasetWriter):
         check_not_replaced(writer, context.connections[writer.connection], identity)
+        return
+    systems = Connections(line[0], context.connections, identity, run.spec.replay_seconds)
+    with closing(systems):
+        table_target(name, writer, systems).check_not_replaced(Owner(run.uid, run.created_at))
 
 
 POLL_SECONDS = 0.1

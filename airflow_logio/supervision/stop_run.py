@@ -55,10 +55,12 @@ class StopRun:
     def request(self) -> None:
         """Put the wish into the log; again if it is there already, which changes nothing.
 
-        Raises `ProtocolViolation` if it cannot be obeyed; then no group is asked.
+        Raises `ProtocolViolation` if it cannot be obeyed, or a writer would be left with a part of what it closes; then no
+        group is asked.
         """
         if self._mode is StopMode.DRAIN:
             check_not_given_up(self._run)
+            self._check_drain()
         else:
             for name in {replicated_group(one) for one in self._groups}:
                 refuse_requests(self._store, self._run, name, "the group was halted")
@@ -73,6 +75,20 @@ class StopRun:
             raise ProtocolViolation(f"run {self._run.spec.key} names no source in the log: it can only be halted")
         for name in asked:
             self._store.request(self._run.run_id, name, self._mode.wish)
+
+    def _check_drain(self) -> None:
+        """Raises `ProtocolViolation` if a writer would be left with a part of what it closes."""
+        statuses = {status.group: status for status in self._store.groups(self._run.run_id)}
+        spec, going = self._run.spec, {name for name, one in statuses.items() if one.state not in CONCLUDED}
+        for shape in spec.writers or ():
+            if not shape.closes or spec.operators[shape.writer].group not in going:
+                continue
+            if going.intersection(self._groups, spec.upstream(shape.writer).source_groups):
+                uid, again = self._run.uid[:SHORTEST_UID], "fresh" if self._run.partition is None else "again"
+                raise ProtocolViolation(
+                    f"run {spec.key} is not drained: {would_be_short(shape.writer, shape.what)}. Let the run finish; or halt "
+                    f"it (`logio stop {uid}`), and `logio retry {uid}` resumes it; `logio {again} {uid}` gives it up"
+                )
 
     def look(self) -> States | None:
         """The states of the groups, or None if the log cannot be asked. Halting, a group without a driver is marked so.
@@ -118,6 +134,15 @@ class StopRun:
         if status.state in (GroupState.NEW, GroupState.DEAD) and force(self._store, self._run.run_id, status):
             return GroupState.HALTED
         return status.state
+
+
+def would_be_short(writer: str, what: str = "") -> str:
+    """Why sources before a writer that closes must not end early."""
+    named = f"{writer!r} ({what})" if what else repr(writer)
+    return (
+        f"its sources would end early, and writer {named} writes only when it has all of what they read: it would write "
+        "nothing, and its group would be parked"
+    )
 
 
 def await_stop(stopping: StopRun, seconds: float, seen: Callable[[States], None] = lambda _: None) -> States:

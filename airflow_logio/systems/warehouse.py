@@ -174,13 +174,16 @@ class Warehouse:
             writer.table, self.name, marker.operator, mine, writer.on_new_run, given_up, by, owner_row=owner_row
         )
 
-    def check_not_replaced(self, writer: TableWriter, run: Owner) -> None:
-        """Raises `WriteRefused` if a newer run owns the writer's table, so that this run could write to it no more."""
+    def check_not_replaced(self, writer: TableWriter, run: Owner, scope: ScopeContender | None = None) -> None:
+        """Raises `WriteRefused` if a newer run owns the writer's table, or has claimed `scope` of it, so that this run could
+        write there no more."""
         name = self._prepare(writer)
         contender = self._contender(name, writer, Marker(run.run_uid, "", self.name, 0, 0, run.started_at), ())
         with self.translated(), self.snapshot() as connection:
             contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
             contender.check_not_given_up(warehouse_rows.read_given_up(connection, name, run.run_uid))
+            if scope is not None:
+                scope.check_retry(warehouse_rows.read_scope(connection, name, scope.scope))
 
     def rehearse(self, writer: TableWriter, actions: Sequence[WriteAction] = ()) -> None:
         """Do what the writer would do, in a transaction that is rolled back: advance its marker, become the owner of its
@@ -303,6 +306,10 @@ class TableTarget:
         if scope is None:
             raise ProtocolViolation(f"{closing.operator!r} has a closing write action, and owns nothing")
         client.close_day(marker, self.writer, group, pages, scope, given_up=self.given_up)
+
+    def check_not_replaced(self, run: Owner) -> None:
+        """As `Warehouse.check_not_replaced`."""
+        self.warehouse.check_not_replaced(self.writer, run, self._scope(self.warehouse))
 
     def _scope(self, client: Warehouse) -> ScopeContender | None:
         writer = self.writer

@@ -259,10 +259,12 @@ def _owns(table: sa.Table, name: TableName) -> sa.ColumnElement[bool]:
 
 def lock_scope(connection: Connection, name: TableName, scope: str) -> ScopeRow | None:
     """The row of a scope, locked."""
-    table = scope_table(name.schema)
-    columns = [table.c[column] for column in ScopeRow._fields]
-    found = connection.execute(sa.select(*columns).where(*_of_scope(name, scope)).with_for_update()).one_or_none()
-    return None if found is None else ScopeRow(*found)
+    return _scope_row(connection.execute(_select_scope(name, scope).with_for_update()))
+
+
+def read_scope(connection: Connection, name: TableName, scope: str) -> ScopeRow | None:
+    """The row of a scope as it is now."""
+    return _scope_row(connection.execute(_select_scope(name, scope)))
 
 
 def make_scope(connection: Connection, name: TableName, scope: str, run: DayRun) -> None:
@@ -298,6 +300,16 @@ def pipelines_of_days(connection: Connection, name: TableName) -> tuple[str, ...
     table = scope_table(name.schema)
     query = sa.select(table.c.pipeline).where(table.c.table_name == name.key).distinct().order_by(table.c.pipeline)
     return tuple(connection.execute(query).scalars())
+
+
+def _select_scope(name: TableName, scope: str) -> sa.Select[Any]:
+    table = scope_table(name.schema)
+    return sa.select(*(table.c[column] for column in ScopeRow._fields)).where(*_of_scope(name, scope))
+
+
+def _scope_row(found: sa.CursorResult[Any]) -> ScopeRow | None:
+    row = found.mappings().one_or_none()
+    return None if row is None else ScopeRow(**row)
 
 
 def _claim(run: DayRun) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
@@ -33,7 +34,8 @@ def _shapes(
         place = (connections[connection], *_names(operator))
         what = f"{_what(operator)}, connection {connections[connection]!r}"
         is_of_author = not isinstance(operator, TableWriter | DatasetWriter | ParquetWriter)
-        yield WriterShape(name, what, place, _together(operator), _repeats(operator, partition), is_of_author)
+        repeats, closes = _repeats(operator, partition), isinstance(operator, ActionWriter) and operator.closes
+        yield WriterShape(name, what, place, _together(operator), repeats, is_of_author, closes)
 
 
 def _names(operator: Operator) -> tuple[str, ...]:

@@ -13,11 +13,13 @@ from airflow_logio import metrics
 from airflow_logio.errors import (
     BudgetSpent,
     ConfigurationError,
+    ExternalUnavailable,
     Fenced,
     InputMissing,
     LogUnavailable,
     NoPlace,
     ProtocolViolation,
+    WriteRefused,
 )
 from airflow_logio.launch.driver_config import has_frames, needs_spark
 from airflow_logio.launch.driver_log import last_words
@@ -29,6 +31,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.look import Look, Observation, Watcher
 from airflow_logio.supervision.presence import SupervisionWatch
+from airflow_logio.supervision.retry import check_days
 from airflow_logio.supervision.scaling import launches_by_task, next_step
 from airflow_logio.supervision.tend import launch_if_new, recover_if_dead
 
@@ -66,6 +69,8 @@ class GroupTask:
     """Why the run did not begin at the last look, if other runs of the pipeline have all places for drivers."""
     has_launched: bool = False
     """A driver was launched by this attempt."""
+    _refused: str | None = None
+    """Why the run must not be resumed, which a person has asked for."""
 
     def __post_init__(self) -> None:
         self.supervision = SupervisionWatch(self.context.store.supervisors, self.context.run)
@@ -166,9 +171,12 @@ class GroupTask:
 
     def _restart(self, status: GroupStatus) -> bool:
         try:
+            with suppress(ExternalUnavailable, ConfigurationError):  # then the driver asks it again
+                check_days(self.context, [status.group])
             launch_group(self.context, status.group, expected=status.incarnation, reason=ASKED, by_user=True)
-        except (Fenced, BudgetSpent, ProtocolViolation) as error:
+        except (Fenced, BudgetSpent, ProtocolViolation, WriteRefused) as error:
             log.warning("Group %s was not launched: %s", status.group, error)
+            self._refused = str(error) if isinstance(error, WriteRefused) else None
             return False
         log.info("Group %s was %s and is launched again", status.group, status.state.value)
         return True
@@ -215,6 +223,8 @@ class GroupTask:
         run = self.context.run
         status = deciding(look.statuses)
         what = "group" if status.group == self.group else f"replica {status.group!r} of group"
+        if self._refused is not None:
+            return f"{what} {self.group!r} stays {status.state.value}: {self._refused}"
         if status.state is GroupState.HALTED:
             return (
                 f"{what} {self.group!r} of run {run.spec.key} was halted on request (incarnation {status.incarnation}). "

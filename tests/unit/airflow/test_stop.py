@@ -24,6 +24,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.triggers.stop import LogioStopTrigger
 from pipelines.sales import sales
+from tests.support.bundle.owned_day import days as owned_day
 from tests.support.logs import SOMEBODY, finish
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import DAG_ID, RUN_ID, context, write_transactions
@@ -81,6 +82,8 @@ def fired(trigger: LogioStopTrigger, meanwhile: Callable[[], object]) -> Any:
         ({"pipeline": sales, "group": "nobody"}, "has no group 'nobody'"),
         ({"pipeline": REF, "group": "nobody"}, "has no group 'nobody'"),
         ({"pipeline": sales, "group": "totals"}, "has no source"),
+        ({"pipeline": owned_day}, "pipeline 'owned_day' cannot be drained: .* writer 'keep' .*mode='halt'"),
+        ({"pipeline": owned_day, "group": "reading"}, "pipeline 'owned_day' cannot be drained"),
     ],
 )
 def test_bad_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], sentence: str) -> None:
@@ -91,6 +94,8 @@ def test_bad_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, A
 def test_what_can_be_known_only_later_is_accepted() -> None:
     operator(pipeline=sales, group="totals", mode="halt")
     operator(pipeline=sales, group="ingest")
+    operator(pipeline=owned_day, group="beside")
+    operator(pipeline=owned_day, mode="halt")
     operator(pipeline=sales, group="{{ params.group }}")
     operator(pipeline="not.here:sales", group="nobody")
     operator(pipeline="pipelines.sales_scaled:sales_scaled", group="hourly.2", mode="halt")

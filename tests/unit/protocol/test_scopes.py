@@ -145,6 +145,16 @@ def test_only_the_run_that_has_claimed_it_last_may_close() -> None:
             scope().check_close(row)
 
 
+def test_a_retry_asks_whether_the_run_could_still_close() -> None:
+    """Before its opening, behind it, behind its closing."""
+    for row in (None, claimant("mine", 4, "a"), claimant("mine", 5, "b")):
+        scope().check_retry(row)
+    scope().check_retry(claimant("mine", 6, "c")._replace(live_ordinal=5, live_run="b", live_write=9))
+    for row in (claimant("mine", 6, "c"), claimant("another log", 1, "c")):
+        with pytest.raises(WriteRefused, match="stays as it is"):
+            scope().check_retry(row)
+
+
 def test_another_writer_of_the_run_has_filled_it() -> None:
     with pytest.raises(WriteRefused, match="another writer of run b"):
         scope().check_close(claimant("mine", 5, "b")._replace(live_ordinal=5, live_run="b", live_write=3))

@@ -1,0 +1,149 @@
+"""Several runs of one day, on real driver processes: the youngest has it, whatever the others do, and whenever they wake up.
+
+Each day is compared with DuckDB's answer, table by table.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_logio.crash import CrashPoint
+from airflow_logio.launch.driver_config import REPLACED
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.protocol.states import CONCLUDED
+from airflow_logio.store.records.driver_records import GroupRef
+from tests.support.commands import Terminal
+from tests.support.owned_day import OwnedDay, parked
+from tests.support.running import PlainLauncher, Running, has_ended
+from tests.support.slow_driver import Slowness, sessions_wait_for_a_lock
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.acceptance
+
+LEASE = Lease(seconds=600, launch_seconds=600)
+"""Nothing is found dead by it: the test says what is taken for dead, and when."""
+BETWEEN_CLOSINGS = f"{CrashPoint.BEFORE_WRITE}:4"
+"""Behind the openings of both writers and the closing of one, before the closing of the other."""
+
+
+@pytest.fixture
+def day(log_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> OwnedDay:
+    """Log and tables in one kind of database."""
+    is_postgres = log_url.startswith("postgresql")
+    url = request.getfixturevalue("postgres_warehouse_url") if is_postgres else f"sqlite:///{tmp_path}/tables.db"
+    made = OwnedDay(log_url, url, tmp_path)
+    made.begin()
+    return made
+
+
+def until_stopped(run: Running) -> psutil.Process:
+    """The driver of the closing group stands still, and the others have ended."""
+    run.until(lambda: run.is_running("replacing"), "it runs")
+    process = run.process("replacing")
+    run.until(lambda: process.status() == psutil.STATUS_STOPPED, "it stands still")
+    others = [group for group in run.groups if group != "replacing"]
+    run.until(lambda: all(run.status(one).state in CONCLUDED for one in others), "the others have ended", *others)
+    return process
+
+
+def wake(process: psutil.Process) -> None:
+    process.send_signal(signal.SIGCONT)
+    eventually(lambda: has_ended(process), what="it has ended", timeout=120)
+
+
+def give_up(run: Running) -> None:
+    assert run.store.declare_dead(GroupRef(run.run.run_id, "replacing", 1), "test")
+    assert run.store.supersede(run.run.run_id)
+
+
+@pytest.mark.parametrize(
+    ("log_url", "where"),
+    [
+        ("sqlite", BETWEEN_CLOSINGS),
+        pytest.param("postgres", BETWEEN_CLOSINGS, marks=pytest.mark.postgres),
+        pytest.param("postgres", f"{CrashPoint.IN_DAY_SWITCH}:1", marks=pytest.mark.postgres),
+    ],
+    indirect=["log_url"],
+)
+def test_a_stopped_driver_of_the_replaced_run_changes_nothing(day: OwnedDay, where: str) -> None:
+    """The run was given up; the one in its place is of another DAG run. Stopped with the rows locked, the server ends its
+    session."""
+    day.reads(0)
+    with day.run("old", {("replacing", 1): f"{where}:stop"}, lease=LEASE) as old:
+        zombie = until_stopped(old)
+        give_up(old)
+        wanted = day.reads(5_000)
+        with day.run("young") as young:
+            young.finish()
+            day.assert_is(wanted)
+        wake(zombie)
+    day.assert_is(wanted)
+    assert set(day.live().values()) == {(young.run.uid, young.run.uid)}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["of the replaced run", "of the same run"])
+@pytest.mark.parametrize("log_url", ["postgres"], indirect=True)
+def test_a_slow_driver_that_holds_its_rows_was_first(day: OwnedDay, tmp_path: Path, is_replaced: bool) -> None:
+    """It is about to commit, and keeps its locks: what follows waits, and then has the day."""
+    slow = Slowness(tmp_path / "slow", 'UPDATE "public".logio_scope SET live_ordinal')
+    wanted = day.reads(0)
+    launcher = PlainLauncher(tmp_path / "drivers" / "old", variables={("replacing", 1): slow.variables})
+
+    def is_waited_for() -> bool:
+        return sessions_wait_for_a_lock(day.warehouse_url)
+
+    with day.run("old", launcher=launcher, lease=LEASE, end_old_drivers=False) as old:
+        old.until(slow.is_reached, "it is about to commit")
+        if not is_replaced:
+            assert old.store.declare_dead(GroupRef(old.run.run_id, "replacing", 1), "it is slow")
+            old.until(is_waited_for, "its successor waits")
+            slow.end()
+            old.finish()
+        else:
+            others = [group for group in old.groups if group != "replacing"]
+            old.until(lambda: all(old.status(one).state in CONCLUDED for one in others), "the others end", *others)
+            give_up(old)
+            wanted = day.reads(5_000)
+            with day.run("young") as young:
+                young.until(is_waited_for, "the younger run waits")
+                slow.end()
+                young.finish()
+        assert launcher.drivers["replacing", 1].wait(timeout=120) == REPLACED, old.last_words()
+    day.assert_is(wanted)
+
+
+def test_an_older_run_is_shut_out_and_is_not_retried(
+    day: OwnedDay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both live. The older one names the younger in its way, and says so again before anything is launched."""
+    day.reads(0)
+    with day.run("old", {("replacing", 1): f"{BETWEEN_CLOSINGS}:stop"}, lease=LEASE) as old:
+        logio = Terminal(old, monkeypatch, capsys).logio
+        code, _, said = logio("stop", "--drain", old.run.uid[:8])
+        assert code == 1 and "is not drained: its sources would end early" in said
+        process = until_stopped(old)
+        wanted = day.reads(5_000)
+        with day.run("young") as young:
+            young.finish()
+        process.send_signal(signal.SIGCONT)
+        assert f"was claimed by run {young.run.uid} of pipeline 'owned_day' since run {old.run.uid} began" in parked(
+            old
+        )
+        day.assert_is(wanted)
+        for group in ([], ["replacing"]):
+            code, _, said = logio("retry", old.run.uid[:8], *group)
+            assert code == 1, said
+            assert "run old of owned_day is not resumed: its writer 'keep' would be refused" in said
+            assert f"run {young.run.uid}, number 2 of its pipeline, has claimed it, and is younger than" in said
+            assert f"`logio again {old.run.uid[:8]}` gives it up" in said
+        assert old.status("replacing").incarnation == 1, "nothing was launched"
+        again = day.reads(9_000)
+        assert logio("again", old.run.uid[:8])[0] == 0
+        with day.run("old") as run:
+            run.finish()
+    day.assert_is(again)
