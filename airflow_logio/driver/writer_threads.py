@@ -228,7 +228,7 @@ class Executors:
                 tables = table_target(operator, writer, connections)
                 url = connections.url(writer.connection)
                 target = StagingTarget(tables, url, self.bodies.dataset, self.payloads, self._run)
-                return ConditionalExecutor(operator, writer, target, connections, moves)
+                return ConditionalExecutor(operator, writer, target, connections, moves, tables.locks)
         return executor_of(operator, writer, connections, moves)
 
     def _copied(self, description: str, copies: Copies, task: CopyTask) -> Lines:

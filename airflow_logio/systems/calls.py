@@ -182,6 +182,19 @@ class CallWatch:
             return [stack[-1] for stack in self._stacks.values()], self._clock()
 
 
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """What it means for `replay` that other sessions hold locks."""
+
+    count: bool = True
+    """To wait for one is a failure, as if the system were unavailable."""
+    progress: Callable[[], object] | None = None
+    """What changes when others have worked: then the time begins anew."""
+
+
+COUNTED = Locks()
+
+
 # --- replay -----------------------------------------------------------------------------------------------------------
 
 
@@ -193,8 +206,7 @@ def replay(
     unavailable: tuple[type[Exception], ...] = (),
     calls: CallWatch | None = None,
     *,
-    locks_count: bool = True,
-    progress: Callable[[], object] | None = None,
+    locks: Locks = COUNTED,
 ) -> T:
     """Run an action on an external system until it raises no error that says "unavailable" (Algorithm 5 Step 2).
 
@@ -203,11 +215,11 @@ def replay(
     thread waits, and why. Any other error is raised as it is. A statement that the database ends `MOST_CUT_OFF` times in a
     row is a `ConfigurationError`.
 
-    An attempt that ends in `LockHeld` has waited for another session. With `locks_count=False` that is no failure, however
-    often: for systems where a session that holds a lock works, or is ended. With `progress` the seconds begin anew when
-    others have worked: it is asked after each such attempt, and gives something else than before if they have.
+    An attempt that ends in `LockHeld` has waited for another session. Unless `locks.count` that is no failure, however often:
+    for systems where a session that holds a lock works, or is ended. With `locks.progress` the seconds begin anew when others
+    have worked: it is asked after each such attempt, and gives something else than before if they have.
     """
-    watch, attempts = calls or CallWatch(), _Attempts(action, Outage(seconds), locks_count, progress)
+    watch, attempts = calls or CallWatch(), _Attempts(action, Outage(seconds), locks)
 
     def report(state: tenacity.RetryCallState) -> None:
         said = _said(_error_of(state))
@@ -252,15 +264,12 @@ def replay(
 class _Attempts(Generic[T]):
     """The attempts at one action, and whether there have been enough."""
 
-    def __init__(
-        self, action: Callable[[], T], outage: Outage, locks_count: bool, progress: Callable[[], object] | None
-    ) -> None:
+    def __init__(self, action: Callable[[], T], outage: Outage, locks: Locks) -> None:
         self.outage = outage
         self.cut_off = 0
         """How often in a row its statement was ended."""
         self._action = action
-        self._locks_count = locks_count
-        self._progress = progress
+        self._locks = locks
         self._seen: object = _NOTHING
         self._begun = 0.0
 
@@ -276,7 +285,7 @@ class _Attempts(Generic[T]):
         """Whether to give up after one that ended so."""
         ended = time.monotonic()
         if isinstance(error, LockHeld):
-            if not self._locks_count:
+            if not self._locks.count:
                 self.outage.is_over()
                 return False
             if self._has_moved():
@@ -284,11 +293,11 @@ class _Attempts(Generic[T]):
         return self.outage.failed(self._begun, ended)
 
     def _has_moved(self) -> bool:
-        if self._progress is None:
+        if self._locks.progress is None:
             return False
         before = self._seen
         with suppress(ExternalUnavailable):  # what cannot be asked now has not moved
-            self._seen = self._progress()
+            self._seen = self._locks.progress()
         return before is not _NOTHING and self._seen != before
 
 
@@ -297,4 +306,6 @@ def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
 
 
 def _said(error: BaseException | None) -> str:
+    if isinstance(error, LockHeld):
+        return f"another session holds a lock: {error}"
     return str(error) if isinstance(error, LogioError) else f"{type(error).__name__}: {error}"

@@ -36,7 +36,7 @@ from airflow_logio.protocol.external_rules import MarkerRow, compare
 from airflow_logio.protocol.scope_rules import DayRun
 from airflow_logio.protocol.writes import HeldGroup, PendingWrite, check_gapless, check_next
 from airflow_logio.systems.arrow import decode
-from airflow_logio.systems.calls import replay
+from airflow_logio.systems.calls import COUNTED, Locks, replay
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.warehouse import TableTarget
 
@@ -88,7 +88,13 @@ class WriteExecutor(ABC):
     """The external system has a marker: `compare` comes before the first `execute`."""
 
     def __init__(
-        self, operator: str, writer: ActionWriter, target: Any, connections: Connections, moves: int = 0
+        self,
+        operator: str,
+        writer: ActionWriter,
+        target: Any,
+        connections: Connections,
+        moves: int = 0,
+        locks: Locks = COUNTED,
     ) -> None:
         self._operator = operator
         self._token = connections.identity.token_after(moves)
@@ -98,6 +104,7 @@ class WriteExecutor(ABC):
         limit = writer.replay_seconds
         self._replay_seconds = connections.replay_seconds if limit is None else limit
         self._lock = connections.lock(writer.connection)
+        self._locks = locks
         self._opened: AbstractContextManager[Any] | None = None
         self._client: Any = None
 
@@ -163,6 +170,7 @@ class WriteExecutor(ABC):
             self._replay_seconds,
             stopping,
             calls=self._connections.calls,
+            locks=self._locks,
         )
 
     def close(self) -> None:
@@ -324,9 +332,8 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
     """
     match writer:
         case TableWriter():
-            return ConditionalExecutor(
-                operator, writer, table_target(operator, writer, connections), connections, moves
-            )
+            target = table_target(operator, writer, connections)
+            return ConditionalExecutor(operator, writer, target, connections, moves, target.locks)
         case ConditionalWriter():
             return ConditionalExecutor(operator, writer, writer, connections, moves)
         case CheckableWriter():

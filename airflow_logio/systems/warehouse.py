@@ -46,9 +46,10 @@ from airflow_logio.errors import (
     WriteRefused,
 )
 from airflow_logio.protocol.external_rules import Contender, Owner
-from airflow_logio.protocol.scope_rules import DayRun, ScopeContender
+from airflow_logio.protocol.scope_rules import DayRun, ScopeContender, ScopeRow
 from airflow_logio.protocol.writes import HeldGroup
 from airflow_logio.systems import warehouse_rows
+from airflow_logio.systems.calls import COUNTED, Locks
 from airflow_logio.systems.closing_transaction import ClosingTransaction
 from airflow_logio.systems.databases import table_inserts, table_reads
 from airflow_logio.systems.databases.encodings import read_unknown_texts
@@ -185,6 +186,11 @@ class Warehouse:
             if scope is not None:
                 scope.check_retry(warehouse_rows.read_scope(connection, name, scope.scope))
 
+    def scopes(self, writer: TableWriter) -> Sequence[ScopeRow]:
+        """What runs own by value beside the writer's table, as it is now. Raises `ExternalUnavailable`."""
+        with self.translated(), self.snapshot() as connection:
+            return warehouse_rows.read_scopes(connection, table_name(connection, writer.table))
+
     def rehearse(self, writer: TableWriter, actions: Sequence[WriteAction] = ()) -> None:
         """Do what the writer would do, in a transaction that is rolled back: advance its marker, become the owner of its
         table, make it, empty it, insert records.
@@ -306,6 +312,16 @@ class TableTarget:
         if scope is None:
             raise ProtocolViolation(f"{closing.operator!r} has a closing write action, and owns nothing")
         client.close_day(marker, self.writer, group, pages, scope, given_up=self.given_up)
+
+    @property
+    def locks(self) -> Locks:
+        """Runs that own days in one database wait for each other, for as long as it takes to write a day. On PostgreSQL a
+        session that holds a lock works, or is ended; a SQLite file is locked by one of them at a time."""
+        if not self.writer.by:
+            return COUNTED
+        if self.warehouse.engine.dialect.name == "sqlite":
+            return Locks(progress=lambda: self.warehouse.scopes(self.writer))
+        return Locks(count=False)
 
     def check_not_replaced(self, run: Owner) -> None:
         """As `Warehouse.check_not_replaced`."""

@@ -9,6 +9,7 @@ in logio_scope.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -265,6 +266,15 @@ def lock_scope(connection: Connection, name: TableName, scope: str) -> ScopeRow 
 def read_scope(connection: Connection, name: TableName, scope: str) -> ScopeRow | None:
     """The row of a scope as it is now."""
     return _scope_row(connection.execute(_select_scope(name, scope)))
+
+
+def read_scopes(connection: Connection, name: TableName) -> Sequence[ScopeRow]:
+    """The rows of all scopes in the schema of a table as they are now, in order; none if there is no such table yet."""
+    if not sa.inspect(connection).has_table("logio_scope", schema=name.schema):
+        return ()
+    table = scope_table(name.schema)
+    query = sa.select(*(table.c[column] for column in ScopeRow._fields)).order_by(table.c.table_name, table.c.scope)
+    return [ScopeRow(**row) for row in connection.execute(query).mappings()]
 
 
 def make_scope(connection: Connection, name: TableName, scope: str, run: DayRun) -> None:

@@ -14,7 +14,7 @@ from airflow_logio.dataflow import Count, FunctionRead, Pipeline
 from airflow_logio.dataflow.pipeline.definition import CallLimit
 from airflow_logio.errors import ExternalUnavailable, FailurePoint, LockHeld, PipelineDefinitionError
 from airflow_logio.protocol.liveness import MOST_LONG_ATTEMPTS, Outage
-from airflow_logio.systems.calls import CallWatch, replay
+from airflow_logio.systems.calls import CallWatch, Locks, replay
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.testing import ScriptedSource
 
@@ -263,7 +263,7 @@ NO_TIME = 1e-9
 
 def test_waits_for_a_lock_do_not_count_where_the_caller_says_so() -> None:
     held = Held(4)
-    assert replay("the closing", held, NO_TIME, threading.Event(), locks_count=False) == "done"
+    assert replay("the closing", held, NO_TIME, threading.Event(), locks=Locks(count=False)) == "done"
     assert held.attempts == 5
 
 
@@ -279,14 +279,14 @@ def test_what_fails_behind_a_wait_for_a_lock_counts_from_there() -> None:
     gone = ConnectionError("gone")
     held = Held(3, before=(gone,), after=(gone,))
     seconds = 0.15  # less than the pauses between these attempts
-    assert replay("the closing", held, seconds, threading.Event(), locks_count=False) == "done"
+    assert replay("the closing", held, seconds, threading.Event(), locks=Locks(count=False)) == "done"
     assert held.attempts == 6
 
 
 def test_a_system_that_goes_away_while_a_lock_is_waited_for_is_given_up() -> None:
     held = Held(2, after=(ConnectionError("gone"),) * 50)
     with pytest.raises(ExternalUnavailable, match="still unavailable: ConnectionError: gone"):
-        replay("the closing", held, 0.2, threading.Event(), locks_count=False)
+        replay("the closing", held, 0.2, threading.Event(), locks=Locks(count=False))
     assert held.attempts < 52
 
 
@@ -295,13 +295,13 @@ def test_a_stop_ends_a_wait_for_a_lock() -> None:
     stopping.set()
     held = Held(50)
     with pytest.raises(ExternalUnavailable, match="lock timeout"):
-        replay("the closing", held, 60, stopping, locks_count=False)
+        replay("the closing", held, 60, stopping, locks=Locks(count=False))
     assert held.attempts == 1
 
 
 def test_the_clock_begins_anew_when_others_have_worked() -> None:
     held = Held(5)
-    assert replay("the closing", held, 0.15, threading.Event(), progress=held.another_commits) == "done"
+    assert replay("the closing", held, 0.15, threading.Event(), locks=Locks(progress=held.another_commits)) == "done"
     assert (held.attempts, held.commits) == (6, 5), "asked once for each wait"
 
 
@@ -309,7 +309,7 @@ def test_the_clock_begins_anew_when_others_have_worked() -> None:
 def test_a_lock_is_given_up_when_nothing_comes_of_the_waiting(seen: object) -> None:
     held = Held(50)
     with pytest.raises(ExternalUnavailable, match="lock timeout"):
-        replay("the closing", held, 0.15, threading.Event(), progress=lambda: seen)
+        replay("the closing", held, 0.15, threading.Event(), locks=Locks(progress=lambda: seen))
     assert held.attempts < 51
 
 
@@ -324,14 +324,14 @@ def test_what_cannot_be_asked_has_not_moved() -> None:
         raise ExternalUnavailable("the disk is away")
 
     with pytest.raises(ExternalUnavailable, match="lock timeout"):
-        replay("the closing", held, 0.15, threading.Event(), progress=progress)
+        replay("the closing", held, 0.15, threading.Event(), locks=Locks(progress=progress))
     assert held.attempts < 51
 
 
 def test_nothing_is_asked_of_an_outage_that_is_none_of_a_lock() -> None:
     held = Held(0, before=(ConnectionError("gone"),) * 50)
     with pytest.raises(ExternalUnavailable, match="gone"):
-        replay("the closing", held, 0.15, threading.Event(), progress=held.another_commits)
+        replay("the closing", held, 0.15, threading.Event(), locks=Locks(progress=held.another_commits))
     assert held.commits == 0
 
 
