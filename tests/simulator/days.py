@@ -14,10 +14,20 @@ from typing import Any, cast
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.external_rules import MarkerRow, Owner
 from airflow_logio.protocol.logic import Emit, OperatorSpec, Output, Write
+from airflow_logio.protocol.scope_rules import DayRun, ScopeContender, ScopeRow
 from airflow_logio.protocol.values import Event
-from airflow_logio.protocol.writes import CLOSE, WriterKey
+from airflow_logio.protocol.writes import CLOSE, PendingWrite, WriterKey
 from airflow_logio.testing.simulator.codec import Codec, PlainCodec
-from airflow_logio.testing.simulator.external_systems import ExternalSystem, TableChange
+from airflow_logio.testing.simulator.external_systems import (
+    THIS_RUN,
+    Client,
+    EarlierRun,
+    ExternalSystem,
+    TableChange,
+    Transaction,
+    WriteAttempt,
+    WritePhase,
+)
 from airflow_logio.testing.simulator.plan import GroupPlan, ListSource, Observed, Scenario, Systems
 from airflow_logio.testing.simulator.violation import Violation
 from tests.simulator.plain_operators import SCOPE, PlainLogic, Saving, State, group, operator, source
@@ -36,9 +46,38 @@ class Service(ExternalSystem):
 
 
 class DayTable(ExternalSystem):
-    """A table with one day. It changes in `commit` alone, which looks at the day as each reader would see it."""
+    """A table with one day. It changes in `commit` alone, which looks at the day as each reader would see it.
+
+    Two earlier runs of the day are still there: a driver of one has claimed it, and one of the other is about to.
+    """
+
+    scope: ScopeRow | None = None
+    """Which run has claimed the day, and whose rows are there."""
+
+    def begin(self, client: Client) -> DayTransaction:
+        if not self.earlier:
+            opening = client.taken[0]
+            self.earlier += [EarlierDay(self, client.key, run, opening, begun=begun) for run, begun in EARLIER]
+        return DayTransaction(self, client)
+
+    def claim(self, run: Owner) -> None:
+        """With its opening."""
+        live = (None, None, None) if self.scope is None else self.scope[-3:]
+        self.scope = ScopeRow(*day_run(run), *live)
+
+    def switch(self, run: Owner) -> None:
+        """With its closing: what was there is gone."""
+        assert self.scope is not None
+        if self.scope.live_run == THIS_RUN.run_uid != run.run_uid:
+            raise Violation(NOT_OLDER, f"{run.run_uid} has replaced the day of {self.scope.live_run}")
+        self.scope = self.scope._replace(live_run=run.run_uid)
 
     def commit(self, run: Owner, key: WriterKey, before: MarkerRow, marker: MarkerRow, change: TableChange) -> int:
+        if run is not THIS_RUN:
+            if self.marker_row(run, key) != before:
+                return 0
+            self.markers[run.run_uid, key] = marker
+            return 1
         changed = super().commit(run, key, before, marker, change)
         actions = [write.header["action"] for write in self.applied[key]]
         rows = [PlainCodec().decode(write.body) for write in self.applied[key]]
@@ -47,6 +86,83 @@ class DayTable(ExternalSystem):
             shown = f"{len(rows)} of {len(INPUT) + 2} write actions are applied, the last one is {actions[-1]!r}"
             raise Violation("a_day_is_the_old_one_or_the_whole_new_one", shown)
         return changed
+
+
+NOT_OLDER = "an_older_run_does_not_replace_the_day_of_a_younger_one"
+EARLIER = ((Owner("the run before last", 1.0), True), (Owner("the last run", 2.0), False))
+
+
+def day_run(run: Owner) -> DayRun:
+    return DayRun("days", "log", int(run.started_at), run.run_uid)
+
+
+class DayAttempt(WriteAttempt):
+    """A transaction that claims the day, or closes it: as in `table_days` and `closing_transaction`, the scope is looked at
+    between marker and commit."""
+
+    _system: DayTable
+
+    def lock_scope(self) -> bool:
+        """False if another client holds the lock."""
+        return self._lock(("scope", *self.table))
+
+    def _read_marker(self) -> bool:
+        has_read = super()._read_marker()
+        if self._stage is WritePhase.COMMIT:
+            self._stage = WritePhase.OWNER
+        return has_read
+
+    def _read_owner(self) -> bool:
+        if not self.lock_scope():
+            return False
+        mine, row = ScopeContender("day", "wh", "day=1", day_run(self._run)), self._system.scope
+        if self._opens():
+            mine.check_claim(row)
+        else:
+            mine.check_close(row)
+        self._stage = WritePhase.COMMIT
+        return True
+
+    def _commit(self) -> bool:
+        opens = self._opens()
+        committed = super()._commit()
+        if opens:
+            self._system.claim(self._run)
+        else:
+            self._system.switch(self._run)
+        return committed
+
+    def _opens(self) -> bool:
+        return bool(self._pending[0].header["action"] == "open")
+
+
+class DayTransaction(Transaction):
+    """An attempt at the table of a day."""
+
+    def __init__(self, system: DayTable, client: Client) -> None:
+        self._watch = client.watch
+        self._watch.before_write(client.key, client.taken)
+        self._attempt = DayAttempt(system, client.key, client.token(), client.loaded(), is_alive=client.liveness())
+
+
+class EarlierDay(EarlierRun):
+    """A driver of an earlier run of the day. It is slow, and retries what is refused."""
+
+    _system: DayTable
+
+    def __init__(self, system: DayTable, key: WriterKey, run: Owner, opening: PendingWrite, *, begun: bool) -> None:
+        super().__init__(system, key, run, opening, begun=False)
+        if begun:
+            system.markers[run.run_uid, key] = MarkerRow(1, 1)
+            system.claim(run)
+            self._next = 2
+
+    def advance(self, steps: int) -> None:
+        if self._attempt is None:
+            numbers = {1: "open"} if self._next == 1 else {2: "insert", 3: CLOSE}
+            writes = [PendingWrite(*self.key, number, {"action": what}, 0, b"") for number, what in numbers.items()]
+            self._attempt = DayAttempt(self._system, self.key, 1, writes, run=self._run)
+        super().advance(steps)
 
 
 def wanted() -> list[list[int]]:

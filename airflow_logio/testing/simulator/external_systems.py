@@ -429,9 +429,9 @@ class WriteAttempt:
 
 
 _STEPS: dict[WritePhase, Callable[[WriteAttempt], bool]] = {
-    WritePhase.MARKER: WriteAttempt._read_marker,
-    WritePhase.OWNER: WriteAttempt._read_owner,
-    WritePhase.COMMIT: WriteAttempt._commit,
+    WritePhase.MARKER: lambda attempt: attempt._read_marker(),
+    WritePhase.OWNER: lambda attempt: attempt._read_owner(),
+    WritePhase.COMMIT: lambda attempt: attempt._commit(),
 }
 
 

@@ -9,11 +9,13 @@ import pytest
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.operator import OperatorProtocol
+from airflow_logio.protocol.scope_rules import ScopeContender
 from airflow_logio.protocol.writes import Held, PendingWrite, WriteQueue
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from airflow_logio.testing.simulator.actions import Action
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
 from airflow_logio.testing.simulator.driver.writing import SimulatedWriter
+from tests.simulator.days import NOT_OLDER, DayAttempt
 from tests.unit.testing.mutants.registry import mutant
 
 PARTLY = "a_day_is_the_old_one_or_the_whole_new_one"
@@ -128,3 +130,21 @@ def its_number_is_given_out_again(patch: pytest.MonkeyPatch) -> None:
             self.context.next_write = {name: max(2, number - 1) for name, number in self.context.next_write.items()}
 
     patch.setattr(OperatorProtocol, "restore", one_less)
+
+
+@mutant("day_in_one", NOT_OLDER, "no_group_is_parked")
+def closed_by_a_zombie_of_the_replaced_run(patch: pytest.MonkeyPatch) -> None:
+    """A run that has claimed the day once may close it, though a younger one has claimed it since."""
+    patch.setattr(ScopeContender, "check_close", lambda _self, _row: None)
+
+
+@mutant("day_in_one", NOT_OLDER, "no_group_is_parked")
+def claimed_by_an_older_run(patch: pytest.MonkeyPatch) -> None:
+    """The order of the runs is not looked at: the last one to begin has the day."""
+    patch.setattr(ScopeContender, "check_claim", lambda _self, _row: None)
+
+
+@mutant("day_in_one", NOT_OLDER, "no_group_is_parked")
+def scope_looked_at_without_its_lock(patch: pytest.MonkeyPatch) -> None:
+    """Between the look of an older run and its commit, a younger one claims the day, or closes it."""
+    patch.setattr(DayAttempt, "lock_scope", lambda _self: True)
