@@ -70,6 +70,8 @@ def run_document(run: Run) -> dict[str, Any]:
         "run_id": key.dag_run_id,
         "generation": key.generation,
         "partition": run.partition,
+        "superseded_by": run.superseded_by,
+        "because": run.because,
         "state": run.state.value,
         "created_at": run.created_at,
         "ended_at": run.ended_at,

@@ -1,4 +1,4 @@
-"""Actions on a run from the page: stop, drain, scale, retry, give up. They are POSTs of JSON, and each is noted first.
+"""Actions on a run from the page: stop, drain, scale, retry, give up, compute again. POSTs of JSON, each noted first.
 
 The functions of the commands carry them out. People who may change the runs of a DAG in Airflow may act on them here.
 """
@@ -81,6 +81,15 @@ class RunActions:
     def give_up(self, store: LogStore, run: Run) -> ActionResult:
         return ActionResult(give_up(store, run, GIVE_UP_SECONDS))
 
+    def again(self, store: LogStore, run: Run, because: str) -> ActionResult:
+        """Give it up, so that its day or hour is computed again, and say how that begins. As `logio again`."""
+        if run.partition is None:
+            raise ProtocolViolation(
+                f"run {run.spec.key} is of no day or hour, so nothing says which one the next run is for: give it up, and "
+                "begin a run as ever"
+            )
+        return ActionResult(give_up(store, run, GIVE_UP_SECONDS, because=because or None))
+
     def _unsupervised(self, store: LogStore, run: Run) -> str | None:
         return missing(run, last_look(store.supervisors(), run))
 
@@ -108,6 +117,12 @@ class ReplicasWanted(Posted, frozen=True):
 
 class OfRun(Posted, frozen=True):
     pass
+
+
+class Again(Posted, frozen=True):
+    """Why a partition is computed again: kept with the run that is replaced."""
+
+    because: Text = ""
 
 
 class ActionRoutes:
@@ -160,6 +175,12 @@ class ActionRoutes:
         @app.post("/api/runs/{uid}/give_up")
         def give_up(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
             return self._done("give_up", uid, who, raw, OfRun, lambda log, run, _: self._actions.give_up(log, run))
+
+        @app.post("/api/runs/{uid}/again")
+        def again(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
+            return self._done(
+                "again", uid, who, raw, Again, lambda log, run, it: self._actions.again(log, run, it.because)
+            )
 
     def _done(
         self,

@@ -103,13 +103,16 @@ def test_the_earlier_generation_keeps_its_rows_and_its_end(log_store: LogStore) 
     driver.session.commit([sent(1)])
     log_store.halted(driver.ref)
     before = log_rows(log_store)
-    assert log_store.supersede(driver.run.run_id)
+    assert [one.run.state for one in log_store.sight([driver.run.uid])] == [RunState.RUNNING]
+    assert log_store.supersede(driver.run.run_id, because="a late file")
     found = log_store.find_run(driver.run.uid)
-    assert (found.state, found.spec) == (RunState.SUPERSEDED, driver.run.spec)
+    assert (found.state, found.spec, found.because) == (RunState.SUPERSEDED, driver.run.spec, "a late file")
     assert found.ended_at is not None
     fresh = log_store.start_run(spec())
     assert not log_store.supersede(found.run_id, because="a second time"), "asked again, it changes nothing"
     assert log_store.find_run(driver.run.uid) == replace(found, superseded_by=fresh.uid)
+    (looked,) = log_store.sight([driver.run.uid])
+    assert looked.run == replace(found, superseded_by=fresh.uid), "a process that has seen it before sees that, too"
     assert log_rows(log_store) == before
 
 

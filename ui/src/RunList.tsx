@@ -4,7 +4,7 @@ import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { State } from "./State";
 import { causesOf, namesOf, STOPPED, Why } from "./Stopped";
-import { count, counted, moment, progress, time } from "./words";
+import { count, counted, moment, progress, replaced, time } from "./words";
 
 interface Props {
   server: Server;
@@ -29,7 +29,7 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
   const asked = older && named !== "" ? `${path}${path.includes("?") ? "&" : "?"}${new URLSearchParams({ named })}` : null;
   const byName = usePolled<Listed>(server, asked, seconds);
   const here = runs.filter((run) =>
-    `${run.pipeline} ${run.run_id} ${run.dag_id} ${run.condition}`.toLowerCase().includes(wanted.toLowerCase()),
+    `${run.pipeline} ${run.run_id} ${run.dag_id} ${run.condition} ${run.partition ?? ""}`.toLowerCase().includes(wanted.toLowerCase()),
   );
   const further = wanted === named ? (byName.value?.runs ?? []) : [];
   const found = [...new Map<string, ListedRun>([...here, ...further].map((run) => [run.uid, run])).values()];
@@ -81,7 +81,10 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
                         {run.run_id}
                         {run.generation > 1 ? ` (generation ${run.generation})` : ""}
                       </button>
-                      <div className="small">{run.dag_id}</div>
+                      <div className="small">
+                        {run.dag_id}
+                        {run.partition !== null && `, partition ${run.partition}`}
+                      </div>
                     </td>
                     <td>
                       <State state={run.condition} />
@@ -102,6 +105,7 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
                         </div>
                       ))}
                       {unnamed(run)}
+                      {replaced(run)}
                       {run.next_step && <div className="small">next: {run.next_step}</div>}
                     </td>
                   </tr>

@@ -13,7 +13,7 @@ import { SidePanel } from "./SidePanel";
 import { State } from "./State";
 import { Stopped } from "./Stopped";
 import { useTrails } from "./trails";
-import { moment, progress, seconds, time } from "./words";
+import { moment, progress, replaced, seconds, time } from "./words";
 
 const LOOK_SECONDS = 2;
 const ENDED_SECONDS = 15;
@@ -78,7 +78,7 @@ export function RunView({ server, uid, group, taskId, select, event, follow, tra
         </h1>
         <State state={run.condition} />
         <span className="small">
-          DAG {run.dag_id}, run {run.uid.slice(0, 8)}, started {moment(run.created_at)} UTC,{" "}
+          DAG {run.dag_id}, run {run.uid.slice(0, 8)},{run.partition !== null && ` partition ${run.partition},`} started {moment(run.created_at)} UTC,{" "}
           {run.ended_at === null ? `for ${time(run.at - run.created_at)}` : `took ${time(run.ended_at - run.created_at)}`}
           {run.progress !== null && `, ${progress(run.progress)} done`}
           {run.supervision.last_look_by !== null && !run.ended
@@ -108,6 +108,7 @@ export function RunView({ server, uid, group, taskId, select, event, follow, tra
       )}
       <Stopped run={run} select={choose} />
       <Warnings warnings={run.warnings} />
+      {replaced(run) !== "" && <p className="next">This run was {run.superseded_by === null && "given up: "}{replaced(run)}</p>}
       {run.next_step && <p className="next">Next: {run.next_step}</p>}
       <div className={shown === null ? "columns" : "columns with-panel"}>
         <Graph run={run} selected={shown} select={choose} />

@@ -124,6 +124,12 @@ interface RunNames {
   dag_id: string;
   run_id: string;
   generation: number;
+  /** The day or hour that it is for; null for a pipeline without partitions. */
+  partition: string | null;
+  /** The uid of the run that has begun in its place. */
+  superseded_by: string | null;
+  /** Why it was given up, as a person has said it. */
+  because: string | null;
   state: string;
   created_at: number;
   ended_at: number | null;

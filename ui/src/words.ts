@@ -14,6 +14,12 @@ export const percent = (value: number | null): string => (value === null ? "" : 
 
 export const megabytes = (bytes: number): string => (bytes > 0 ? count(bytes / 2 ** 20) : "");
 
+/** What has become of a run that was given up: which one is in its place, and why. */
+export function replaced({ superseded_by, because }: { superseded_by: string | null; because: string | null }): string {
+  const said = [superseded_by === null ? "" : `replaced by run ${superseded_by.slice(0, 8)}`, because ?? ""];
+  return said.filter((one) => one !== "").join(": ");
+}
+
 export function seconds(value: number | null): string {
   if (value === null) return "";
   if (value < 10) return `${value.toFixed(1)} s`;

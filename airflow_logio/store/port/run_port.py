@@ -79,8 +79,8 @@ class RunLog(ABC):
         limit: int = 50,
     ) -> Sequence[Run]:
         """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, of the partition of that key, in one
-        state, where that is given; and those whose pipeline, DAG or DAG run has `named` in its name: ASCII letters in either
-        case, others as the database compares them."""
+        state, where that is given; and those whose pipeline, DAG, DAG run or partition has `named` in its name: ASCII letters
+        in either case, others as the database compares them."""
 
     @abstractmethod
     def finish_run(self, run_id: int) -> bool:

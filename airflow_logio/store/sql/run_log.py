@@ -119,7 +119,7 @@ class SqlRunLog(SqlPart, RunLog):
         given = {"pipeline": pipeline, "dag_run_id": dag_run_id, "partition": partition, "state": state}
         query = query.where(*(table.c[name] == value for name, value in given.items() if value is not None))
         if named is not None:
-            names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id)
+            names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id, table.c.partition)
             part = storable(named) or ""
             query = query.where(sa.or_(*(name.icontains(part, autoescape=True) for name in names)))
         with reading(self.engine) as connection:

@@ -131,7 +131,7 @@ def sight(connection: Connection, beats: Engine, uids: Collection[str] | None, k
     """`LogStore.sight`; `kept` are the runs of earlier looks, whose descriptions never change."""
     run = schema.run
     query = status_query(connection, beats).join(run, run.c.run_id == schema.group.c.run_id)
-    query = query.add_columns(run.c.state, run.c.ended_at)
+    query = query.add_columns(run.c.state, run.c.ended_at, run.c.superseded_by, run.c.because)
     query = query.where(run.c.state == RunState.RUNNING.value if uids is None else run.c.uid.in_(uids))
     rows = connection.execute(query).all()
     groups: dict[int, list[GroupStatus]] = {}
@@ -139,10 +139,12 @@ def sight(connection: Connection, beats: Engine, uids: Collection[str] | None, k
         groups.setdefault(run_id, []).append(status)
     seen = _described(connection, groups.keys(), kept)
     runs = {}
-    for run_id, *_, state, ended_at in rows:
+    for run_id, *_, state, ended_at, superseded_by, because in rows:
         if run_id not in runs:
             present = known(RunState, state, f"the state of run {seen[run_id].uid}")
-            runs[run_id] = replace(seen[run_id], state=present, ended_at=ended_at)
+            runs[run_id] = replace(
+                seen[run_id], state=present, ended_at=ended_at, superseded_by=superseded_by, because=because
+            )
     replicated = [run_id for run_id, one in runs.items() if one.spec.replicated]
     requests = latest_requests(connection, replicated) if replicated else {}
     return [RunSight(one, groups[run_id], requests.get(run_id, ())) for run_id, one in runs.items()]

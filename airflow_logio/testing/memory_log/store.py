@@ -219,7 +219,7 @@ class MemoryLogStore(LogStore):
                 and dag_run_id in (None, name)
                 and partition in (None, row.spec.partition)
                 and state in (None, row.state)
-                and any(part in said.lower() for said in (key.pipeline, key.dag_id, name))
+                and any(part in said.lower() for said in (key.pipeline, key.dag_id, name, row.spec.partition or ""))
             )
 
         with self.tables.transaction():

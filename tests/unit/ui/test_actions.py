@@ -25,7 +25,7 @@ from tests.support.replicated import GROUP, replicated_spec
 from tests.support.two_groups import TwoGroups, two_groups
 from tests.unit.ui.conftest import BOSS, OWNER, STRANGER
 
-CHANGING = ("stop", "drain", "retry", "scale", "give_up")
+CHANGING = ("stop", "drain", "retry", "scale", "give_up", "again")
 BODIES: dict[str, dict[str, Any]] = {"scale": {"group": "totals", "replicas": 2}}
 
 
@@ -202,6 +202,30 @@ def test_a_run_is_given_up_once_its_drivers_have_ended(client: TestClient, flow:
         answer = client.post(where, json={}, headers=BOSS)
         assert answer.json()["said"].startswith(f"run {flow.run.spec.key}, uid {flow.run.uid[:8]}, {said}. ")
     assert flow.store.find_run(flow.run.uid).state is RunState.SUPERSEDED
+
+
+def test_a_day_is_computed_again_and_the_list_says_why(
+    client: TestClient, store: LogStore, flow: TwoGroups, readers: Readers
+) -> None:
+    refused = client.post(path(flow.run.uid, "again"), json={"because": "a late file"}, headers=BOSS)
+    assert refused.status_code == 409 and "is of no day or hour" in refused.json()["detail"]
+    plain = flow.run.spec
+    of_day = replace(plain, key=replace(plain.key, pipeline="clicks"), partition="2026-03-01")
+    day = store.start_run(of_day)
+    for group in day.spec.groups:
+        start_driver(store, group=group, run=day).session.commit([fx.FinishGroup()])
+    assert store.finish_run(day.run_id)
+    asked = {"because": "a late file"}
+    for said in ("is given up", "was given up before"):
+        answer = client.post(path(day.uid, "again"), json=asked, headers=BOSS)
+        assert answer.json()["said"].startswith(f"run {day.spec.key}, uid {day.uid[:8]}, {said}. ")
+    assert readers.noted[-1] == ("Grace", "again", {"uid": day.uid, **asked})
+    following = store.start_run(of_day)
+    listed = {one["uid"]: one for one in client.get("/api/runs", headers=BOSS).json()["runs"]}
+    fields = ("partition", "state", "superseded_by", "because")
+    assert [listed[day.uid][name] for name in fields] == ["2026-03-01", "superseded", following.uid, "a late file"]
+    assert [listed[following.uid][name] for name in fields] == ["2026-03-01", "running", None, None]
+    assert listed[flow.run.uid]["partition"] is None
 
 
 def test_a_retry_is_for_who_launches_drivers(client: TestClient, flow: TwoGroups, retries: Retries) -> None:
