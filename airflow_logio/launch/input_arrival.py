@@ -17,7 +17,7 @@ from airflow_logio.databases import with_driver
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.sources import QuerySource, TableSource
-from airflow_logio.dataflow.sources.arrival import FAIL, Awaited, InputArrival, awaited_by, read_by
+from airflow_logio.dataflow.sources.arrival import FAIL, Awaited, InputArrival, InputGone, awaited_by, read_by
 from airflow_logio.dataflow.unavailability import is_outage
 from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioError, authored_frames
 from airflow_logio.protocol.states import RunState
@@ -121,8 +121,10 @@ class InputLook:
             source = self._source(name)
             try:
                 is_empty = not self._has_rows(name, source)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"source {name!r}: {error}") from error
+            except InputGone:
+                continue  # the run is refused for it
+            except (ConfigurationError, ExternalUnavailable) as error:
+                raise type(error)(f"source {name!r}: {error}") from error
             if is_empty:
                 what = ", ".join(place.path for place in read_by(source, self._params)) or _what_is_asked(source)
                 raise ConfigurationError(

@@ -18,12 +18,18 @@ from airflow_logio.launch.processes import boot_id, this_host
 from airflow_logio.launch.spark_submit import INHERITED
 
 NAME = "surroundings.json"
+_MOUNTS = Path("/proc/self/ns/mnt")
+"""A service may have mounts of its own, a private /tmp for example."""
 _NAMESPACE, _GROUPS = Path("/proc/self/ns/cgroup"), Path("/proc/self/cgroup")
 
 
 def machine_of_this_process() -> list[str]:
-    """Host, boot with pid namespace, and user: two processes that have the same see the same files."""
-    return [this_host(), boot_id(), str(os.getuid())]
+    """Host, boot with pid namespace, mounts, and user: two processes that have the same see the same files."""
+    try:
+        mounts = str(_MOUNTS.readlink())
+    except OSError:  # another system
+        mounts = ""
+    return [this_host(), boot_id(), mounts, str(os.getuid())]
 
 
 class Surroundings(msgspec.Struct, frozen=True):

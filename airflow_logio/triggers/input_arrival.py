@@ -21,6 +21,8 @@ from airflow_logio.triggers.base import PlainTrigger
 
 LOOK_SECONDS = 15.0
 """Between two looks at files."""
+BELIEVED_SECONDS = 3600.0
+"""After that the task looks itself all the same."""
 LEAST_SECONDS, MOST_SECONDS, PART = 60.0, 300.0, 20
 """Between two looks of the task itself: a twentieth of the time that it has waited for, within these bounds. Each needs a
 worker."""
@@ -69,7 +71,7 @@ class LogioInputTrigger(PlainTrigger):
         sees_all = (
             bool(places) and all(place.is_local for place in places) and self.machine == machine_of_this_process()
         )
-        wake_at = self.until if sees_all else self._next_look()
+        wake_at = min(self.until, time.time() + BELIEVED_SECONDS) if sees_all else self._next_look()
         was_missing = sees_all
         while True:
             missing = await self._missing(places) if places else None

@@ -27,7 +27,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
-from airflow_logio.ui.page_places import ROUTES
+from airflow_logio.ui.page_places import PREFIX, ROUTES
 from demo.places import Places
 from demo.rest import AirflowRefused, AirflowUnavailable
 from demo.standalone import COMPONENTS, AirflowComponents, Standalone, component_of
@@ -673,6 +673,49 @@ def test_input_that_is_late_is_found_by_the_second_attempt_and_blocks_nothing_be
     assert written() == {"file": [(7,)], "folder": [(8,)], "own": [(9,)]}
     assert [one.spec.key.dag_run_id for one in log.list_runs() if one.spec.key.dag_id == LATE] == ["spent", "late"]
     log.dispose()
+
+
+def test_a_run_waits_for_its_input_deferred_and_begins_in_the_same_try(
+    person: Person, places: Places, tmp_path: Path
+) -> None:
+    eventually(
+        lambda: all(map(person.has_dag, ("late_waits", "late_hurries"))), what="the DAGs are parsed", timeout=LONG
+    )
+    for name in ("late_waits", "late_hurries"):
+        (tmp_path / name).mkdir()
+        person.begin(name, name, {"folder": str(tmp_path / name)})
+
+    def started(dag_id: str) -> tuple[str | None, int]:
+        tasks = {one["task_id"].rpartition(".")[2]: one for one in person.tasks(dag_id, dag_id)}
+        return tasks["start_run"]["state"], tasks["start_run"]["try_number"]
+
+    eventually(lambda: started("late_waits") == ("deferred", 1), what="it waits, deferred", timeout=LONG)
+    file = tmp_path / "late_waits" / "file.parquet"
+    note = person._call("GET", f"{PREFIX}/api/runs?dag_id=late_waits&dag_run_id=late_waits")
+    assert note["runs"] == [] and "waits for its input since" in note["note"] and f"{file} is not there" in note["note"]
+    assert not [one for one in logged(places) if one.spec.key.dag_id.startswith("late_w")]
+
+    assert end_of(person, "late_hurries", "late_hurries") == "failed"
+    assert started("late_hurries") == ("failed", 2), "each attempt has waited"
+    said = person.log("late_hurries", "late_hurries", "hurries.start_run")
+    assert said.count("and wait='1s' of the source is over. Nothing was started") >= 2, said
+
+    has_numbers(file, [1, 2])
+    assert end_of(person, "late_waits", "late_waits") == "success"
+    assert started("late_waits") == ("success", 1)
+    assert "The input is there, after" in person.log("late_waits", "late_waits", "waits.start_run")
+    assert sorted(rows_of(places.warehouse_url, "SELECT n FROM waits")) == [(1,), (2,)]
+    assert [one.spec.key.dag_id for one in logged(places) if one.spec.key.dag_id in ("late_waits", "late_hurries")] == [
+        "late_waits"
+    ]
+
+
+def logged(places: Places) -> list[Run]:
+    log = open_store(places.log_url, application="logio test")
+    try:
+        return log.list_runs()
+    finally:
+        log.dispose()
 
 
 def has_numbers(file: Path, numbers: list[int]) -> None:

@@ -139,6 +139,10 @@ def _finds_by_itself(source: SourceOperator) -> bool:
 # --- what lies in a file system ---------------------------------------------------------------------------------------
 
 
+class InputGone(ConfigurationError):
+    """What is to be read is not there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Awaited:
     """Something in a file system that is to be there."""
@@ -156,10 +160,13 @@ class Awaited:
 
         Raises ConfigurationError for what time does not mend, ExternalUnavailable for what cannot be looked at now.
         """
-        return _looked(self.path, _MISSING[self.kind])
+        try:
+            return _looked(self.path, _MISSING[self.kind])
+        except InputGone:
+            return f"{self.path} is not there"
 
     def has_rows(self) -> bool:
-        """Whether there is a row in it. Raises as `missing`, and ConfigurationError for what is not there."""
+        """Whether there is a row in it. Raises as `missing`, and InputGone for what is not there."""
         return _looked(self.path, _ROWS[self.kind])
 
 
@@ -183,6 +190,10 @@ def read_by(source: SourceOperator, params: Mapping[str, Any]) -> list[Awaited]:
 def _looked(path: str, look: Callable[[str], _T]) -> _T:
     try:
         return look(path)
+    except _LATER as error:
+        raise InputGone(f"{path} is not there: {error}") from error
+    except pa.ArrowException as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
     except _NEVER as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     except OSError as error:

@@ -1,4 +1,5 @@
-"""A pipeline of one plain Python group that reads a file, a folder, and a file that only its driver looks for."""
+"""Pipelines of one plain Python group: of a file, a folder and a file that only its driver looks for; and of one file that is
+waited for."""
 
 from __future__ import annotations
 
@@ -39,3 +40,14 @@ for name, source in SOURCES.items():
     table = TableWriter("warehouse", f"late_{name}", columns={"n": "bigint"}, primary_key=("n",), on_new_run="replace")
     inside += [read, late.writer(f"save_{name}", table, read)]
 late.group("all", *inside)
+
+
+def waiting(name: str, wait: str) -> Pipeline:
+    pipeline = Pipeline(name, params={"folder": str}, connections=["warehouse"])
+    read = pipeline.source("file", ParquetSource(f"{{folder}}/{FILE}"), wait=wait)
+    table = TableWriter("warehouse", name, columns={"n": "bigint"}, primary_key=("n",), on_new_run="replace")
+    pipeline.group("all", read, pipeline.writer("save", table, read))
+    return pipeline
+
+
+waits, hurries = waiting("waits", "6h"), waiting("hurries", "1s")

@@ -182,6 +182,25 @@ def test_an_error_of_the_author_is_no_reason_to_wait(tmp_path: Path, said: str, 
         waiting(look(Till(tmp_path), wait="6h"))
 
 
+@pytest.mark.parametrize("source", ["a.parquet", "*.parquet", "folder"])
+def test_whether_there_are_rows_is_not_asked_of_what_is_not_there_or_torn(tmp_path: Path, source: str) -> None:
+    """The run is refused for it, as ever: `on_empty` waits for nothing."""
+    path, is_folder = tmp_path / source, source == "folder"
+    made = FolderSource(str(path)) if is_folder else ParquetSource(str(path))
+    if source == "a.parquet":
+        look(made, on_empty="fail").check_rows()
+    file = path / "a.parquet" if is_folder else tmp_path / "a.parquet"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"PAR1")
+    with pytest.raises(ConfigurationError, match=f"source 'web': .*{tmp_path}"):
+        look(made, on_empty="fail").check_rows()
+    pq.write_table(pa.table({"n": pa.array([], pa.int64())}), file)
+    with pytest.raises(ConfigurationError, match="is there, and has no row"):
+        look(made, on_empty="fail").check_rows()
+    pq.write_table(pa.table({"n": [1]}), file)
+    look(made, on_empty="fail").check_rows()
+
+
 def test_each_source_waits_for_as_long_as_it_may(tmp_path: Path) -> None:
     pipeline = Pipeline("two")
     sources = {
