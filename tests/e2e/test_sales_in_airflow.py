@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -710,7 +710,7 @@ def test_a_run_waits_for_its_input_deferred_and_begins_in_the_same_try(
     ]
 
 
-def logged(places: Places) -> list[Run]:
+def logged(places: Places) -> Sequence[Run]:
     log = open_store(places.log_url, application="logio test")
     try:
         return log.list_runs()
