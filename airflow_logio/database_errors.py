@@ -138,6 +138,14 @@ def is_forbidden(error: sa.exc.DBAPIError) -> bool:
     return _result(error.orig) & _PRIMARY in forbidden
 
 
+def is_no_text(error: Exception) -> bool:
+    """Whether a text of a row is not in the encoding of its database, as Python finds when it reads it."""
+    if isinstance(error, UnicodeDecodeError):  # psycopg2
+        return True
+    orig = getattr(error, "orig", None)
+    return isinstance(orig, sqlite3.OperationalError) and not _result(orig)
+
+
 def is_damaged(error: sa.exc.DBAPIError) -> bool:
     """Whether a database says that its own files are damaged."""
     if isinstance(error.orig, sqlite3.Error):

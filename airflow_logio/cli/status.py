@@ -26,6 +26,7 @@ from airflow_logio.run_report.report import Report, Reporter
 from airflow_logio.status.condition import awaits_airflow
 from airflow_logio.status.recoveries import RecoveryNews
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.status_records import RunSight
 from airflow_logio.supervision.presence import last_look
 
 INTERRUPTED = 130
@@ -65,7 +66,10 @@ def status(
 
 def _runs(store: LogStore, *, as_json: bool) -> None:
     looks = store.supervisors()
-    runs = [(run, store.groups(run.run_id), last_look(looks, run)) for run in store.list_runs()]
+    found = store.list_runs()
+    seen = {one.run.uid: one for one in store.sight([run.uid for run in found])}
+    sights = [seen.get(run.uid) or RunSight(run, ()) for run in found]  # one that is being removed has no groups
+    runs = [(one.run, one.groups, last_look(looks, one.run)) for one in sights]
     dags = AirflowDags()
     paused = {run.uid for run, _, _ in runs if awaits_airflow(run) and dags.is_paused(run.spec.key.dag_id)}
     if as_json:

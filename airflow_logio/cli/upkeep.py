@@ -61,6 +61,10 @@ def gc(
         ended = _ended(store, run, unfinished=unfinished)
         old = [] if age is None else _of(ended, store.removable(age, unfinished=unfinished))
         young = [found for found in ended if found not in old]
+        for found in ended:
+            if found.damage is not None:
+                warn(f"where its staging tables are is not known, and they stay: {found.damage}")
+        young = [found for found in young if found.damage is None]
         if dry_run:
             _say_what_would_be_done(store, old, young, known)
             return
@@ -88,7 +92,7 @@ def _ended(store: LogStore, name: str | None, *, unfinished: bool) -> Sequence[R
     ended = store.removable(0.0, unfinished=unfinished)
     if name is None:
         return ended
-    run = store.find_run(name)
+    run = store.find_run(name, damaged=True)
     if not _of([run], ended):
         check_ended(run, _group_states(store, run), unfinished=unfinished)
         raise ProtocolViolation(f"run {run.spec.key} has just ended; try again")

@@ -96,7 +96,7 @@ class LocalProcessLauncher(Launcher):
 
 def _is_known(store: LogStore, uid: str) -> bool:
     try:
-        return store.find_run(uid).uid == uid
+        return store.find_run(uid, damaged=True).uid == uid
     except UnknownRun:
         return False
 

@@ -113,7 +113,10 @@ class LogioAssetsOperator(BaseOperator):
 
         if self.while_running:
             runs = store.list_runs(pipeline=pipeline, limit=RUNS_SEARCHED)
-            return [(run, _OF_ONE_RUN[run.state]) for run in reversed(runs) if run.state in _OF_ONE_RUN]
+            for damaged in (run for run in runs if run.damage is not None):
+                self.log.error("No event of it: %s", damaged.damage)
+            whole = [run for run in reversed(runs) if run.damage is None]
+            return [(run, _OF_ONE_RUN[run.state]) for run in whole if run.state in _OF_ONE_RUN]
         run = run_of(store, pipeline, context, self.run_uid)
         check_current(run)
         if left := work_left(store, run):

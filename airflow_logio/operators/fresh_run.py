@@ -74,7 +74,7 @@ class LogioFreshRunOperator(LogioStopOperator):
         """
         super()._result(run_uid, states)
         with opened_log(self.logio_conn_id) as store:
-            run = store.patience.call("finding the run", lambda: store.find_run(run_uid))
+            run = store.patience.call("finding the run", lambda: store.find_run(run_uid, damaged=True))
             given_up = store.patience.call("giving the run up", lambda: store.supersede(run.run_id))
         self.log.info("Run %s, uid %s, is given up. %s", run.spec.key, run.uid, how_to_begin_anew(run))
         return {"run": run.uid, "given_up": given_up}

@@ -25,6 +25,7 @@ from airflow_logio.store.records.driver_records import WAIT, CodeChange, DriverR
 from airflow_logio.store.records.run_records import ReplicatedShape, Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest, SupervisorRecord
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet
+from airflow_logio.store.rules.described_runs import check_whole
 from airflow_logio.supervision.presence import last_look, missing, paused
 
 LONG_CALL_SECONDS = 10.0
@@ -227,7 +228,7 @@ class Reporter:
             self._watched = first.uid, SnapshotSeries(first)
         uid, series = self._watched  # a later run of the same name is another run
         seen = store.sight([uid])
-        run = seen[0].run if seen else _found(store, uid)  # removed meanwhile, or without groups
+        run = check_whole(seen[0].run) if seen else _found(store, uid)  # removed meanwhile, or without groups
         groups = seen[0].groups if seen else ()
         # The drivers are read before the counters, which include everything that they have done by then.
         figures = store.figures([run.run_id])[run.run_id]

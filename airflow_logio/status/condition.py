@@ -34,7 +34,7 @@ class RunCondition:
 
 def awaits_airflow(run: Run) -> bool:
     """Whether tasks of Airflow have still to do something for a run."""
-    return run.state is RunState.RUNNING and run.spec.supervision is not Supervision.PROCESS
+    return run.state is RunState.RUNNING and run.damage is None and run.spec.supervision is not Supervision.PROCESS
 
 
 def condition_of_run(
@@ -44,6 +44,8 @@ def condition_of_run(
 
     `is_paused`: whether Airflow has paused its DAG, which comes before everything that its tasks have to do.
     """
+    if run.damage is not None and run.state not in (RunState.SUPERSEDED, RunState.REMOVING):
+        return RunCondition("damaged", run.damage)
     is_paused = is_paused and awaits_airflow(run)
     found = _condition(run, groups, at, looked, is_paused=is_paused)
     if not is_paused:

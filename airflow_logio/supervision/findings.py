@@ -10,6 +10,7 @@ no group is considered dead.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,9 +24,12 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import KilledTask
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
+from airflow_logio.store.rules.described_runs import check_whole
 from airflow_logio.supervision.look import Observation, Watcher
 from airflow_logio.supervision.scaling import in_question, is_due
 from airflow_logio.supervision.task_notes import is_to_be_asked
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,8 @@ class FailureFinder:
         self._end_old_drivers = end_old_drivers
         self._watchers: dict[int, Watcher] = {}
         self._suspects = False
+        self._damaged = set[str]()
+        """Runs of which that was said."""
 
     def look(self) -> Findings:
         """Look once at every group; those that are dead are declared so in the log (compare-and-set)."""
@@ -208,9 +214,10 @@ class FailureFinder:
         """What follows from runs that were asked for at `asked_at` on this finder's clock; as `look`.
 
         `slots` is what was asked of groups that sleep, for several finders together (`look_after`). It takes no notice of
-        runs that it does not look after. Raises `LogUnavailable`.
+        runs that it does not look after. Raises `LogUnavailable`, and `LogInconsistent` if the one run that it looks after is
+        damaged in the log; damaged ones among many are left out.
         """
-        sights = [one for one in sights if self._is_ours(one.run)]
+        sights = [one for one in self._whole(sights) if self._is_ours(one.run)]
         if slots is None:
             asked = [one for sight in sights for one in in_question(sight)]
             slots = self._store.slots_sight(asked) if asked else {}
@@ -236,6 +243,19 @@ class FailureFinder:
             return Findings(None, unavailable=unavailable)
         return Findings(tuple(failed), going_on, tuple(due), tuple(killed), unavailable)
 
+    def _whole(self, sights: Sequence[RunSight]) -> list[RunSight]:
+        """Runs that are damaged are said once, while they go on."""
+        for one in sights:
+            is_over = one.run.state is not RunState.RUNNING
+            if one.run.damage is None or is_over or self._pipeline not in (None, one.run.spec.key.pipeline):
+                continue
+            if one.run.uid == self._run_uid:
+                check_whole(one.run)
+            if one.run.uid not in self._damaged:
+                self._damaged.add(one.run.uid)
+                log.error("its failed groups are not recovered: %s", one.run.damage)
+        return [one for one in sights if one.run.damage is None]
+
     def _is_ours(self, run: Run) -> bool:
         if run.state is not RunState.RUNNING or self._pipeline not in (None, run.spec.key.pipeline):
             return False
@@ -260,9 +280,13 @@ class FailureFinder:
 
 
 def only_watched(sight: RunSight | None) -> Findings:
-    """What a look finds for a process that recovers nothing: whether groups of the run are still to end."""
+    """What a look finds for a process that recovers nothing: whether groups of the run are still to end.
+
+    Raises `LogInconsistent` if the run is damaged in the log.
+    """
     if sight is None or sight.run.state is not RunState.RUNNING:
         return Findings(())
+    check_whole(sight.run)
     going_on = sum(one.state not in ENDED for one in sight.groups)
     return Findings((), going_on + sum(one.state in OPEN_SCALING for one in sight.requests))
 

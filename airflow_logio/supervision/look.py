@@ -44,6 +44,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunSight, ScalingRequest
+from airflow_logio.store.rules.described_runs import check_whole
 from airflow_logio.supervision.scaling import look_after
 
 log = logging.getLogger(__name__)
@@ -213,6 +214,7 @@ class Watcher:
         """As much as is needed, in one statement."""
         if self._supervises:
             for sight in self._store.sight([self._run.uid]):
+                check_whole(sight.run)
                 return sight
         if len(self._drivers) == 1 and self._whole not in self._run.spec.replicated:
             return RunSight(self._run, [self._store.group(self._run.run_id, *self._drivers)])

@@ -45,7 +45,7 @@ class StopRun:
         self._store = store
         self._run = run
         self._mode = mode
-        self._groups = members_of(run, group) if group is not None else run.spec.groups
+        self._groups = members_of(run, group) if group is not None else run.spec.groups or _in_log(store, run)
         store.group(run.run_id, self._groups[0])  # says which groups there are
         self._watcher = Watcher(store, run, self._groups)
         self._named = group is not None
@@ -145,6 +145,11 @@ def would_be_short(writer: str, what: str = "") -> str:
     )
 
 
+def _in_log(store: LogStore, run: Run) -> tuple[str, ...]:
+    """The groups of a run whose description, which names them, is damaged."""
+    return tuple(status.group for status in store.groups(run.run_id))
+
+
 def await_stop(stopping: StopRun, seconds: float, seen: Callable[[States], None] = lambda _: None) -> States:
     """Request the stop, and look until it is over or the time is up; returns the states seen last, none if the log has not
     answered. `seen` hears of every look. Raises as `StopRun.request`."""
@@ -184,7 +189,7 @@ def run_to_give_up(store: LogStore, uid: str) -> Run:
     """The run of this uid, or of this beginning of one. Raises `UnknownRun`, `ConfigurationError` for another name."""
     if len(uid) < SHORTEST_UID:
         raise ConfigurationError(f"{uid!r} names no run to be given up: give its uid, {SHORTEST_UID} digits or more")
-    run = store.find_run(uid)
+    run = store.find_run(uid, damaged=True)
     if not run.uid.startswith(uid):
         raise ConfigurationError(
             f"{uid!r} names every generation of a run, and the next one, too: name the run that is to be given up by its "

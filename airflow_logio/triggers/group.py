@@ -33,6 +33,7 @@ from airflow_logio.store.port.unfenced_port import OutputPart
 from airflow_logio.store.records.driver_records import DriverRecord, KilledTask
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunFigures, RunSight, ScalingRequest
+from airflow_logio.store.rules.described_runs import check_whole
 from airflow_logio.supervision.halt import Halt, halt_all_for_good
 from airflow_logio.supervision.look import Look, Watcher
 from airflow_logio.supervision.presence import SupervisionWatch
@@ -229,6 +230,7 @@ class LogioGroupTrigger(LogTrigger):
         if sight is None:
             look.store.find_run(self.run_uid)  # its error says what to do
             return None  # it has begun since the look
+        check_whole(sight.run)
         try:
             return self._judge(look.store, sight, look)
         except LogUnavailable as error:

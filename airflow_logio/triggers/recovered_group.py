@@ -12,6 +12,7 @@ from airflow_logio.errors import LogioError, LogUnavailable
 from airflow_logio.status.recoveries import end_of_recovery
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.status_records import RunSight
+from airflow_logio.store.rules.described_runs import check_whole
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
 
@@ -71,6 +72,7 @@ class LogioRecoveredGroupTrigger(LogTrigger):
         if sight is None:
             store.find_run(self.run_uid)  # its error says what to do
             return None  # it has begun since the look
+        check_whole(sight.run)
         run_id = sight.run.run_id
         status = next((one for one in sight.groups if one.group == self.group), None) or store.group(run_id, self.group)
         end = end_of_recovery(store, run_id, status, self.incarnation)

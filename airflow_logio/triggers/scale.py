@@ -13,6 +13,7 @@ from airflow_logio.protocol.states import OPEN_SCALING
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.status_records import RunSight
+from airflow_logio.store.rules.described_runs import check_whole
 from airflow_logio.supervision.scaling import is_due
 from airflow_logio.triggers.base import LogTrigger
 from airflow_logio.triggers.log_poller import LogLook
@@ -73,6 +74,7 @@ class LogioScaleTrigger(LogTrigger):
         if sight is None:
             store.find_run(self.run_uid)  # its error says what to do
             return False
+        check_whole(sight.run)
         request = next((one for one in sight.requests if one.request_id == self.request_id), None)
         if request is None or request.state not in OPEN_SCALING:
             return True

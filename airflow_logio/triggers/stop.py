@@ -75,5 +75,7 @@ class LogioStopTrigger(LogTrigger):
     def _on(self, store: LogStore) -> StopRun:
         if self._stop is None or self._store is not store:
             self._store = store
-            self._stop = StopRun(store, store.find_run(self.run_uid), StopMode(self.mode), self.group)
+            mode = StopMode(self.mode)
+            run = store.find_run(self.run_uid, damaged=mode is StopMode.HALT)  # one that is given up may be damaged
+            self._stop = StopRun(store, run, mode, self.group)
         return self._stop

@@ -22,6 +22,7 @@ from airflow_logio.run_report.report import IsPaused, Report, Reporter, not_know
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.rules.described_runs import check_whole
 from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.run_list import ListedRuns, listed_runs
 from airflow_logio.ui.run_look import (
@@ -195,7 +196,7 @@ class Looks(_OfOneLog[str, RunLook]):
             seen = self._store.sight([uid]) if _UID.fullmatch(uid) else ()
             if not seen:
                 raise UnknownRun("no such run is in the log")
-            known = self._watched(seen[0].run)
+            known = self._watched(check_whole(seen[0].run))
         return known.get()
 
     def _known(self, uid: str) -> SharedValue[RunLook] | None:

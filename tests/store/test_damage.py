@@ -138,13 +138,13 @@ def test_an_unknown_state_of_a_group_is_named(sql_store: SqlLogStore, driver: Dr
 
 def test_an_unknown_state_of_a_run_is_named(sql_store: SqlLogStore, driver: Driver) -> None:
     execute(sql_store, "UPDATE logio_run SET state = 'resting'")
-    with pytest.raises(LogInconsistent, match=f"{driver.run.uid} is 'resting'"):
+    with pytest.raises(LogInconsistent, match=f"{driver.run.uid}.*its state is 'resting'"):
         sql_store.find_run(driver.run.uid)
 
 
 def test_an_unreadable_run_is_named(sql_store: SqlLogStore, driver: Driver) -> None:
     execute(sql_store, "UPDATE logio_run SET spec = '{}'")
-    with pytest.raises(LogInconsistent, match=f"run {driver.run.uid} cannot be read"):
+    with pytest.raises(LogInconsistent, match=f"{driver.run.uid}.*its description cannot be read"):
         sql_store.find_run(driver.run.uid)
 
 
@@ -152,3 +152,58 @@ def test_a_deleted_fence_row_fences(sql_store: SqlLogStore, driver: Driver) -> N
     execute(sql_store, "DELETE FROM logio_fence")
     with pytest.raises(Fenced, match="not in the log any more"):
         driver.session.commit([])
+
+
+def test_no_bit_of_what_a_read_action_has_read_changes_unnoticed(sql_store: SqlLogStore, driver: Driver) -> None:
+    """Its description is what lineage answers: from which file, queue or table. It stays with its action."""
+    told = {"path": "/data/März/sales.parquet", "rows": 5}
+    begun = [fx.StartReadAction("source", "source", number, told, kept=True) for number in (1, 2)]
+    driver.session.commit([*begun, fx.StartReadAction("source", "other", 1, {}, kept=True)])
+    table, is_sqlite = schema.read_action, sql_store.engine.dialect.name == "sqlite"
+    first = (table.c.conn_id == "source", table.c.action_id == 1)
+
+    def found(action_id: int = 1, connection: str = "source") -> list[tuple[int, dict[str, object]]]:
+        with sql_store.lineage(driver.run) as log:
+            return list(log.read_actions("source", connection, [action_id]))
+
+    def store_text(data: bytes) -> None:
+        value = "CAST(:data AS TEXT)" if is_sqlite else "CAST(:data AS bytea)::text"
+        update = f"UPDATE {table.name} SET action_desc = {value} WHERE conn_id = 'source' AND action_id = 1"
+        with sql_store.engine.begin() as connection:
+            assert connection.execute(sa.text(update), {"data": data}).rowcount == 1
+
+    if not is_sqlite:
+        execute_ddl(
+            sql_store, "CREATE CAST (bytea AS text) WITHOUT FUNCTION"
+        )  # no statement writes bytes that are no text
+    with sql_store.engine.begin() as connection:
+        whole = connection.execute(sa.select(table.c.action_desc).where(*first)).scalar_one().encode()
+    harmless = 0
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        if bit % 8 != 7 and bit // 8 < len(whole) - 20 and bit % 3:
+            continue  # a third of the bits, all of those that make it no text, and all of the last key
+        store_text(bytes(flipped))
+        try:
+            (read,) = found()
+        except LogInconsistent as error:
+            assert "read action 1 of 'source' on 'source'" in str(error)
+            assert driver.run.uid in str(error) and table.name in str(error)
+            assert found(2) == [(2, told)]
+        else:
+            assert {name: read[1][name] for name in told} == told
+            harmless += 1
+    assert 0 < harmless < 130, "in the last key itself, whose name no version before it knows"
+    store_text(whole)
+    assert found() == [(1, told)]
+    assert found(connection="other") == [(1, {})]
+    with sql_store.engine.begin() as connection:
+        connection.execute(sa.update(table).where(*first).values(action_id=3))
+    with pytest.raises(LogInconsistent, match="read action 3"):
+        found(3)
+
+
+def execute_ddl(store: SqlLogStore, statement: str) -> None:
+    with store.engine.begin() as connection:
+        connection.execute(sa.text(statement))

@@ -14,6 +14,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
 from airflow_logio.status.whole_group import states_of
+from airflow_logio.store.rules.described_runs import check_whole
 from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.session_rules import Patience
 
@@ -75,7 +76,7 @@ def work_left(store: LogStore, run: Run) -> list[str]:
 def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | None) -> Run:
     """The newest run of a pipeline in a DAG, or in that DAG run of it. Raises `UnknownRun`, which says what to do."""
     if found := store.list_runs(pipeline=pipeline, dag_ids=[dag_id], dag_run_id=dag_run_id, limit=1):
-        return found[0]
+        return check_whole(found[0])
     where = f"DAG {dag_id!r}" if dag_run_id is None else f"DAG run {dag_run_id!r} of {dag_id!r}"
     raise UnknownRun(
         f"the log has no run of pipeline {pipeline!r} for {where}: the task that starts it "

@@ -63,8 +63,12 @@ class RunLog(ABC):
         """
 
     @abstractmethod
-    def find_run(self, uid: str) -> Run:
-        """Find a run by its uid, a unique beginning of it, or its DAG run id. Raises `UnknownRun`."""
+    def find_run(self, uid: str, *, damaged: bool = False) -> Run:
+        """Find a run by its uid, a unique beginning of it, or its DAG run id. Raises `UnknownRun`.
+
+        Raises `LogInconsistent`, which says what to do, for a run whose row is damaged; with `damaged` it is returned, marked
+        (`Run.damage`), so that it can be ended.
+        """
 
     @abstractmethod
     def list_runs(
@@ -80,7 +84,7 @@ class RunLog(ABC):
     ) -> Sequence[Run]:
         """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, of the partition of that key, in one
         state, where that is given; and those whose pipeline, DAG, DAG run or partition has `named` in its name: ASCII letters
-        in either case, others as the database compares them."""
+        in either case, others as the database compares them. Those whose row is damaged are marked (`Run.damage`)."""
 
     @abstractmethod
     def finish_run(self, run_id: int) -> bool:

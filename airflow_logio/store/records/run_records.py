@@ -213,6 +213,8 @@ class Run:
     """The uid of the run that has begun in place of this one, which was given up."""
     because: str | None = None
     """Why it was given up, as a person has said it, or a clear."""
+    damage: str | None = None
+    """What is damaged in its row, and what to do. `spec` then has only what columns say: the key and the partition."""
 
     @property
     def partition(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +134,38 @@ def unseal(operator: str, sealed: bytes) -> bytes:
             f"{_WAY_OUT}"
         )
     return state
+
+
+_LAST_KEY = re.compile(r'"crc":"([0-9a-f]{8})"\}')
+_LAST_KEY_LENGTH = len('"crc":"00000000"}')
+
+
+def seal_json(text: str, *of: object) -> str:
+    """A JSON object with the CRC-32 of its text, and of what it belongs to, in one more key, the last.
+
+    Versions that do not know the key pass over it.
+    """
+    return f'{text[:-1]}{"" if text == "{}" else ","}"crc":"{_checksum(text, of)}"}}'
+
+
+def unseal_json(text: str, *of: object) -> str:
+    """The object as it was given to `seal_json`; one without the key is of an earlier version, and comes back as it is.
+
+    Raises `ValueError` if it is another one, belongs to something else, or has bytes that were no text when it was read with
+    ``errors="surrogateescape"``.
+    """
+    text.encode()
+    found = _LAST_KEY.fullmatch(text, max(len(text) - _LAST_KEY_LENGTH, 0))
+    if found is None:
+        return text
+    text = text[: found.start()].removesuffix(",") + "}"
+    if found[1] != _checksum(text, of):
+        raise ValueError(f"its checksum does not match ({len(text):,} characters)")
+    return text
+
+
+def _checksum(text: str, of: Sequence[object]) -> str:
+    return f"{zlib.crc32(' '.join([*map(str, of), text]).encode()):08x}"
 
 
 _FORM = re.compile(r"(?P<path>[^#]+)#(?P<checksum>[0-9a-f]{8})-(?P<size>[0-9]+)")

@@ -22,30 +22,9 @@ from airflow_logio.errors import (
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.run_writers import Together, in_conflict
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
-from airflow_logio.protocol.values import Port, unstorable
+from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.driver_records import CodeChange, GroupRef
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec, Supervision, senders_of
-
-
-def encode_spec(spec: RunSpec) -> str:
-    """The stored form of a description. Raises `ConfigurationError` for what would not come back as it was given."""
-    names = {"pipeline": spec.key.pipeline, "dag_id": spec.key.dag_id, "dag_run_id": spec.key.dag_run_id}
-    if spec.partition is not None:
-        names["partition"] = spec.partition
-    for what, name in [*names.items(), *(("group", group) for group in spec.groups)]:
-        if (reason := unstorable(name)) is not None:
-            raise ConfigurationError(f"the {what} of a run cannot be {ascii(name)[:60]}: {reason}")
-    try:
-        text = msgspec.json.encode(spec).decode()
-        same = msgspec.json.decode(text, type=RunSpec).params == dict(spec.params)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ConfigurationError(f"the description of run {str(spec.key)!a} cannot be stored: {error}") from error
-    if not same:
-        raise ConfigurationError(
-            f"the parameters of run {spec.key} cannot be stored as they are (a number such as nan or inf?): "
-            f"{dict(spec.params)}"
-        )
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +94,11 @@ def computed_already(run: Run, what: str = "") -> str:
 def how_to_begin_anew(run: Run) -> str:
     """What a person does for the next generation of a superseded run to begin."""
     key = run.spec.key
+    if run.damage is not None:  # what supervised it is not known
+        return (
+            f"`logio run ... --run-id {key.dag_run_id}` begins the fresh one; in Airflow, clear DAG run {key.dag_run_id} of "
+            f"{key.dag_id} from the task that starts the run onwards"
+        )
     if run.spec.supervision is Supervision.PROCESS:
         return f"`logio run ... --run-id {key.dag_run_id}` begins the fresh one{_what_stays(run)}"
     return (
@@ -204,6 +188,8 @@ def check_alone(spec: RunSpec, others: Iterable[tuple[Run, GroupStates]], concur
         return
     by_word = (TABLES_TAKEN, _if_isolated(spec.supervision))
     for run, groups in others:
+        if run.damage is not None and groups.left():
+            raise OtherRunUnfinished(f"run {spec.key} is not started: {run.damage}; what its writers do is not known")
         found = why_not_beside(spec, run.spec) if concurrent is ConcurrentRuns.DERIVED else by_word
         if groups.left() and found is not None:
             raise OtherRunUnfinished(
@@ -257,6 +243,8 @@ def in_the_way(
     run: Run, groups: GroupStates, supervision: Supervision, why: str = TABLES_TAKEN, unless: str = ""
 ) -> str:
     """Why a later run of the pipeline, supervised like that, does not begin before this one has finished, and what to do."""
+    if run.damage is not None:
+        return run.damage
     uid = run.uid[:8]
     left = ", ".join(groups.left())
     finish = (

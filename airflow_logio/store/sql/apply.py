@@ -25,7 +25,14 @@ from airflow_logio.protocol.states import GroupState, allowed_from
 from airflow_logio.protocol.values import Kind, Port, ReadStatus, Status, storable
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.upkeep_records import Collected
-from airflow_logio.store.rules.row_forms import STATE_CHANNEL, encode_header, read_channel, seal, write_channel
+from airflow_logio.store.rules.row_forms import (
+    STATE_CHANNEL,
+    encode_header,
+    read_channel,
+    seal,
+    seal_json,
+    write_channel,
+)
 from airflow_logio.store.sql import retention, schema, slots
 from airflow_logio.store.sql.bulk import insert_rows
 from airflow_logio.store.sql.engines import inserting, now
@@ -356,7 +363,9 @@ class EffectRows:
                 "conn_id": connection,
                 "action_id": action_id,
                 "status": status.value,
-                "action_desc": json.dumps(dict(description), sort_keys=True),
+                "action_desc": seal_json(
+                    json.dumps(dict(description), sort_keys=True), operator, connection, action_id
+                ),
                 "kept": kept,
             }
         )

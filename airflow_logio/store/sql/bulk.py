@@ -95,6 +95,19 @@ def _statement(table: sa.Table, names: tuple[str, ...]) -> str:
     return f"COPY {quote.format_table(table)} ({columns}) FROM STDIN (FORMAT binary)"
 
 
+def bytes_of(connection: Connection, text: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """The bytes of a text, as the client would get them: if one has become no text, a look at the others is not refused."""
+    if connection.dialect.name == "postgresql":
+        return sa.func.textsend(text, type_=sa.LargeBinary)
+    return sa.cast(text, sa.LargeBinary)
+
+
+def text_of(connection: Connection, data: bytes | memoryview) -> str:
+    """What `bytes_of` has got; bytes that are no text are lone surrogates."""
+    encoding = encoding_of(connection) if connection.dialect.name == "postgresql" else "utf-8"
+    return bytes(data).decode(encoding, "surrogateescape")
+
+
 Reader = Callable[[memoryview], Any]
 """The bytes of a field that is not null → its value."""
 

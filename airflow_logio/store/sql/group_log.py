@@ -145,7 +145,7 @@ class SqlGroupLog(SqlPart, GroupLog):
 
     def request(self, run_id: int, group: str, desired: GroupState, *, incarnation: int | None = None) -> bool:
         with writing(self.engine) as connection:
-            return request(connection, self._run(connection, run_id), group, desired, incarnation)
+            return request(connection, self._as_seen(connection, run_id), group, desired, incarnation)
 
     def note_launch(self, run_id: int, group: str, recipe: LaunchRecipe) -> None:
         launch = msgspec.json.encode(recipe).decode()

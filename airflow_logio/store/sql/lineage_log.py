@@ -15,9 +15,9 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port.lineage_port import Delivered, LineageLog, StoredBody
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.row_forms import Header, read_channel, read_header, size_of_payload
+from airflow_logio.store.rules.row_forms import Header, read_channel, read_header, size_of_payload, unseal_json
 from airflow_logio.store.sql import schema
-from airflow_logio.store.sql.bulk import rows_of
+from airflow_logio.store.sql.bulk import bytes_of, rows_of, text_of
 
 KEYS_PER_STATEMENT = 5_000
 PORTS_PER_STATEMENT = 50
@@ -145,15 +145,18 @@ class SqlLineageLog(LineageLog):
         self, operator: str, connection: str, action_ids: Collection[int]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         table = schema.read_action
-        query = sa.select(table.c.action_id, table.c.action_desc).where(
+        query = sa.select(table.c.action_id, bytes_of(self._connection, table.c.action_desc).label("described")).where(
             table.c.run_id == self.run.run_id, table.c.op == operator, table.c.conn_id == connection
         )
         for row in self._rows(query, table.c.action_id, action_ids):
             try:
-                yield row.action_id, dict(json.loads(row.action_desc))
+                text = unseal_json(text_of(self._connection, row.described), operator, connection, row.action_id)
+                yield row.action_id, dict(json.loads(text))
             except (ValueError, TypeError) as error:
                 raise LogInconsistent(
-                    f"the description of read action {row.action_id} of {operator!r} cannot be read: {error}"
+                    f"the description of read action {row.action_id} of {operator!r} on {connection!r} (run "
+                    f"{self.run.uid}, table {table.name}) cannot be read: {error}; restore the log from a backup. Only what "
+                    "that action has read is not known"
                 ) from error
 
     def logged_since(self, sender: Port, at: float, limit: int) -> Sequence[int]:

@@ -19,6 +19,7 @@ from airflow_logio.store.port.run_port import CodeLog, RunLog
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
+from airflow_logio.store.rules.described_runs import check_whole, described, encode_spec, sealed_spec
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
     GroupStates,
@@ -29,7 +30,6 @@ from airflow_logio.store.rules.run_rules import (
     check_superseding,
     digest_of,
     earliest_start,
-    encode_spec,
     members,
     next_ordinal,
     number_for,
@@ -40,7 +40,7 @@ from airflow_logio.store.sql import schema, slots
 from airflow_logio.store.sql.bulk import among
 from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, inserting, now, reading, writing
 from airflow_logio.store.sql.group_statuses import statuses
-from airflow_logio.store.sql.runs import SqlPart, known, stored_run, to_run
+from airflow_logio.store.sql.runs import SqlPart, described_run, described_runs, known, stored_run
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class SqlRunLog(SqlPart, RunLog):
     def _giving_up(self, run_id: int, carried_out: Callable[[Connection, Run], bool]) -> bool:
         def once() -> bool:
             with writing(self.engine) as connection:
-                return carried_out(connection, self._run(connection, run_id))
+                return carried_out(connection, self._as_seen(connection, run_id))
 
         try:
             return once()
@@ -97,9 +97,10 @@ class SqlRunLog(SqlPart, RunLog):
             log.info("retrying: %s", error)
         return once()
 
-    def find_run(self, uid: str) -> Run:
+    def find_run(self, uid: str, *, damaged: bool = False) -> Run:
         with reading(self.engine) as connection:
-            return find(connection, uid)
+            run = find(connection, uid)
+        return run if damaged else check_whole(run)
 
     def list_runs(
         self,
@@ -125,7 +126,7 @@ class SqlRunLog(SqlPart, RunLog):
         with reading(self.engine) as connection:
             if dag_ids is not None:
                 query = query.where(among(connection, table.c.dag_id, list(dag_ids)))
-            return [to_run(row) for row in connection.execute(query)]
+            return described_runs(connection, query)
 
     def finish_run(self, run_id: int) -> bool:
         with writing(self.engine) as connection:
@@ -430,15 +431,16 @@ def _newest(connection: Connection, key: RunKey) -> Run | None:
         .order_by(table.c.generation.desc())
         .limit(1)
     )
-    row = connection.execute(query).one_or_none()
-    return None if row is None else to_run(row)
+    for run in described_runs(connection, query):
+        return run if run.state is RunState.SUPERSEDED else check_whole(run)
+    return None
 
 
 def _unfinished(connection: Connection, pipeline: str) -> Iterator[tuple[Run, GroupStates]]:
-    table = schema.run
-    query = sa.select(table).where(table.c.pipeline == pipeline, table.c.state == RunState.RUNNING.value)
-    for row in connection.execute(query.order_by(table.c.run_id)).all():
-        run = to_run(row)
+    """A state that is none counts as unfinished."""
+    table, ended = schema.run, [state.value for state in RunState if state is not RunState.RUNNING]
+    query = sa.select(table).where(table.c.pipeline == pipeline, table.c.state.not_in(ended))
+    for run in described_runs(connection, query.order_by(table.c.run_id)):
         yield run, group_states(connection, run)
 
 
@@ -448,19 +450,20 @@ def _create(connection: Connection, spec: RunSpec, earliest: float, ordinal: int
     key, table, clock = spec.key, schema.run, now(connection.dialect.name)
     pipelines = schema.pipeline
     connection.execute(sa.update(pipelines).where(pipelines.c.name == key.pipeline).values(ordinal=ordinal))
+    uid = uuid.uuid4().hex
     insert = sa.insert(table).values(
-        uid=uuid.uuid4().hex,
+        uid=uid,
         pipeline=key.pipeline,
         dag_id=key.dag_id,
         dag_run_id=key.dag_run_id,
         generation=key.generation,
-        spec=encode_spec(spec),
+        spec=sealed_spec(encode_spec(spec), uid, ordinal),
         state=RunState.RUNNING.value,
         created_at=sa.case((clock > earliest, clock), else_=earliest),
         partition=spec.partition,
         ordinal=ordinal,
     )
-    run = to_run(connection.execute(insert.returning(*table.c)).one())
+    run = check_whole(described(connection.execute(insert.returning(*table.c)).one()))
     unused = spec.unused_replicas()
     for name in spec.groups:
         identity = {"run_id": run.run_id, "group_name": name}
@@ -478,23 +481,29 @@ def find(connection: Connection, uid: str) -> Run:
     """A run by its uid, a unique beginning of it, or its DAG run id (the newest of that name)."""
     table = schema.run
     matching = sa.or_(table.c.uid.startswith(uid, autoescape=True), table.c.dag_run_id == uid)
-    rows = connection.execute(sa.select(table).where(matching).order_by(table.c.run_id.desc())).all()
-    exact = [row for row in rows if row.uid == uid] or [row for row in rows if row.dag_run_id == uid]
-    if not exact and len(rows) > 1:
-        raise UnknownRun(f"{uid!r} is the beginning of {len(rows)} runs: {', '.join(row.uid for row in rows[:5])}")
-    if not rows:
+    runs = described_runs(connection, sa.select(table).where(matching).order_by(table.c.run_id.desc()))
+    exact = [run for run in runs if run.uid == uid] or _of_dag_run(runs, uid)
+    if not exact and len(runs) > 1:
+        raise UnknownRun(f"{uid!r} is the beginning of {len(runs)} runs: {', '.join(run.uid for run in runs[:5])}")
+    if not runs:
         raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
-    return to_run((exact or rows)[0])
+    return (exact or runs)[0]
+
+
+def _of_dag_run(runs: Sequence[Run], name: str) -> list[Run]:
+    """One that is being removed has given its name back."""
+    return [run for run in runs if run.spec.key.dag_run_id == name and run.state is not RunState.REMOVING]
 
 
 def finish(connection: Connection, run_id: int) -> bool:
     groups, runs = schema.group, schema.run
     # Locked by a statement of its own: the next one sees the state in which the run can no longer be reopened.
-    row = connection.execute(sa.select(runs).where(runs.c.run_id == run_id).with_for_update()).one_or_none()
-    if row is None or row.state == RunState.REMOVING.value:
+    locked = sa.select(runs.c.state).where(runs.c.run_id == run_id).with_for_update()
+    found = connection.execute(locked).scalar_one_or_none()
+    if found in (None, RunState.REMOVING.value):
         return False
-    if row.state == RunState.SUPERSEDED.value:
-        raise ProtocolViolation(superseded(to_run(row)))
+    if found == RunState.SUPERSEDED.value:
+        raise ProtocolViolation(superseded(described_run(connection, run_id)))
     concluded = [state.value for state in CONCLUDED]
     unfinished = sa.exists().where(groups.c.run_id == run_id, groups.c.state.not_in(concluded))
     open_slots = sa.exists().where(schema.slot.c.run_id == run_id, ~schema.slot.c.done)

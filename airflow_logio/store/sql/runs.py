@@ -9,19 +9,21 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_logio.database_errors import is_no_text
 from airflow_logio.errors import LogInconsistent, UnknownRun
-from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.driver_records import GroupRef
-from airflow_logio.store.records.run_records import Run, RunSpec
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import PortProgress, UnderWay
+from airflow_logio.store.rules.described_runs import check_whole, described
 from airflow_logio.store.sql import backends, schema
+from airflow_logio.store.sql.bulk import bytes_of, text_of
 from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, writing
 
 log = logging.getLogger(__name__)
@@ -47,30 +49,41 @@ def known(states: type[S], stored: str, what: str) -> S:
         ) from None
 
 
-def to_run(row: sa.Row[Any]) -> Run:
+def described_runs(connection: Connection, query: sa.Select[Any]) -> list[Run]:
+    """The runs that a query of whole rows of `logio_run` finds, also those that are damaged (`Run.damage`)."""
     try:
-        spec = msgspec.json.decode(row.spec, type=RunSpec)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise LogInconsistent(f"the description of run {row.uid} cannot be read: {error}") from error
-    return Run(
-        row.run_id,
-        row.uid,
-        spec,
-        known(RunState, row.state, f"the state of run {row.uid}"),
-        row.created_at,
-        row.ordinal,
-        row.ended_at,
-        row.superseded_by,
-        row.because,
-    )
+        rows: Sequence[Any] = connection.execute(query).all()
+    except (UnicodeDecodeError, sa.exc.OperationalError) as error:
+        if not is_no_text(error):
+            raise
+        rows = _rows_of_bytes(connection, query)
+    return [described(row) for row in rows]
+
+
+def _rows_of_bytes(connection: Connection, query: sa.Select[Any]) -> list[SimpleNamespace]:
+    """Where a text is no text any more, texts are read as bytes; those that are no text become lone surrogates."""
+    texts = {column.name for column in schema.run.columns if isinstance(column.type, sa.String)}
+
+    def chosen(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+        return bytes_of(connection, column).label(column.name) if column.name in texts else column
+
+    def read(name: str, value: Any) -> Any:
+        return text_of(connection, value) if name in texts and value is not None else value
+
+    rows = connection.execute(query.with_only_columns(*map(chosen, schema.run.columns))).mappings()
+    return [SimpleNamespace(**{name: read(name, value) for name, value in row.items()}) for row in rows]
+
+
+def described_run(connection: Connection, run_id: int) -> Run:
+    """The run of that number, as it is now, also if it is damaged. Raises `UnknownRun`."""
+    for run in described_runs(connection, sa.select(schema.run).where(schema.run.c.run_id == run_id)):
+        return run
+    raise UnknownRun(f"no run {run_id} is in the log")
 
 
 def stored_run(connection: Connection, run_id: int) -> Run:
-    """The run of that number, as it is now. Raises `UnknownRun`."""
-    row = connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
-    if row is None:
-        raise UnknownRun(f"no run {run_id} is in the log")
-    return to_run(row)
+    """The run of that number, as it is now. Raises `UnknownRun`, `LogInconsistent` if it is damaged."""
+    return check_whole(described_run(connection, run_id))
 
 
 def counters(connection: Connection, run_ids: Collection[int]) -> dict[int, tuple[Sequence[PortProgress], UnderWay]]:
@@ -139,12 +152,16 @@ class SqlPart:
     _runs: KeptRuns
 
     def _run(self, connection: Connection, run_id: int) -> Run:
-        """The run as it began. Raises `UnknownRun`."""
+        """The run as it began. Raises `UnknownRun`, `LogInconsistent` if its row was damaged when it was read."""
         run = self._runs.get(run_id)
         if run is None:
             run = stored_run(connection, run_id)
             self._runs.keep(run)
         return run
+
+    def _as_seen(self, connection: Connection, run_id: int) -> Run:
+        """As `_run`, also if the row is damaged: for what ends a run."""
+        return self._runs.get(run_id) or described_run(connection, run_id)
 
     def _past_stopped_driver(self, ref: GroupRef, attempt: Callable[[], T]) -> T:
         """A driver that holds the fence row's lock for longer than a transaction takes was stopped inside one."""

@@ -26,7 +26,7 @@ from airflow_logio.store.sql.bulk import among
 from airflow_logio.store.sql.engines import now, reading, writing
 from airflow_logio.store.sql.retention import of_channel, there_is_no
 from airflow_logio.store.sql.run_log import group_states
-from airflow_logio.store.sql.runs import SqlPart, known, stored_run, to_run
+from airflow_logio.store.sql.runs import SqlPart, described_run, described_runs, known, stored_run
 
 ROWS = (
     schema.event_log,
@@ -329,7 +329,7 @@ def removable(connection: Connection, older_than_seconds: float, *, unfinished: 
         states.setdefault(row.run_id, {})[row.group_name] = (state, row.since)
     open_slots = slots.open_slots(connection)
     found = []
-    for run in map(to_run, connection.execute(sa.select(runs).order_by(runs.c.run_id))):
+    for run in described_runs(connection, sa.select(runs).order_by(runs.c.run_id)):
         groups_of_run = states.get(run.run_id, {})
         ended_at = run.ended_at or max((since for _, since in groups_of_run.values()), default=run.created_at)
         left = GroupStates({name: state for name, (state, _) in groups_of_run.items()}, open_slots.get(run.run_id, {}))
@@ -344,7 +344,7 @@ def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool,
 
     The first batch removes its groups and its key: a run that is half removed cannot be claimed, retried or resumed.
     """
-    run = stored_run(connection, run_id)
+    run = described_run(connection, run_id)
     if run.state is not RunState.REMOVING:
         return _begin_removal(connection, run, unfinished=unfinished)
     for table in ROWS:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port.watch_port import Hearing, WatchLog
 from airflow_logio.store.records.driver_records import DriverRecord
@@ -22,11 +26,12 @@ from airflow_logio.store.records.status_records import (
     SupervisorRecord,
     UnderWay,
 )
+from airflow_logio.store.rules.described_runs import marked, run_state
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import inserting, now, reading, writing
 from airflow_logio.store.sql.group_statuses import status_query, statuses_of
 from airflow_logio.store.sql.hearings import hear
-from airflow_logio.store.sql.runs import KeptRuns, SqlPart, counters, known, to_run
+from airflow_logio.store.sql.runs import KeptRuns, SqlPart, counters, described_runs
 from airflow_logio.store.sql.scaling_requests import latest_requests
 from airflow_logio.store.sql.upkeep_log import quarantine_counts
 
@@ -134,26 +139,51 @@ def sight(connection: Connection, beats: Engine, uids: Collection[str] | None, k
     query = query.add_columns(run.c.state, run.c.ended_at, run.c.superseded_by, run.c.because)
     query = query.where(run.c.state == RunState.RUNNING.value if uids is None else run.c.uid.in_(uids))
     rows = connection.execute(query).all()
-    groups: dict[int, list[GroupStatus]] = {}
-    for run_id, status in statuses_of(connection, beats, rows):
-        groups.setdefault(run_id, []).append(status)
-    seen = _described(connection, groups.keys(), kept)
+    groups, damaged = _statuses(connection, beats, rows)
+    seen = _described(connection, {row[0] for row in rows}, kept)
     runs = {}
     for run_id, *_, state, ended_at, superseded_by, because in rows:
         if run_id not in runs:
-            present = known(RunState, state, f"the state of run {seen[run_id].uid}")
-            runs[run_id] = replace(
+            present, unknown = run_state(state)
+            run_now = replace(
                 seen[run_id], state=present, ended_at=ended_at, superseded_by=superseded_by, because=because
             )
+            runs[run_id] = marked(run_now, unknown or damaged.get(run_id))
     replicated = [run_id for run_id, one in runs.items() if one.spec.replicated]
     requests = latest_requests(connection, replicated) if replicated else {}
     return [RunSight(one, groups[run_id], requests.get(run_id, ())) for run_id, one in runs.items()]
+
+
+def _statuses(
+    connection: Connection, beats: Engine, rows: Sequence[Any]
+) -> tuple[dict[int, list[GroupStatus]], dict[int, str]]:
+    """The groups of each run; and why those of some cannot be read, of which one has a state that is none."""
+    groups: dict[int, list[GroupStatus]] = {row[0]: [] for row in rows}
+    try:
+        for run_id, status in statuses_of(connection, beats, rows):
+            groups[run_id].append(status)
+    except LogInconsistent:
+        return _statuses_of_each(connection, beats, rows)
+    return groups, {}
+
+
+def _statuses_of_each(
+    connection: Connection, beats: Engine, rows: Sequence[Any]
+) -> tuple[dict[int, list[GroupStatus]], dict[int, str]]:
+    groups: dict[int, list[GroupStatus]] = {}
+    damaged: dict[int, str] = {}
+    for run_id, of_run in groupby(rows, key=itemgetter(0)):  # they come in the order of runs
+        try:
+            groups[run_id] = [status for _, status in statuses_of(connection, beats, list(of_run))]
+        except LogInconsistent as error:
+            groups[run_id], damaged[run_id] = [], str(error)
+    return groups, damaged
 
 
 def _described(connection: Connection, run_ids: AbstractSet[int], kept: KeptRuns) -> Mapping[int, Run]:
     seen = kept.of(run_ids)
     if unknown := run_ids - seen.keys():
         query = sa.select(schema.run).where(schema.run.c.run_id.in_(unknown))
-        seen |= {row.run_id: to_run(row) for row in connection.execute(query)}
-        kept.keep(*seen.values())
+        seen |= {run.run_id: run for run in described_runs(connection, query)}
+        kept.keep(*(run for run in seen.values() if run.damage is None))
     return seen

@@ -20,6 +20,7 @@ from airflow_logio.store.records.driver_records import CodeChange, FenceRow, Kep
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec, senders_of
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, Retried
+from airflow_logio.store.rules.described_runs import encode_spec
 from airflow_logio.store.rules.row_forms import check_unchanged, encode_header
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
@@ -31,7 +32,6 @@ from airflow_logio.store.rules.run_rules import (
     check_superseding,
     digest_of,
     earliest_start,
-    encode_spec,
     members,
     next_ordinal,
     number_for,

@@ -186,7 +186,7 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return runs.supersede(self.tables, run_id, because=because, above=above)
 
-    def find_run(self, uid: str) -> Run:
+    def find_run(self, uid: str, *, damaged: bool = False) -> Run:
         with self.tables.transaction():
             newest_first = list(reversed(self.tables.runs.values()))
         exact = [row for row in newest_first if row.uid == uid]

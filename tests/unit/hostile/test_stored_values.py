@@ -22,9 +22,8 @@ from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.values import Kind
 from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.store.records.run_records import RunSpec
+from airflow_logio.store.rules.described_runs import check_whole, described, encode_spec, sealed_spec
 from airflow_logio.store.rules.row_forms import decode_header, encode_header
-from airflow_logio.store.rules.run_rules import encode_spec
-from airflow_logio.store.sql.runs import to_run
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logics import CountWindow
 from tests.support.logs import spec
@@ -34,7 +33,7 @@ STATE = encode_state(
     {"events": 4, "list": [1, 2.5, "x", None, True], "map": {"k": b"bytes"}},
 )
 HEADER = encode_header(Kind.DATA, 3, b"body", {"table": "t", "n": [1, 2]})
-SPEC = encode_spec(spec()).encode()
+SPEC = sealed_spec(encode_spec(spec()), "uid-1", 1).encode()
 CONFIG = msgspec.json.encode(
     DriverConfig("sqlite:////x.db", Claim(1, "u", "g", 1, "n", False), "m", "a", "/b", {"wh": "sqlite:////w.db"})
 )
@@ -44,6 +43,11 @@ def read_run(text: bytes) -> Any:
     row: Any = SimpleNamespace(
         run_id=1,
         uid="uid-1",
+        pipeline="sales",
+        dag_id="dag",
+        dag_run_id="run-1",
+        generation=1,
+        partition=None,
         spec=text.decode(errors="replace"),
         state="running",
         created_at=1.0,
@@ -52,7 +56,7 @@ def read_run(text: bytes) -> Any:
         superseded_by=None,
         because=None,
     )
-    return to_run(row)
+    return check_whole(described(row))
 
 
 def read_config(data: bytes, path: Path = Path("/dev/shm/logio-hostile.json")) -> DriverConfig:
