@@ -14,7 +14,7 @@ from airflow_logio.dataflow.arrow import pa
 from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.placeholders import placeholders_of, resolved
-from airflow_logio.dataflow.quantities import period_seconds
+from airflow_logio.dataflow.quantities import DAY, period_seconds
 from airflow_logio.dataflow.sources.files import footer, is_pattern, matching
 from airflow_logio.dataflow.sources.folder import FolderSource, listed_files
 from airflow_logio.dataflow.sources.parquet import ParquetSource
@@ -27,6 +27,7 @@ from airflow_logio.errors import ConfigurationError, ExternalUnavailable, Pipeli
 
 _T = TypeVar("_T")
 FINISH, FAIL = "finish", "fail"
+MOST_SECONDS = 366 * DAY
 _QUERIES = (["select"], ["with"])
 """How a query begins, which no path does."""
 _LATER = (FileNotFoundError, NotADirectoryError)
@@ -98,7 +99,10 @@ def arrival_of(source: SourceOperator, wait: object, ready: object, on_empty: ob
 
 
 def _seconds(wait: object) -> float:
-    return period_seconds("wait", wait, "'30m', '6h' or '1d'")
+    seconds = period_seconds("wait", wait, "'30m', '6h' or '1d'")
+    if seconds > MOST_SECONDS:
+        raise PipelineDefinitionError(f"wait {wait!r} is more than a year: write how late the input may be")
+    return seconds
 
 
 def _is_query(text: str) -> bool:

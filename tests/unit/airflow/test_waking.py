@@ -15,14 +15,16 @@ from airflow.sdk._shared.listeners.listener import ListenerManager
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_logio import _compat
+from airflow_logio.launch.surroundings import machine_of_this_process
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.triggers import base as base_module
-from airflow_logio.triggers.base import LogTrigger
+from airflow_logio.triggers.base import PlainTrigger
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger
+from airflow_logio.triggers.input_arrival import LogioInputTrigger
 from airflow_logio.triggers.recovered_group import LogioRecoveredGroupTrigger
 from airflow_logio.triggers.stop import LogioStopTrigger
 from tests.support.logs import finish
@@ -58,11 +60,11 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     made = Held()
-    monkeypatch.setattr(LogTrigger, "_settled", made.wait)
+    monkeypatch.setattr(PlainTrigger, "_settled", made.wait)
     return made
 
 
-def first_event(trigger: LogTrigger, held: Held) -> tuple[TriggerEvent, bool]:
+def first_event(trigger: PlainTrigger, held: Held) -> tuple[TriggerEvent, bool]:
     """The first event, and whether it was held back until the executor had reported."""
 
     async def first() -> tuple[TriggerEvent, bool]:
@@ -155,6 +157,17 @@ def test_how_long_that_is(last_try: bool, monkeypatch: pytest.MonkeyPatch) -> No
             patched.setattr(base_module, "asyncio", SimpleNamespace(sleep=sleep))
             asyncio.run(trigger._settled())
         assert slept == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("last_try", [False, True])
+def test_a_task_whose_input_is_there_is_woken_without_the_loss_of_a_try(
+    tmp_path: Path, held: Held, last_try: bool
+) -> None:
+    """Its run may begin with the first look, before the executor has reported the deferral."""
+    places = [["path", str(tmp_path)]]
+    made = LogioInputTrigger(places=places, machine=machine_of_this_process(), since=0.0, until=4e9, last_try=last_try)
+    event, was_held = first_event(made, held)
+    assert (event.payload, was_held) == ({"why": "it is there"}, True)
 
 
 @pytest.mark.parametrize(

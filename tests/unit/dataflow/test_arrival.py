@@ -86,6 +86,7 @@ def test_a_source_of_a_database_waits_for_a_row_of_a_query(source: SourceOperato
     [
         (FILE, {"wait": "6"}, "source 'read': wait '6' is not understood: write '30m', '6h' or '1d'"),
         (FILE, {"wait": 6}, "wait 6 is not understood"),
+        (FILE, {"wait": "999999999w"}, "wait '999999999w' is more than a year"),
         (FILE, {"ready": "x"}, "ready=.* is what wait= waits for"),
         (FILE, {"wait": "6h", "ready": ""}, "ready is ''; give a string"),
         (FILE, {"wait": "6h", "ready": "{{ ds }}/x"}, "ready .* has the template"),
