@@ -2,8 +2,9 @@
 
 Decided by what the database itself says, never by words of a message: PostgreSQL by SQLSTATE, SQLite by its result code,
 MySQL and MariaDB by number. Classes of Python's DB-API do not tell: SQLite calls a duplicate column *operational*, as it does
-a lock, and psycopg2 a statement that took too long. Only where a database says nothing, the class decides; and words, where
-libpq has no code for what is wrong with a URL.
+a lock, and psycopg2 a statement that took too long. Only where a database says nothing, the class decides. Of a connection
+that PostgreSQL has refused, libpq gives no code: the server is asked for it (`refused_connections.py`). Words decide where
+libpq itself refuses a URL, which it does in English unless the program has chosen another language; and of poolers.
 
 =============  =======================  ==============================  ==========================
 Fault          PostgreSQL               SQLite                          MySQL, MariaDB
@@ -116,7 +117,7 @@ def fault_of(error: sa.exc.DBAPIError) -> Fault:
         return _of_state(str(state))
     if type(orig).__module__.partition(".")[0] in _MYSQL and orig.args and isinstance(orig.args[0], int):
         return _BY_NUMBER.get(orig.args[0], Fault.LASTING)
-    if is_misconfigured(error):  # psycopg2 has no code for a connection that was refused
+    if is_misconfigured(error):
         return Fault.MISCONFIGURED
     is_away = error.connection_invalidated or isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
     return Fault.UNAVAILABLE if is_away else Fault.LASTING

@@ -26,6 +26,7 @@ from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, Executi
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from airflow_logio.errors import ConfigurationError
+from airflow_logio.refused_connections import is_for_person, refusals
 
 log = logging.getLogger(__name__)
 
@@ -429,6 +430,7 @@ def postgres_engine(
         connect_args={name: value for name, value in arguments.items() if name not in url.query},
         **options,
     )
+    _ask_why_refused(engine)
     if asked:
         _try_at_once(engine, asked)
     if ends_with_client and _LOOKS not in asked:
@@ -511,6 +513,21 @@ def is_pooled(connection: Any) -> bool:
         cursor.execute("SELECT pg_backend_pid()")
         (answers,) = cursor.fetchone()
     return bool(answers != connection.info.backend_pid)
+
+
+def _ask_why_refused(engine: Engine) -> None:
+    """A connection that is refused in words that are not known gets the server's codes, which `is_misconfigured` reads."""
+
+    @sa.event.listens_for(engine, "do_connect")
+    def _on_do_connect(_dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
+        import psycopg2
+
+        try:
+            return psycopg2.connect(*arguments, **options)
+        except psycopg2.OperationalError as error:
+            if not _is_refused_in_words(error):
+                vars(error)[_CODES] = refusals(options)
+            raise
 
 
 def _try_at_once(engine: Engine, asked: Mapping[str, str]) -> None:
@@ -696,6 +713,15 @@ _MISWRITTEN = ("invalid ", "definition of service ", "service file ", "could not
 def is_misconfigured(error: Exception) -> bool:
     """Whether a connection was refused because of its URL. A server that is starting, full or gone answers differently, so
     does a database that an administrator has closed for a while (ALLOW_CONNECTIONS false): these are waited for."""
+    return is_for_person(getattr(getattr(error, "orig", error), _CODES, ())) or _is_refused_in_words(error)
+
+
+_CODES = "logio_refused_with"
+"""What an error of psycopg2 has if the server was asked for its codes."""
+
+
+def _is_refused_in_words(error: Exception) -> bool:
+    """In those of libpq itself, of poolers, and of a server that speaks English."""
     text = cause_of(error)
     if text.startswith(_REFUSED):
         return True

@@ -132,6 +132,11 @@ class PostgresServer:
         self._run("pg_ctl", "stop", "-D", str(self._data), "-m", mode, "-w", "-t", "60")
         self._end_guardian()
 
+    def let_in(self, *rules: str) -> None:
+        """The rules of pg_hba.conf, instead of those that let in whoever is on this machine."""
+        (self._data / "pg_hba.conf").write_text("".join(f"{rule}\n" for rule in rules))
+        self._execute("SELECT pg_reload_conf()")
+
     def configure(self, **settings: str) -> None:
         """Change settings that need no restart. Those that `start` gives cannot be changed: the command line decides."""
         for name, value in settings.items():
