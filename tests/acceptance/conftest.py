@@ -10,6 +10,7 @@ import pytest
 
 from airflow_logio.store.sql import migrate
 from tests.support.grocery import load_products, write_slice
+from tests.support.owned_day import OwnedDay
 from tests.support.postgres import PostgresServer
 
 
@@ -39,6 +40,16 @@ def postgres_warehouse_url(postgres_server: PostgresServer) -> Iterator[str]:
     url = postgres_server.copy_of("warehouse_template", _with_products)
     yield url
     postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def day(log_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> OwnedDay:
+    """A day that runs own, with log and tables in one kind of database."""
+    is_postgres = log_url.startswith("postgresql")
+    url = request.getfixturevalue("postgres_warehouse_url") if is_postgres else f"sqlite:///{tmp_path}/tables.db"
+    made = OwnedDay(log_url, url, tmp_path)
+    made.begin()
+    return made
 
 
 def _with_products(url: str) -> None:

@@ -13,41 +13,17 @@ import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.driver_config import REPLACED
-from airflow_logio.protocol.liveness import Lease
-from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.records.driver_records import GroupRef
 from tests.support.commands import Terminal
-from tests.support.owned_day import OwnedDay, parked
+from tests.support.owned_day import LEASE, OwnedDay, parked, until_alone, until_stopped
 from tests.support.running import PlainLauncher, Running, has_ended
 from tests.support.slow_driver import Slowness, sessions_wait_for_a_lock
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
 
-LEASE = Lease(seconds=600, launch_seconds=600)
-"""Nothing is found dead by it: the test says what is taken for dead, and when."""
 BETWEEN_CLOSINGS = f"{CrashPoint.BEFORE_WRITE}:4"
 """Behind the openings of both writers and the closing of one, before the closing of the other."""
-
-
-@pytest.fixture
-def day(log_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> OwnedDay:
-    """Log and tables in one kind of database."""
-    is_postgres = log_url.startswith("postgresql")
-    url = request.getfixturevalue("postgres_warehouse_url") if is_postgres else f"sqlite:///{tmp_path}/tables.db"
-    made = OwnedDay(log_url, url, tmp_path)
-    made.begin()
-    return made
-
-
-def until_stopped(run: Running) -> psutil.Process:
-    """The driver of the closing group stands still, and the others have ended."""
-    run.until(lambda: run.is_running("replacing"), "it runs")
-    process = run.process("replacing")
-    run.until(lambda: process.status() == psutil.STATUS_STOPPED, "it stands still")
-    others = [group for group in run.groups if group != "replacing"]
-    run.until(lambda: all(run.status(one).state in CONCLUDED for one in others), "the others have ended", *others)
-    return process
 
 
 def wake(process: psutil.Process) -> None:
@@ -60,29 +36,39 @@ def give_up(run: Running) -> None:
     assert run.store.supersede(run.run.run_id)
 
 
+IN_CLOSING = f"{CrashPoint.IN_DAY_SWITCH}:1"
+
+
 @pytest.mark.parametrize(
-    ("log_url", "where"),
+    ("log_url", "where", "is_replaced"),
     [
-        ("sqlite", BETWEEN_CLOSINGS),
-        pytest.param("postgres", BETWEEN_CLOSINGS, marks=pytest.mark.postgres),
-        pytest.param("postgres", f"{CrashPoint.IN_DAY_SWITCH}:1", marks=pytest.mark.postgres),
+        ("sqlite", BETWEEN_CLOSINGS, True),
+        pytest.param("postgres", BETWEEN_CLOSINGS, True, marks=pytest.mark.postgres),
+        pytest.param("postgres", IN_CLOSING, True, marks=pytest.mark.postgres),
+        pytest.param("postgres", IN_CLOSING, False, marks=pytest.mark.postgres),
     ],
     indirect=["log_url"],
 )
-def test_a_stopped_driver_of_the_replaced_run_changes_nothing(day: OwnedDay, where: str) -> None:
-    """The run was given up; the one in its place is of another DAG run. Stopped with the rows locked, the server ends its
-    session."""
-    day.reads(0)
-    with day.run("old", {("replacing", 1): f"{where}:stop"}, lease=LEASE) as old:
-        zombie = until_stopped(old)
-        give_up(old)
-        wanted = day.reads(5_000)
-        with day.run("young") as young:
-            young.finish()
-            day.assert_is(wanted)
+def test_a_stopped_driver_that_was_replaced_changes_nothing(day: OwnedDay, where: str, is_replaced: bool) -> None:
+    """By another run of the day, in whose favour its own was given up, or by its successor. Where it holds locks, the server
+    ends its session."""
+    wanted = day.reads(0)
+    stops = {("replacing", 1): f"{where}:stop"}
+    with day.run("old", stops, lease=LEASE, end_old_drivers=False) as old:
+        zombie, last = until_stopped(old), old.run.uid
+        if is_replaced:
+            give_up(old)
+            wanted = day.reads(5_000)
+            with day.run("young") as young:
+                last = young.run.uid
+                young.finish()
+        else:
+            assert old.store.declare_dead(GroupRef(old.run.run_id, "replacing", 1), "test")
+            old.finish()
+        day.assert_is(wanted)
         wake(zombie)
     day.assert_is(wanted)
-    assert set(day.live().values()) == {(young.run.uid, young.run.uid)}
+    assert set(day.live().values()) == {(last, last)}
 
 
 @pytest.mark.postgres
@@ -105,8 +91,7 @@ def test_a_slow_driver_that_holds_its_rows_was_first(day: OwnedDay, tmp_path: Pa
             slow.end()
             old.finish()
         else:
-            others = [group for group in old.groups if group != "replacing"]
-            old.until(lambda: all(old.status(one).state in CONCLUDED for one in others), "the others end", *others)
+            until_alone(old)
             give_up(old)
             wanted = day.reads(5_000)
             with day.run("young") as young:

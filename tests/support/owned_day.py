@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import psutil
 
 from airflow_logio.dataflow import Days
 from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.launch.launcher import Launcher
-from airflow_logio.protocol.states import GroupState
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.protocol.states import CONCLUDED, GroupState
 from tests.support.running import PlainLauncher, Running, running
 from tests.support.warehouse import change, rows_of
 
@@ -21,6 +23,10 @@ TABLES: Mapping[str, str] = {
     "clicks": "SELECT day::text, id, page FROM clicks",
     "pages": "SELECT '{day}', page, count(*), sum(id)::bigint FROM clicks GROUP BY page",
 }
+
+
+LEASE = Lease(seconds=600, launch_seconds=600)
+"""Nothing is found dead by it: the test says what is taken for dead, and when."""
 
 
 class OwnedDay:
@@ -105,6 +111,21 @@ class OwnedDay:
         assert self.there() == dict(wanted)
         others = {table: [(OTHER, *row[1:]) for row in rows] for table, rows in self.OLD.items()}
         assert self.there(OTHER) == others, "rows of another day are not touched"
+
+
+def until_stopped(run: Running) -> psutil.Process:
+    """The driver of the closing group stands still, and the others have ended."""
+    run.until(lambda: run.is_running("replacing"), "it runs")
+    process = run.process("replacing")
+    run.until(lambda: process.status() == psutil.STATUS_STOPPED, "it stands still")
+    until_alone(run)
+    return process
+
+
+def until_alone(run: Running) -> None:
+    """The other groups have ended."""
+    others = [group for group in run.groups if group != "replacing"]
+    run.until(lambda: all(run.status(one).state in CONCLUDED for one in others), "the others have ended", *others)
 
 
 def parked(run: Running, group: str = "replacing") -> str:

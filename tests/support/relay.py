@@ -1,4 +1,5 @@
-"""A way to a server that is cut: no connection is taken, or those end that ask for a certain thing."""
+"""A way to a server that is cut: no connection is taken, or those end that ask for a certain thing, or its answer is lost.
+Or it is slow."""
 
 from __future__ import annotations
 
@@ -10,7 +11,11 @@ from contextlib import contextmanager, suppress
 
 
 class Relay:
-    """Passes bytes on to a port of this machine. `cut` is what requests look like whose connections end."""
+    """Passes bytes on to a port of this machine.
+
+    `cut` is what requests look like whose connections end, `slow` what those look like that wait until `quick` lets one pass.
+    `lost` are pairs: on a connection that has asked for the first, the second is passed on, and its answer is lost.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -18,27 +23,51 @@ class Relay:
         self.port: int = self._listener.getsockname()[1]
         self.cut: re.Pattern[bytes] | None = None
         self.cuts = 0
+        self.slow: re.Pattern[bytes] | None = None
+        self.slowed = 0
+        self.quick = threading.Semaphore(0)
+        self.lost: list[tuple[re.Pattern[bytes], re.Pattern[bytes]]] = []
+        self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # who waits for a connection notices
         self._listener.close()
 
+    def cut_all(self) -> None:
+        """All connections end."""
+        for one in list(self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._port))
+                self._open |= {client, server}
                 for source, target in ((client, server), (server, client)):
                     threading.Thread(target=self._pass, args=(source, target, source is client), daemon=True).start()
 
     def _pass(self, source: socket.socket, target: socket.socket, is_asked: bool) -> None:
+        begun = None
         with suppress(OSError):
             while data := source.recv(65_536):
                 if is_asked and self.cut is not None and self.cut.search(data):
                     self.cuts += 1
                     break
+                if is_asked and self.slow is not None and self.slow.search(data):
+                    self.slowed += 1
+                    self.quick.acquire()
+                if is_asked and begun is None:
+                    begun = next((pair for pair in self.lost if pair[0].search(data)), None)
+                elif is_asked and begun in self.lost and begun[1].search(data):
+                    self.lost.remove(begun)
+                    source.shutdown(socket.SHUT_RDWR)  # it hears nothing any more
+                    target.sendall(data)
+                    break
                 target.sendall(data)
+        self._open -= {source, target}
         for one in (source, target):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
