@@ -45,6 +45,8 @@ from airflow_logio.supervision.task_notes import give_up_place
 from airflow_logio.systems.payloads import Payloads
 
 HALT_SECONDS = 30.0
+MOST_RUNS = 100_000
+"""Of the days or hours that are to be computed again: a range has 10,000 at most, and each may have had several."""
 POLL_SECONDS = 0.25
 
 
@@ -435,10 +437,8 @@ def _of_partitions(store: LogStore, written: str, pipeline: str | None) -> list[
     """The newest run of each partition, in order. Raises `ConfigurationError` if there is none, or of several pipelines."""
     first, _, last = written.partition("..")
     newest: dict[tuple[str, str], Run] = {}
-    for run in store.list_runs(pipeline=pipeline):
-        key = run.partition
-        if key is None or not first <= key <= (last or first):  # keys sort as time does
-            continue
+    for run in store.list_runs(pipeline=pipeline, partitions=(first, last or first), limit=MOST_RUNS):
+        key = str(run.partition)
         place = (run.spec.key.pipeline, key)
         if place not in newest or run.ordinal > newest[place].ordinal:
             newest[place] = run

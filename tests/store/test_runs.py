@@ -246,6 +246,10 @@ def test_runs_are_listed_by_partition(log_store: LogStore) -> None:
     assert [run.uid for run in listed] == [manual.uid, days[0].uid]
     assert [run.uid for run in log_store.list_runs(partition="2026-03-01")] == [other.uid, manual.uid, days[0].uid]
     assert log_store.list_runs(partition="2026-03") == []
+    spring = log_store.list_runs(pipeline="clicks", partitions=("2026-02-28", "2026-03-01"))
+    assert [run.uid for run in spring] == [manual.uid, days[0].uid]
+    assert len(log_store.list_runs(partitions=("2026-03-01", "2026-03-02"))) == 4
+    assert log_store.list_runs(partitions=("2026-03-03", "2026-03-01")) == []
     assert [run.uid for run in log_store.list_runs(named="26-03-01", pipeline="clicks")] == [manual.uid, days[0].uid]
     with pytest.raises(ConfigurationError, match="the partition of a run cannot be"):
         log_store.start_run(of("clicks", "odd", "2026\x00"))

@@ -78,13 +78,15 @@ class RunLog(ABC):
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
         partition: str | None = None,
+        partitions: tuple[str, str] | None = None,
         state: RunState | None = None,
         named: str | None = None,
         limit: int = 50,
     ) -> Sequence[Run]:
-        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, of the partition of that key, in one
-        state, where that is given; and those whose pipeline, DAG, DAG run or partition has `named` in its name: ASCII letters
-        in either case, others as the database compares them. Those whose row is damaged are marked (`Run.damage`)."""
+        """Runs, newest first: of one pipeline, of these DAGs, of DAG runs of one name, of the partition of that key, of those
+        from one key to another, both included, in one state, where that is given; and those whose pipeline, DAG, DAG run or
+        partition has `named` in its name: ASCII letters in either case, others as the database compares them. Runs whose
+        rows are damaged are marked (`Run.damage`)."""
 
     @abstractmethod
     def finish_run(self, run_id: int) -> bool:

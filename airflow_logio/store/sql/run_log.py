@@ -109,6 +109,7 @@ class SqlRunLog(SqlPart, RunLog):
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
         partition: str | None = None,
+        partitions: tuple[str, str] | None = None,
         state: RunState | None = None,
         named: str | None = None,
         limit: int = 50,
@@ -119,6 +120,8 @@ class SqlRunLog(SqlPart, RunLog):
         query = sa.select(table).order_by(table.c.run_id.desc()).limit(limit)
         given = {"pipeline": pipeline, "dag_run_id": dag_run_id, "partition": partition, "state": state}
         query = query.where(*(table.c[name] == value for name, value in given.items() if value is not None))
+        if partitions is not None:  # keys are texts that sort as time does
+            query = query.where(table.c.partition.between(*partitions))
         if named is not None:
             names = (table.c.pipeline, table.c.dag_id, table.c.dag_run_id, table.c.partition)
             part = storable(named) or ""

@@ -205,6 +205,7 @@ class MemoryLogStore(LogStore):
         dag_ids: Collection[str] | None = None,
         dag_run_id: str | None = None,
         partition: str | None = None,
+        partitions: tuple[str, str] | None = None,
         state: RunState | None = None,
         named: str | None = None,
         limit: int = 50,
@@ -218,6 +219,7 @@ class MemoryLogStore(LogStore):
                 and (dag_ids is None or key.dag_id in dag_ids)
                 and dag_run_id in (None, name)
                 and partition in (None, row.spec.partition)
+                and (partitions is None or partitions[0] <= (row.spec.partition or "") <= partitions[1])
                 and state in (None, row.state)
                 and any(part in said.lower() for said in (key.pipeline, key.dag_id, name, row.spec.partition or ""))
             )

@@ -265,6 +265,14 @@ def test_days_are_computed_again_at_a_persons_word(store: LogStore, logio: Logio
     assert (fresh.ordinal, fresh.spec.key.generation) == (71, 2)
 
 
+def test_a_day_of_long_ago_is_found_behind_many_later_ones(store: LogStore, logio: Logio, days: dict[str, Run]) -> None:
+    for number in range(60):
+        store.start_run(replace(spec("g", dag_run=f"later {number}"), partition=f"2026-04-{number % 30 + 1:02}"))
+    code, said = logio("again", "--partition", "2026-03-01")
+    assert code == 0 and said.count("is given up") == 1, said
+    assert store.find_run(days["2026-03-01"].uid).state is RunState.SUPERSEDED
+
+
 def test_what_is_to_be_computed_again_is_named_once(store: LogStore, logio: Logio, days: dict[str, Run]) -> None:
     assert logio("again")[0] == 2
     assert logio("again", days["2026-03-01"].uid, "--partition", "2026-03-01")[0] == 2
