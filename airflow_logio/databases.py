@@ -56,7 +56,7 @@ def _parsed(url: str) -> URL:
     except (sa.exc.ArgumentError, ValueError):  # their texts repeat parts of the URL: chain none of them
         raise ConfigurationError(
             "the database URL cannot be parsed; expected e.g. postgresql://user@host/name, with special characters of "
-            "the password written as %XX"
+            "the password written as %XX, or sqlite:////folder/name.db"
         ) from None
 
 

@@ -143,7 +143,8 @@ class ConnectionUrls:
         names = " or ".join(filter(None, (variable(conn_id), SHORT_NAMES.get(conn_id))))
         where = self.file.path or " or ".join(str(path) for path in candidates(self.environment))
         raise ConfigurationError(
-            f"connection {conn_id!r} is not known: set {names}, or add it to section [connections] of {where}"
+            f"connection {conn_id!r} is not known: set {names} to its URL (such as postgresql://user@host/name, "
+            f"or sqlite:////folder/name.db), or add it to section [connections] of {where}"
         )
 
     def log_url(self, conn_id: str | None) -> str:

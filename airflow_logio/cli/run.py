@@ -40,7 +40,7 @@ from airflow_logio.launch import spark_submit
 from airflow_logio.launch.driver_log import tail
 from airflow_logio.launch.input_arrival import Waiting
 from airflow_logio.launch.launcher import LaunchContext
-from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState
+from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.status.authored_figures import ports_seen
 from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store.records.status_records import GroupStatus
@@ -112,6 +112,11 @@ def run(
         raise typer.Exit(_run_range(log_url, known.payloads(log), wanted, known, at_once, json_path))
     with opened(log_url, create=True) as store:
         context = prepare(store, log_url, known.payloads(log), wanted, known, _say)
+        if context.run.state is RunState.FINISHED:
+            step = with_log(f"`logio again {context.run.uid[:8]}`", options.log)
+            _say(
+                f"this run has finished before: nothing is computed now. To compute it again: {step}, then this command"
+            )
         raise typer.Exit(supervise(context, None, json_path))
 
 

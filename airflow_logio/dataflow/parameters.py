@@ -41,7 +41,10 @@ def unknown_param(pipeline: str, declared: Mapping[str, type], name: str) -> str
 
 def needed_param(pipeline: str, declared: Mapping[str, type], name: str) -> str:
     """The sentence for a parameter without a value."""
-    return f"pipeline {pipeline!r} needs parameter {name!r} ({declared[name].__name__}), which has no value"
+    return (
+        f"pipeline {pipeline!r} needs parameter {name!r} ({declared[name].__name__}), which has no value: give it one, in a "
+        f"terminal --param {name}=VALUE, in a DAG params={{{name!r}: VALUE}}"
+    )
 
 
 def check_params(pipeline: str, declared: Mapping[str, type], given: Mapping[str, Any]) -> dict[str, Any]:

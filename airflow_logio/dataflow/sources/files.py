@@ -116,7 +116,7 @@ def matching(path: str) -> list[str]:
     folder, _, name = path.rpartition("/")
     found = _listed(folder, name) if "://" in path else sorted(filter(os.path.isfile, glob.glob(path)))
     if not found:
-        raise ConfigurationError(f"no file matches {path}")
+        raise ConfigurationError(f"no file matches {path}: put files there, or give another path")
     return found
 
 

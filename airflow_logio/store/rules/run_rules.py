@@ -100,7 +100,8 @@ def how_to_begin_anew(run: Run) -> str:
             f"{key.dag_id} from the task that starts the run onwards"
         )
     if run.spec.supervision is Supervision.PROCESS:
-        return f"`logio run ... --run-id {key.dag_run_id}` begins the fresh one{_what_stays(run)}"
+        day = f" --partition {run.partition}" if run.partition is not None else ""
+        return f"`logio run ...{day} --run-id {key.dag_run_id}` begins the fresh one{_what_stays(run)}"
     return (
         f"Clear DAG run {key.dag_run_id} of {key.dag_id} from the task that starts the run onwards: that task begins the "
         f"fresh one{_what_stays(run)}"
@@ -320,7 +321,7 @@ def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> None:
         return
     changes = list(changes_between(run.spec.graph, graph)) if run.spec.graph else []
     said = "; ".join(changes[:MOST_CHANGES]) or f"its graph was {run.spec.graph_fingerprint}, now {fingerprint}"
-    more = f"; and {len(changes) - MOST_CHANGES} more changes" if len(changes) > MOST_CHANGES else ""
+    more = f"; changes besides: {len(changes) - MOST_CHANGES}" if len(changes) > MOST_CHANGES else ""
     uid = run.uid[:8]
     begun = f"was started by another version of pipeline {run.spec.key.pipeline!r}"
     continued = (
@@ -331,9 +332,13 @@ def check_graph(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> None:
     if changes and all(_ZONE_RULES in change for change in changes):
         begun = "was started where time zones had other rules than on this host, so its windows would begin elsewhere"
         continued = f"Install the package `tzdata` that it began with and `logio retry {uid}`"
-    raise IncompatibleRun(
-        f"run {run.spec.key} {begun}: {said}{more}. {continued}, or start a fresh run (`logio fresh {uid}`)"
-    )
+    if run.state is RunState.FINISHED:
+        step = (
+            f"It has finished. To compute it again with this version: `logio again {uid}`, which says what comes then"
+        )
+    else:
+        step = f"{continued}, or start a fresh run (`logio fresh {uid}`)"
+    raise IncompatibleRun(f"run {run.spec.key} {begun}: {said}{more}. {step}")
 
 
 def is_graph_of(run: Run, fingerprint: str, graph: Mapping[str, Any]) -> bool:

@@ -96,7 +96,9 @@ def test_any_connection_id_has_a_variable() -> None:
 
 
 def test_an_unknown_connection_says_where_it_could_be_given() -> None:
-    with pytest.raises(ConfigurationError, match=r"set LOGIO_CONN_LAKE, or add it to section .* of logio.toml"):
+    with pytest.raises(
+        ConfigurationError, match=r"set LOGIO_CONN_LAKE to its URL .*, or add it to section .* of logio.toml"
+    ):
         known({}).get("lake")
 
 

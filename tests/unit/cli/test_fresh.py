@@ -21,7 +21,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from tests.support.grocery import write_slice
-from tests.support.logs import SOMEBODY, spec
+from tests.support.logs import SOMEBODY, finish, spec
 
 SALES = f"{Path(__file__).parents[3] / 'dags' / 'pipelines' / 'sales.py'}:sales"
 
@@ -257,6 +257,7 @@ def days(store: LogStore) -> dict[str, Run]:
 def test_days_are_computed_again_at_a_persons_word(store: LogStore, logio: Logio, days: dict[str, Run]) -> None:
     code, said = logio("again", "--partition", "2026-03-02..2026-03-03", "--because", "late files", "--above", "70")
     assert code == 0 and said.count("is given up") == 2
+    assert "`logio run ... --partition 2026-03-02 --run-id clicks__2026-03-02` begins the fresh one" in said
     states = {run.partition: (run.state, run.because) for run in store.list_runs()}
     assert states["2026-03-01"][0] is RunState.RUNNING
     assert states["2026-03-02"] == states["2026-03-03"] == (RunState.SUPERSEDED, "late files")
@@ -271,6 +272,22 @@ def test_a_day_of_long_ago_is_found_behind_many_later_ones(store: LogStore, logi
     code, said = logio("again", "--partition", "2026-03-01")
     assert code == 0 and said.count("is given up") == 1, said
     assert store.find_run(days["2026-03-01"].uid).state is RunState.SUPERSEDED
+
+
+def test_a_run_that_has_finished_says_that_nothing_is_computed(
+    store: LogStore, logio: Logio, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = start("nightly")
+    for group in run.spec.groups:
+        finish(store, store.register(store.claim(run.run_id, group, expected=0, reason="test"), SOMEBODY))
+    assert store.finish_run(run.run_id)
+    again = ("run", SALES, "--param", f"transactions={tmp_path / 'transactions.parquet'}", "--run-id", "nightly")
+    code, said = logio(*again)
+    step = f"To compute it again: `logio again {run.uid[:8]}`, then this command"
+    assert code == 0 and f"this run has finished before: nothing is computed now. {step}" in said
+    assert logio("again", run.uid[:8])[0] == 0
+    code, said = logio(*again)
+    assert code == 0 and "finished before" not in said
 
 
 def test_what_is_to_be_computed_again_is_named_once(store: LogStore, logio: Logio, days: dict[str, Run]) -> None:

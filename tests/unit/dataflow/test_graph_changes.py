@@ -19,6 +19,7 @@ from airflow_logio.launch.start_run import run_spec
 from airflow_logio.store.records.run_records import RunSpec
 from airflow_logio.store.rules.run_rules import changes_between, is_graph_of
 from airflow_logio.testing.memory_log import MemoryLogStore
+from tests.support.logs import SOMEBODY, finish
 
 
 @generate
@@ -78,6 +79,12 @@ def test_the_log_keeps_what_it_takes_to_say_it(tmp_path: Path) -> None:
         "pipeline 'p': parameter 'tax' is new; operator 'save', columns, total was 'bigint', is now 'double'; " in said
     )
     assert f"`logio retry {run.uid[:8]}`" in said and f"`logio fresh {run.uid[:8]}`" in said
+
+    for group in run.spec.groups:
+        finish(store, store.register(store.claim(run.run_id, group, expected=0, reason="test"), SOMEBODY))
+    assert store.finish_run(run.run_id)
+    with pytest.raises(IncompatibleRun, match=f"It has finished. .*: `logio again {run.uid[:8]}`"):
+        store.start_run(started(pipeline("double", more="tax"), tmp_path))
 
 
 def test_a_run_of_an_earlier_version_of_this_package_is_told_by_its_hash(tmp_path: Path) -> None:
