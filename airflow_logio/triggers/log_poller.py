@@ -334,7 +334,8 @@ class _LogPoller:
         """Figures of all runs that triggers report; in between, of those that have just begun."""
         reported = [watch for watch in due if watch.figures]
         chosen = self._figures.of(reported, [watch for watch in reported if watch.has_no_figures], now)
-        found = store.figures(sorted({one.run.run_id for watch in chosen if (one := runs.get(watch.uid or ""))}))
+        seen = [one for watch in chosen if (one := runs.get(watch.uid or "")) is not None]
+        found = store.figures(sorted({one.run.run_id for one in seen if one.run.damage is None}))
         for watch in chosen:
             watch.has_no_figures = False
         return found

@@ -64,7 +64,8 @@ def listed_runs(
         return ListedRuns([], older=False, at=at)
     looks = store.supervisors()
     seen = {one.run.uid: one for one in store.sight([run.uid for run in runs])}
-    figures = store.figures([run.run_id for run in runs[:MOST_MEASURED]])
+    whole = {uid for uid, one in seen.items() if one.run.damage is None}
+    figures = store.figures([run.run_id for run in runs[:MOST_MEASURED] if run.uid in whole])
     paused = {name for name in {run.spec.key.dag_id for run in runs if awaits_airflow(run)} if is_paused(name)}
 
     def listed_run(one: RunSight) -> dict[str, Any]:

@@ -88,9 +88,9 @@ def test_no_bit_of_a_row_makes_another_run() -> None:
 
 
 @contextmanager
-def stored(store: SqlLogStore, run: Run, column: str, value: str) -> Iterator[None]:
+def stored(store: SqlLogStore, run: Run, column: str, value: str, table: sa.Table = schema.run) -> Iterator[None]:
     """Another value in the run's row, also bytes that are no UTF-8, which PostgreSQL lets no statement write."""
-    table, is_sqlite = schema.run, store.engine.dialect.name == "sqlite"
+    is_sqlite = store.engine.dialect.name == "sqlite"
     raw = value.encode(errors="surrogateescape")
 
     def write(data: bytes) -> None:
@@ -109,7 +109,8 @@ def stored(store: SqlLogStore, run: Run, column: str, value: str) -> Iterator[No
     try:
         yield
     finally:
-        write(before.encode())
+        if before is not None:
+            write(before.encode())
 
 
 def test_a_damaged_run_is_refused_and_no_other(sql_store: SqlLogStore) -> None:
@@ -230,6 +231,26 @@ def test_a_group_whose_state_is_none_marks_its_run_and_no_other(sql_store: SqlLo
     seen = {one.run.uid: one for one in sql_store.sight(None)}
     assert seen[other.uid].run.damage is None and seen[other.uid].groups
     assert "halte$" in str(seen[hurt.uid].run.damage)
+
+
+@pytest.mark.parametrize(("table", "column"), [("group", "error"), ("driver", "log_path")])
+def test_a_text_that_is_none_marks_its_run_and_no_other(sql_store: SqlLogStore, table: str, column: str) -> None:
+    """Of a group, or of its driver: a look at all runs reads them all in one statement."""
+    other, hurt = (
+        start_driver(sql_store, run=sql_store.start_run(replace(spec(dag_run=name), supervision=Supervision.DAG)))
+        for name in ("other", "hurt")
+    )
+    sql_store.declare_dead(other.ref, "killed")
+    with stored(sql_store, hurt.run, column, "g\udce9", schema.metadata.tables[f"logio_{table}"]):
+        seen = {one.run.uid: one for one in sql_store.sight(None)}
+        assert list(seen) == [other.run.uid, hurt.run.uid]
+        assert seen[other.run.uid].run.damage is None and seen[other.run.uid].groups
+        assert "a text of its groups or drivers is none" in str(seen[hurt.run.uid].run.damage)
+        assert [one.run_uid for one in FailureFinder(sql_store).look().failed or ()] == [other.run.uid]
+        listed = {one["uid"]: one["condition"] for one in listed_runs(sql_store, None, None).runs}
+        assert listed[hurt.run.uid] == "damaged" != listed[other.run.uid]
+        with pytest.raises(LogInconsistent):
+            sql_store.groups(hurt.run.run_id)
 
 
 def test_a_description_of_an_earlier_version_is_read(sql_store: SqlLogStore) -> None:

@@ -124,8 +124,11 @@ def translated(engine: Engine) -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         raise _translate(engine, error) from error
-    except UnicodeDecodeError as error:  # SQLite: a text in the file is damaged
-        raise LogUnavailable(f"{describe(engine)} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        why = f"{describe(engine)} has a text that is none: {error}"
+        if engine.dialect.name == "postgresql":
+            raise LogInconsistent(f"{why}; restore it from a backup") from error
+        raise LogUnavailable(why) from error  # that of heartbeats, which is made anew
     except (sa.exc.TimeoutError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
         raise LogUnavailable(f"no usable connection to {describe(engine)}: {error}") from error
 

@@ -12,6 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_logio.database_errors import is_no_text
+from airflow_logio.databases import cause_of
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port.watch_port import Hearing, WatchLog
@@ -31,7 +33,7 @@ from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import inserting, now, reading, writing
 from airflow_logio.store.sql.group_statuses import status_query, statuses_of
 from airflow_logio.store.sql.hearings import hear
-from airflow_logio.store.sql.runs import KeptRuns, SqlPart, counters, described_runs
+from airflow_logio.store.sql.runs import KeptRuns, SqlPart, counters, described_run, described_runs
 from airflow_logio.store.sql.scaling_requests import latest_requests
 from airflow_logio.store.sql.upkeep_log import quarantine_counts
 
@@ -138,7 +140,7 @@ def sight(connection: Connection, beats: Engine, uids: Collection[str] | None, k
     query = status_query(connection, beats).join(run, run.c.run_id == schema.group.c.run_id)
     query = query.add_columns(run.c.state, run.c.ended_at, run.c.superseded_by, run.c.because)
     query = query.where(run.c.state == RunState.RUNNING.value if uids is None else run.c.uid.in_(uids))
-    rows = connection.execute(query).all()
+    rows, unread = _rows(connection, query)
     groups, damaged = _statuses(connection, beats, rows)
     seen = _described(connection, {row[0] for row in rows}, kept)
     runs = {}
@@ -151,7 +153,26 @@ def sight(connection: Connection, beats: Engine, uids: Collection[str] | None, k
             runs[run_id] = marked(run_now, unknown or damaged.get(run_id))
     replicated = [run_id for run_id, one in runs.items() if one.spec.replicated]
     requests = latest_requests(connection, replicated) if replicated else {}
-    return [RunSight(one, groups[run_id], requests.get(run_id, ())) for run_id, one in runs.items()]
+    runs |= {run_id: marked(described_run(connection, run_id), why) for run_id, why in unread.items()}
+    return [RunSight(one, groups.get(run_id, ()), requests.get(run_id, ())) for run_id, one in sorted(runs.items())]
+
+
+def _rows(connection: Connection, query: sa.Select[Any]) -> tuple[list[Any], dict[int, str]]:
+    """The rows of all groups; and why those of some runs cannot be read, of which a text is none any more."""
+    try:
+        return list(connection.execute(query).all()), {}
+    except (UnicodeDecodeError, sa.exc.OperationalError) as error:
+        if not is_no_text(error):
+            raise
+    of_run, rows, unread = schema.group.c.run_id, list[Any](), dict[int, str]()
+    for run_id in connection.scalars(query.with_only_columns(of_run).order_by(None).distinct()).all():
+        try:
+            rows += connection.execute(query.where(of_run == run_id)).all()
+        except (UnicodeDecodeError, sa.exc.OperationalError) as error:
+            if not is_no_text(error):
+                raise
+            unread[run_id] = f"a text of its groups or drivers is none: {cause_of(error)}"
+    return rows, unread
 
 
 def _statuses(
