@@ -10,7 +10,7 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import ExternalUnavailable, WriteRefused
+from airflow_logio.errors import ExternalUnavailable, LockHeld, WriteRefused
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.replicas import replicated_group
@@ -85,6 +85,8 @@ def check_days(context: LaunchContext, groups: Iterable[str]) -> None:
                 f"run {run.spec.key} is not resumed: its writer {name!r} would be refused. {error}. To have the rows of this "
                 f"run there, begin it again: `logio again {run.uid[:8]}` gives it up, and the run in its place is younger"
             ) from error
+        except LockHeld:
+            continue  # another run writes there: the driver waits for it, and asks again
         except ExternalUnavailable as error:
             raise ExternalUnavailable(
                 f"run {run.spec.key} is not resumed: {error}. Try again when the database, or the file system, answers"
