@@ -261,7 +261,8 @@ def check_not_replaced(writer: DatasetWriter, url: str, run: WriterIdentity) -> 
     if writer.by:
         day = DayClaim(place_of(writer, url), writer.connection, day_run(run), writer.scope, takes_over=run.takes_over)
         with asked(writer):
-            day.check_not_replaced()
+            if not day.is_closed():  # what it has closed it does not close again
+                day.check_not_replaced()
         return
     claim = claim_of(writer, url, Owner(run.run_uid, run.started_at))
     with asked(writer):

@@ -82,8 +82,9 @@ def check_days(context: LaunchContext, groups: Iterable[str]) -> None:
             _check(context, name, writer)
         except WriteRefused as error:
             raise WriteRefused(
-                f"run {run.spec.key} is not resumed: its writer {name!r} would be refused. {error}. To have the rows of this "
-                f"run there, begin it again: `logio again {run.uid[:8]}` gives it up, and the run in its place is younger"
+                f"run {run.spec.key} is not resumed: its writer {name!r} would be refused. {error}. If its rows "
+                f"are to replace those of a younger run: `logio again {run.uid[:8]}` gives it up, and the run in its place is "
+                "younger"
             ) from error
         except LockHeld:
             continue  # another run writes there: the driver waits for it, and asks again

@@ -18,7 +18,8 @@ from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.writes import CLOSE
 from airflow_logio.spark.day_claims import DayClaim
 from airflow_logio.spark.published_places import Copies, CopyTask, Lines
-from airflow_logio.spark.publishing import DatasetTarget, DayTarget
+from airflow_logio.spark.publishing import DatasetTarget, DayTarget, check_not_replaced
+from airflow_logio.systems.connections import WriterIdentity
 from airflow_logio.systems.payloads import Payloads
 from tests.support.datasets import dataset_of
 
@@ -101,6 +102,7 @@ class DayPublisher(Publisher):
     ) -> None:
         super().__init__(lake, payloads, run, token=token)
         self.run_uid = f"{log}{run}"
+        self._log, self._log_name = log.strip("'"), log
         self.mine = DayRun(run, line_of(log.strip("'"), "orders"), self.run_uid)
         self._takes_over = takes_over
         writer = DatasetWriter(
@@ -122,6 +124,12 @@ class DayPublisher(Publisher):
     def open_day(self) -> None:
         with self.connected() as (target, claim):
             target.write_group(claim, (self._action(1, BEGIN),))
+
+    def check_retry(self) -> None:
+        """As before a person resumes the run."""
+        line = ("orders", self._log, int(self.run_uid.removeprefix(self._log_name)))
+        identity = WriterIdentity(self.run_uid, 0, 0.0, (), *line, takes_over=self._takes_over)
+        check_not_replaced(self._writer, self._lake, identity)
 
     def close_day(self, *actions: WriteAction) -> None:
         """With these actions, from number 2 on."""

@@ -210,6 +210,24 @@ def test_a_younger_claim_stops_the_older_run_and_takes_nothing_from_it(work: Wor
     assert not [name for name in work.lake.names() if ".a3." in name], "a claim that was refused is withdrawn"
 
 
+def test_a_retry_is_refused_once_a_younger_run_has_claimed_the_day(work: Work) -> None:
+    """Not before, not behind its own closing; nothing is changed by asking."""
+    run, names = work.driver("a4"), work.lake.names()
+    run.check_retry()
+    assert work.lake.names() == names
+    run.open_day()
+    work.driver("a5").open_day()
+    with pytest.raises(WriteRefused, match="belongs to run a5, a younger one of this pipeline"):
+        run.check_retry()
+    with pytest.raises(WriteRefused, match="belongs to run"):
+        work.driver("b9").check_retry()
+    work.driver("b9", takes_over=True).check_retry()
+    work.driver("a5").close_day(*work.actions("a5"))
+    work.driver("a6").open_day()
+    work.driver("a5").check_retry()
+    assert work.counted() == rows("a5")
+
+
 def test_a_run_that_is_refused_takes_no_file_from_its_own_zombie(work: Work) -> None:
     """It stands still anywhere; a younger run claims the day, and its next driver is refused. Then it wakes up."""
 
