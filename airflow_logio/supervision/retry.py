@@ -83,8 +83,8 @@ def check_days(context: LaunchContext, groups: Iterable[str]) -> None:
         except WriteRefused as error:
             raise WriteRefused(
                 f"run {run.spec.key} is not resumed: its writer {name!r} would be refused. {error}. If its rows "
-                f"are to replace those of a younger run: `logio again {run.uid[:8]}` gives it up, and the run in its place is "
-                "younger"
+                f"are to replace those of a younger run: `logio again {run.uid[:8]}` gives it up, and the run in its place "
+                "is younger"
             ) from error
         except LockHeld:
             continue  # another run writes there: the driver waits for it, and asks again
