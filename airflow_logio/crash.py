@@ -122,6 +122,8 @@ class CrashPoint(StrEnum):
     """The driver is between locking the marker and COMMIT."""
     IN_DAY_SWITCH = "in_day_switch"
     """The rows of a day are deleted in the transaction that replaces them, and those of the run are about to be inserted."""
+    IN_AUDIT = "in_audit"
+    """The rows of the run are in the place of the old ones, not committed, and an audit has found nothing wrong."""
     IN_EXTERNAL_WRITE = "in_external_write"
     """The driver is between two write actions of a group that the external system does not apply as one."""
 

@@ -106,6 +106,14 @@ class ScopeContender:
             f"{self._stays}. If it is to become empty, say empty='replace' in the writer"
         )
 
+    def found_at_fault(self, audit: str, faults: str) -> str:
+        """The sentence for an audit that has found something in the rows of this run."""
+        return (
+            f"{self._where}: audit {audit!r} refuses the rows of run {self.mine.run_uid}: {faults}. {self._stays}. If what "
+            "the audit compares them with was wrong, mend that, then `logio retry` asks again; so does `logio retry --code "
+            f"new` with another audit. If the rows are wrong, mend what makes them, then {self._again()} makes new ones"
+        )
+
     def _of_another_line(self, other: DayRun) -> str:
         whose = (
             f"pipeline {other.pipeline!r}"

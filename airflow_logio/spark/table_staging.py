@@ -96,7 +96,7 @@ class StagingTarget:
         marker: Marker,
         group: HeldGroup,
         closing: WriteAction,
-        pages: Iterator[Sequence[WriteAction]],
+        pages: Iterable[Sequence[WriteAction]],
     ) -> None:
         """As `TableTarget.apply_held`: the records of a day that a run owns are in the log, since each is looked at."""
         self._tables.apply_held(client, marker, group, closing, pages)

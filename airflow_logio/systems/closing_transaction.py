@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
 from sqlalchemy.engine import Connection
@@ -15,7 +15,7 @@ from airflow_logio.errors import LogInconsistent, WriteRefused
 from airflow_logio.protocol.external_rules import Contender
 from airflow_logio.protocol.scope_rules import ScopeContender
 from airflow_logio.protocol.writes import HeldGroup
-from airflow_logio.systems import warehouse_rows
+from airflow_logio.systems import day_audits, warehouse_rows
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.table_days import DayRows
 from airflow_logio.systems.table_transaction import ALIVE_SECONDS, insert_records
@@ -33,7 +33,7 @@ class ClosingTransaction:
         marker: Marker,
         writer: TableWriter,
         group: HeldGroup,
-        pages: Iterator[Sequence[WriteAction]],
+        pages: Iterable[Sequence[WriteAction]],
         contender: Contender,
         scope: ScopeContender,
     ) -> None:
@@ -61,6 +61,7 @@ class ClosingTransaction:
         self._insert(connection)
         self._check_count(rows.count())
         scope = self._scope
+        day_audits.ask_queries(connection, self._writer.audits, scope)
         warehouse_rows.close_scope(connection, self._name, scope.scope, scope.mine, self._group.last)
         crash_here(CrashPoint.IN_WAREHOUSE_TRANSACTION)
         warehouse_rows.advance_marker(connection, self._marker, before, self._group.last)
@@ -84,10 +85,11 @@ class ClosingTransaction:
 
     def _read(self, connection: Connection) -> Iterator[Sequence[WriteAction]]:
         """The pages. To read one may take longer than the server lets a transaction stand still."""
+        pages = iter(self._pages)
         while True:
             alive = connection.dialect.name == "postgresql"
             with kept_open(connection, ALIVE_SECONDS) if alive else nullcontext():
-                page = next(self._pages, None)
+                page = next(pages, None)
             if page is None:
                 return
             yield page

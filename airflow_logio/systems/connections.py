@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -22,12 +21,12 @@ from airflow_logio.dataflow.arrow_tables import needed_table
 from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.parameters import for_function
+from airflow_logio.dataflow.query_text import bare, for_sqlalchemy
 from airflow_logio.dataflow.reads import DeclaredRead, FunctionRead, TableRead
-from airflow_logio.dataflow.sources.query_text import bare, for_sqlalchemy
 from airflow_logio.dataflow.unavailability import advice, is_outage
 from airflow_logio.errors import ConfigurationError, LogioError, OperatorFailed
 from airflow_logio.systems.calls import CallWatch, replay
-from airflow_logio.systems.databases.read_values import Place, time_in_utc
+from airflow_logio.systems.databases.read_values import Place, bound
 from airflow_logio.systems.databases.table_names import in_text
 from airflow_logio.systems.databases.table_reads import described_table, pieces, told_and_kinds
 from airflow_logio.systems.rising_columns import FollowedColumn, rising_column
@@ -208,7 +207,7 @@ class DeclaredConnection:
             place = Place(f"the query of {self.reader}{f' of table {table!r}' if table else ''}", tuple(key))
             if table is not None and not (types and all(types.values())):
                 place, types = _described(connection, place, table, types)
-            values = {name: _bound(connection.dialect.name, value) for name, value in values.items()}
+            values = {name: bound(connection.dialect.name, value) for name, value in values.items()}
             known = {name: kind for name, kind in types.items() if kind}
             yield from _pieces(connection, place, statement, values, known)
 
@@ -216,7 +215,7 @@ class DeclaredConnection:
         """Whether a SELECT returns a row. Raises as `query`."""
         one = f"SELECT 1 FROM ({bare(statement)}) AS rows_of_query LIMIT 1"
         with self.warehouse().snapshot() as connection:
-            values = {name: _bound(connection.dialect.name, value) for name, value in values.items()}
+            values = {name: bound(connection.dialect.name, value) for name, value in values.items()}
             with _judged(f"the query of {self.reader}", statement):
                 return connection.execute(sa.text(for_sqlalchemy(one)), values).first() is not None
 
@@ -255,18 +254,6 @@ def _judged(where: str, statement: str) -> Iterator[None]:
         if not is_lasting(error):
             raise
         raise ConfigurationError(f"the database refused {where}: {cause_of(error)}. It was: {statement}") from error
-
-
-def _bound(dialect: str, value: Any) -> Any:
-    """A value as the database gets it. Only PostgreSQL knows instants; to others, times without a zone are in UTC.
-
-    SQLite compares texts: one without a fraction lies before all that begin with it, so that ``at >= :day_start AND at <
-    :day_end`` holds for what a `TableWriter` has stored, ``2026-02-28 23:00:00.000000``, and for ``datetime(at)``.
-    """
-    if not isinstance(value, datetime) or value.tzinfo is None or dialect == "postgresql":
-        return value
-    in_utc = time_in_utc(value)
-    return in_utc.isoformat(" ") if dialect == "sqlite" else in_utc
 
 
 def _described(

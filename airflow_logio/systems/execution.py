@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -70,8 +70,9 @@ class HeldWrites:
     await_log: Callable[[Callable[[], bool]], None]
     """Returns when the log is available. Raises as `read`; `LogUnavailable` when its patience ends, or nothing is wanted."""
 
-    def pages(self) -> Iterator[Sequence[PendingWrite]]:
-        """All but the closing one. Raises as `read`; `LogInconsistent` for a gap."""
+    def __iter__(self) -> Iterator[Sequence[PendingWrite]]:
+        """Pages of all but the closing one, each time from the first one on. Raises as `read`; `LogInconsistent` for a
+        gap."""
         number = self.group.first - 1
         while number + 1 < self.group.last:
             page = self.read(number)
@@ -79,6 +80,17 @@ class HeldWrites:
             check_gapless(page)
             yield page
             number = page[-1].number
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """Pages of held write actions as an external system gets them, as often as they are asked for."""
+
+    held: HeldWrites
+    read: Callable[[Sequence[PendingWrite]], Sequence[WriteAction]]
+
+    def __iter__(self) -> Iterator[Sequence[WriteAction]]:
+        return map(self.read, self.held)
 
 
 class WriteExecutor(ABC):
@@ -139,7 +151,7 @@ class WriteExecutor(ABC):
         span = Span(held.group.first, held.group.last)
 
         def attempt() -> None:
-            self._attempt_held(self._connected(), held.group, closing, map(self._actions, held.pages()))
+            self._attempt_held(self._connected(), held.group, closing, _Pages(held, self._actions))
 
         crash_here(CrashPoint.BEFORE_WRITE)
         while True:
@@ -190,7 +202,7 @@ class WriteExecutor(ABC):
         """One attempt; `doubtful` are those of the actions that may have been applied already."""
 
     def _attempt_held(
-        self, client: Any, group: HeldGroup, closing: WriteAction, pages: Iterator[Sequence[WriteAction]]
+        self, client: Any, group: HeldGroup, closing: WriteAction, pages: Iterable[Sequence[WriteAction]]
     ) -> None:
         """One attempt at `execute_held`; `pages` have all of `group` but the closing one."""
         raise PipelineDefinitionError(f"there is no way to execute held write actions of {self._operator!r}")
@@ -273,7 +285,7 @@ class ConditionalExecutor(WriteExecutor):
         self._target.apply(client, self._marker(), actions)
 
     def _attempt_held(
-        self, client: Any, group: HeldGroup, closing: WriteAction, pages: Iterator[Sequence[WriteAction]]
+        self, client: Any, group: HeldGroup, closing: WriteAction, pages: Iterable[Sequence[WriteAction]]
     ) -> None:
         """In one atomic step: read the marker, apply all of the group if `Marker.applies`, and advance the marker."""
         self._target.apply_held(client, self._marker(), group, closing, pages)
@@ -320,7 +332,7 @@ class IdempotentExecutor(WriteExecutor):
         self._target.write_group(client, actions)
 
     def _attempt_held(
-        self, client: Any, group: HeldGroup, closing: WriteAction, pages: Iterator[Sequence[WriteAction]]
+        self, client: Any, group: HeldGroup, closing: WriteAction, pages: Iterable[Sequence[WriteAction]]
     ) -> None:
         self._target.close_group(client, closing, group.records, pages)
 

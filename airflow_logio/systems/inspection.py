@@ -20,6 +20,7 @@ from airflow_logio.errors import ConfigurationError, LogioError, authored_frames
 from airflow_logio.systems.connections import Connections
 from airflow_logio.systems.databases.table_reads import selection
 from airflow_logio.systems.rising_columns import rising_column
+from airflow_logio.systems.warehouse import Warehouse
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,14 @@ def _inspect(name: str, operator: Operator, params: Mapping[str, Any], connectio
         yield _followed(f"source {name!r}, table {operator.table!r} of {operator.connection!r}", operator, connections)
     elif isinstance(operator, TableWriter):
         what = f"writer {name!r}, table {operator.table!r} of {operator.connection!r}"
-        yield _found(what, lambda: connections.warehouse(operator.connection).rehearse(operator))
+        yield _written(what, _of_run(operator, params), connections.warehouse(operator.connection))
     elif isinstance(operator, ClientWriter):
         yield _found(f"writer {name!r}, connection {operator.connection!r}", lambda: _connect(connections, operator))
+
+
+def _of_run(writer: TableWriter, params: Mapping[str, Any]) -> TableWriter:
+    """With the day of a run, where one is given."""
+    return writer.for_run(params) if set(writer.by) <= params.keys() else writer
 
 
 def _found(what: str, look: Callable[[], None]) -> Finding:
@@ -134,6 +140,16 @@ def _followed(what: str, source: TableSource, connections: Connections) -> Findi
             selection(connection, source.connection, source.table, source.columns)
 
     found = _found(what, look)
+    return replace(found, warning=next(iter(warnings), None))
+
+
+def _written(what: str, writer: TableWriter, warehouse: Warehouse) -> Finding:
+    """Whether its records can be written, and the rows of a day are found in the table."""
+    found = _found(what, lambda: warehouse.rehearse(writer))
+    if found.problem is not None or not writer.by:
+        return found
+    warnings: list[str | None] = []
+    found = _found(what, lambda: warnings.append(warehouse.missing_index(writer)))
     return replace(found, warning=next(iter(warnings), None))
 
 

@@ -17,7 +17,6 @@ from airflow_logio.database_errors import is_lasting
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import LogioError
-from airflow_logio.protocol.external_rules import shuts_out
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases.conversions import row_of
 from airflow_logio.systems.databases.table_inserts import Insertion, first_refused, prepared
@@ -164,10 +163,7 @@ class StagingTables:
 
     def _shut_out(self, marker: Marker) -> None:
         """Drivers with lower tokens are refused from now on."""
-        with self._warehouse.translated(), self._warehouse.engine.begin() as connection:
-            before = warehouse_rows.lock_marker(connection, marker)
-            if shuts_out(marker.operator, marker.connection, marker.token, before):
-                warehouse_rows.advance_marker(connection, marker, before, before.number)
+        self._warehouse.shut_out(marker)
 
     def _noted(self, marker: Marker) -> Sequence[TableName] | None:
         """The staging tables of a writer, with tokens up to the marker's; None if this user cannot have made one."""

@@ -22,13 +22,29 @@ from airflow_logio.protocol.external_rules import Contender
 from airflow_logio.protocol.scope_rules import ScopeContender
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases import postgres, table_inserts
-from airflow_logio.systems.databases.table_names import TableName, always_quoted
+from airflow_logio.systems.databases.table_names import TableName, always_quoted, folded, in_double_quotes
 
 _DIGIT = "[0-9]"
 _STORED_DAY = ("0000-00-00",)
 _STORED_HOURS = ("0000-00-00T00Z", "0000-00-00T0000Z", "0000-00-00T000000Z")
 _STORED_INSTANT = ("0000-00-00 00:00:00.000000",)
 """How a value is stored, a digit for each 0."""
+
+_INDEXABLE = ("r", "p", "table")
+_INDEXED = sa.text("""
+    SELECT CAST(c.relkind AS text) AS relkind, EXISTS (
+        SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+        WHERE i.indrelid = c.oid AND a.attname = :column AND i.indisvalid AND i.indpred IS NULL
+    ) OR EXISTS (
+        SELECT FROM pg_partitioned_table AS p JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
+        WHERE p.partrelid = c.oid AND a.attname = :column
+    ) AS is_indexed
+    FROM pg_class AS c WHERE c.oid = to_regclass(:name)
+""")
+"""A table that is partitioned by the column needs no index: its rows of a day are in one partition."""
+_KIND_IN_SQLITE = sa.text("SELECT type FROM sqlite_master WHERE lower(name) = :name")
+_INDEXES_IN_SQLITE = sa.text("SELECT name FROM pragma_index_list(:name) WHERE NOT partial")
+_FIRST_IN_SQLITE = sa.text("SELECT name FROM pragma_index_info(:index) WHERE seqno = 0")
 
 
 class DayRows:
@@ -119,6 +135,31 @@ class DayRows:
 
     def _stored_value(self) -> str:
         return f"{self._owned.start:%Y-%m-%d %H:%M:%S}.000000" if self._kind.name == "timestamptz" else self._owned.key
+
+
+def missing_index(connection: Connection, name: TableName, column: str) -> str | None:
+    """What makes replacing a day slow, in words: no index of the table begins with the column. None if one does, or if there
+    is no table that could have one."""
+    if connection.dialect.name == "sqlite":
+        kind, has_index = _indexed_in_sqlite(connection, name, column)
+        statement = f"CREATE INDEX {in_double_quotes(f'{name.table}_{column}')} ON"
+    else:
+        found = connection.execute(_INDEXED, {"name": name.as_value(), "column": column}).one_or_none()
+        kind, has_index = (None, False) if found is None else (found.relkind, found.is_indexed)
+        statement = "CREATE INDEX ON"
+    if kind not in _INDEXABLE or has_index:
+        return None
+    return (
+        f"no index of it begins with {column!r}, so each run looks at all rows for those of its day: {statement} "
+        f"{name.as_value()} ({in_double_quotes(column)})"
+    )
+
+
+def _indexed_in_sqlite(connection: Connection, name: TableName, column: str) -> tuple[str | None, bool]:
+    kind = connection.execute(_KIND_IN_SQLITE, {"name": name.key}).scalar()
+    indexes = connection.execute(_INDEXES_IN_SQLITE, {"name": name.table}).scalars().all()
+    firsts = (connection.execute(_FIRST_IN_SQLITE, {"index": index}).scalar() for index in indexes)
+    return kind, any(folded(first) == folded(column) for first in firsts if first is not None)
 
 
 def begin_day(

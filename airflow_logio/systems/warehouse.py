@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -45,10 +45,10 @@ from airflow_logio.errors import (
     StatementCutOff,
     WriteRefused,
 )
-from airflow_logio.protocol.external_rules import Contender, Owner
+from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, shuts_out
 from airflow_logio.protocol.scope_rules import DayRun, ScopeContender, ScopeRow
 from airflow_logio.protocol.writes import HeldGroup
-from airflow_logio.systems import warehouse_rows
+from airflow_logio.systems import day_audits, table_days, warehouse_rows
 from airflow_logio.systems.calls import COUNTED, Locks
 from airflow_logio.systems.closing_transaction import ClosingTransaction
 from airflow_logio.systems.databases import table_inserts, table_reads
@@ -150,7 +150,7 @@ class Warehouse:
         marker: Marker,
         writer: TableWriter,
         group: HeldGroup,
-        pages: Iterator[Sequence[WriteAction]],
+        pages: Iterable[Sequence[WriteAction]],
         scope: ScopeContender,
         *,
         given_up: tuple[str, ...] = (),
@@ -167,6 +167,15 @@ class Warehouse:
                 attempt.apply(connection)
         except RowsDropped as error:
             raise WriteRefused(f"connection {self.name!r}: {error}") from error
+
+    def shut_out(self, marker: Marker) -> MarkerRow:
+        """Drivers with lower tokens are refused from now on; the row that they would find. Raises `Fenced`,
+        `ExternalUnavailable`."""
+        with self.translated(), self.engine.begin() as connection:
+            before = warehouse_rows.lock_marker(connection, marker)
+            if shuts_out(marker.operator, marker.connection, marker.token, before):
+                warehouse_rows.advance_marker(connection, marker, before, before.number)
+            return before
 
     def _contender(self, name: TableName, writer: TableWriter, marker: Marker, given_up: tuple[str, ...]) -> Contender:
         mine = Owner(marker.run_uid, marker.started_at)
@@ -205,7 +214,15 @@ class Warehouse:
                 warehouse_rows.rehearse(connection, name, self._unlogged(writer))
             table_inserts.check_target(connection, writer, name)
             table_inserts.rehearse(connection, writer, name, actions)
+            if writer.owned is not None:
+                day_audits.rehearse_queries(connection, writer.audits)
             transaction.rollback()
+
+    def missing_index(self, writer: TableWriter) -> str | None:
+        """As `table_days.missing_index`, of the column by which the writer's runs own rows. Raises `ConfigurationError`,
+        `ExternalUnavailable`."""
+        with self.snapshot() as connection:
+            return table_days.missing_index(connection, table_name(connection, writer.table), writer.by[0])
 
     def _unlogged(self, writer: TableWriter) -> Contender:
         """A run that no log has."""
@@ -305,12 +322,18 @@ class TableTarget:
         marker: Marker,
         group: HeldGroup,
         closing: WriteAction,
-        pages: Iterator[Sequence[WriteAction]],
+        pages: Iterable[Sequence[WriteAction]],
     ) -> None:
-        """As `Warehouse.close_day`."""
+        """As `Warehouse.close_day`, if no audit finds a fault. Raises `WriteRefused` if one does, and `OperatorFailed` for
+        an error of its author's code."""
         scope = self._scope(client)
         if scope is None:
             raise ProtocolViolation(f"{closing.operator!r} has a closing write action, and owns nothing")
+        if any(audit.function for audit in self.writer.audits):
+            # What an earlier driver has done is not asked about, and none does it while the functions work.
+            if not marker.applies(group, *client.shut_out(marker)):
+                return
+            day_audits.ask_functions(self.writer.audits, _Records(pages), scope)
         client.close_day(marker, self.writer, group, pages, scope, given_up=self.given_up)
 
     @property
@@ -337,6 +360,16 @@ class TableTarget:
             )
         is_to_replace = writer.empty == "replace"
         return ScopeContender(writer.table, client.name, writer.owned.scope, self.run, self.takes_over, is_to_replace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """The records of pages of write actions, as often as they are asked for."""
+
+    pages: Iterable[Sequence[WriteAction]]
+
+    def __iter__(self) -> Iterator[Iterator[pa.Table]]:
+        return ((action.records for action in page) for page in self.pages)
 
 
 _DUPLICATE_KEYS = ("23505", sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)

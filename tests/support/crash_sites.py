@@ -45,6 +45,8 @@ IN_QUESTIONS = named("_question")
 """test_writers.py: by checkable writers."""
 IN_SWITCHES = named("_switch")
 """unit/systems/test_days.py: by writers of tables that own a day."""
+IN_AUDITS = named("_audit")
+"""test_audits.py: by writers that own a day, with SQL that must find no fault in it."""
 IN_EXTERNAL_WRITES = named("_external_write")
 """test_writers.py: by writers of an author's own external systems."""
 
@@ -66,6 +68,6 @@ ELSEWHERE = frozenset(
     + IN_QUESTIONS
     + IN_EXTERNAL_WRITES
     + IN_SWITCHES
-    + IN_CLOSINGS
+    + IN_AUDITS
 )
 """Gone through by the suites named above, and not by `acceptance/test_crash_points.py`."""

@@ -20,9 +20,9 @@ from airflow_logio.dataflow.pipeline.definition import Definition, Group
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.grouping import groups_in_order, reads_beside_writes, with_all_groups
 from airflow_logio.dataflow.pipeline.lineage import has_path
+from airflow_logio.dataflow.query_text import without_comments
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, RangeSource, SparkSource
 from airflow_logio.dataflow.sources.arrival import InputArrival, arrival_of
-from airflow_logio.dataflow.sources.query_text import without_comments
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF, same_zone
 from airflow_logio.dataflow.writers.action_writers import GUARANTEES, ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
@@ -251,9 +251,8 @@ def _check_placeholders(definition: Definition, name: str, operator: Operator) -
             f"operator {name!r} refers to parameter {placeholder!r}, which the pipeline does not have (it has "
             f"{quoted(tuple(definition.params))}).{did_you_mean(placeholder, definition.params)}"
         )
-    query = operator.query if isinstance(operator, QuerySource) else None
     for parameter in definition.params:
-        if query is not None and f"{{{parameter}}}" in without_comments(query):
+        if any(f"{{{parameter}}}" in without_comments(query) for query in _queries(operator)):
             definition.refuse(
                 f"the query of operator {name!r} has {{{parameter}}}, as paths name a parameter; a query names it "
                 f":{parameter}, without quotes"
@@ -280,6 +279,15 @@ def checked_arrival(
             f"{quoted(tuple(definition.params))}).{did_you_mean(placeholder, definition.params)}"
         )
     return found
+
+
+def _queries(operator: Operator) -> tuple[str, ...]:
+    match operator:
+        case QuerySource():
+            return () if operator.query is None else (operator.query,)
+        case TableWriter():
+            return tuple(audit.query for audit in operator.audits if audit.query is not None)
+    return ()
 
 
 def _paths(operator: Operator) -> tuple[str, ...]:

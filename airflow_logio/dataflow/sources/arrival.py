@@ -15,11 +15,11 @@ from airflow_logio.dataflow.names import did_you_mean
 from airflow_logio.dataflow.operators import SourceOperator
 from airflow_logio.dataflow.placeholders import placeholders_of, resolved
 from airflow_logio.dataflow.quantities import DAY, period_seconds
+from airflow_logio.dataflow.query_text import check_select, query_parameters
 from airflow_logio.dataflow.sources.files import footer, is_pattern, matching
 from airflow_logio.dataflow.sources.folder import FolderSource, listed_files
 from airflow_logio.dataflow.sources.parquet import ParquetSource
 from airflow_logio.dataflow.sources.query import QuerySource
-from airflow_logio.dataflow.sources.query_text import check_select, query_parameters
 from airflow_logio.dataflow.sources.table import TableSource
 from airflow_logio.dataflow.unavailability import is_missing_input
 from airflow_logio.dataflow.writers.published_folder import is_published, published_files

@@ -12,8 +12,8 @@ from airflow_logio.dataflow.arrow_tables import regroup, uniform
 from airflow_logio.dataflow.column_types import column_type
 from airflow_logio.dataflow.names import check_count, check_sql_columns, check_table, quoted, schema_and_table
 from airflow_logio.dataflow.operators import SourceBatch
+from airflow_logio.dataflow.query_text import bare, check_select, query_parameters
 from airflow_logio.dataflow.sources.connected import ConnectedSource, SourceConnection
-from airflow_logio.dataflow.sources.query_text import bare, check_select, query_parameters
 from airflow_logio.errors import PipelineDefinitionError, SourceChanged, SourceNotOrdered
 
 ROWS = "rows_of_query"

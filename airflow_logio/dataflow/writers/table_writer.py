@@ -11,6 +11,7 @@ from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.names import check_sql_columns, check_sql_name, check_table, did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.dataflow.writers.audits import Audit, AuditFunction, check_audits
 from airflow_logio.dataflow.writers.owned_days import OwnedDay, check_by, check_empty
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
@@ -41,6 +42,11 @@ class TableWriter(ActionWriter):
         when all new ones are there. A record of another day is refused, nothing is sent on, and rows of other days stay.
     :param empty: with `by`, what happens if a run has no records and its day has rows: ``"refuse"`` (the default) or
         ``"replace"``.
+    :param audit: with `by`, what must be right before the day is replaced: a SELECT, a function, or a mapping of names to
+        these. The SELECT is asked in the transaction that replaces the day, of the table as it will be; each row that it
+        returns is a fault. It may name run parameters, ``:day``. The function gets the records of the run, an iterator of
+        Arrow tables (and ``params``, if it has such a parameter), and returns None if nothing is wrong, else a text, or a
+        table of the rows at fault. A fault leaves the old day, and the group parks: `logio retry` asks again.
     :param sends_after_writes: send an event on only when its records are in the table, for downstream operators that
         read it. By default False.
     :param lineage_column: name of one more column, a ``bigint``: each row then has the event id that it came with,
@@ -54,6 +60,8 @@ class TableWriter(ActionWriter):
     by: tuple[str, ...] = ()
     owned: OwnedDay | None = None
     """The day that the run owns, once it is known (`for_run`)."""
+    _audits: tuple[Audit, ...] = ()
+    """No part of what a run is compared by: one that is wrong is corrected, and the run asks again."""
 
     def __init__(
         self,
@@ -67,6 +75,7 @@ class TableWriter(ActionWriter):
         lineage_column: str | None = None,
         by: Iterable[str] = (),
         empty: str = "refuse",
+        audit: str | AuditFunction | Mapping[str, str | AuditFunction] | None = None,
     ) -> None:
         super().__init__(connection)
         self.sends_after_writes = bool(sends_after_writes)
@@ -82,6 +91,7 @@ class TableWriter(ActionWriter):
         self.needs_event_ids = lineage_column is not None
         self.by = check_by(f"writer of table {table!r}", by)
         self.empty = check_empty(f"writer of table {table!r}", empty, self.by)
+        self._audits = check_audits(f"writer of table {table!r}", audit, self.by)
         if self.by:
             self.closes = True
             self.outputs = ()
@@ -91,6 +101,16 @@ class TableWriter(ActionWriter):
 
     def sql_connections(self) -> frozenset[str]:
         return frozenset({self.connection})
+
+    @property
+    def audits(self) -> tuple[Audit, ...]:
+        return self._audits
+
+    def placeholders(self) -> frozenset[str]:
+        return frozenset[str]().union(*(audit.placeholders() for audit in self._audits))
+
+    def code(self) -> str:
+        return "\n".join(filter(None, (super().code(), *(audit.code() for audit in self._audits))))
 
     def column_types(self) -> dict[str, ColumnType] | None:
         """Column → declared type; None if the database is to say."""
@@ -112,6 +132,8 @@ class TableWriter(ActionWriter):
             return self
         own = copy(self)
         own.owned = OwnedDay.of_run(self.by[0], params)
+        instants = (f"{self.by[0]}_start", f"{self.by[0]}_end")
+        own._audits = tuple(audit.for_run(params, instants) for audit in self._audits)
         return own
 
     def records(self, event: InputEvent) -> pa.Table:

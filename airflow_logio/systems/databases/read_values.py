@@ -143,6 +143,18 @@ def time_in_utc(value: Any) -> datetime:
     raise is_no("time of the years 1 to 9999")
 
 
+def bound(dialect: str, value: Any) -> Any:
+    """A value as the database gets it. Only PostgreSQL knows instants; to others, times without a zone are in UTC.
+
+    SQLite compares texts: one without a fraction lies before all that begin with it, so that ``at >= :day_start AND at <
+    :day_end`` holds for what a `TableWriter` has stored, ``2026-02-28 23:00:00.000000``, and for ``datetime(at)``.
+    """
+    if not isinstance(value, datetime) or value.tzinfo is None or dialect == "postgresql":
+        return value
+    in_utc = time_in_utc(value)
+    return in_utc.isoformat(" ") if dialect == "sqlite" else in_utc
+
+
 def day(value: Any) -> date:
     if isinstance(value, datetime) and value.tzinfo is None and value.time() == time():
         return value.date()

@@ -16,13 +16,9 @@ import sqlalchemy as sa
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, LogUnavailable, WriteRefused
-from airflow_logio.protocol.scope_rules import DayRun
 from airflow_logio.protocol.writes import HeldGroup
-from airflow_logio.systems.warehouse import TableTarget, Warehouse
-
-D1, D2 = "2026-03-01", "2026-03-02"
-COLUMNS = {"day": "date", "a": "bigint", "who": "text"}
-Row = tuple[str, int, str]
+from airflow_logio.systems.warehouse import Warehouse
+from tests.support.table_days import COLUMNS, D1, D2, Run, execute, records, rows, scope_of
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -32,90 +28,6 @@ def warehouse(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Warehou
     opened = Warehouse("wh", url)
     yield opened
     opened.close()
-
-
-def params_of(key: str) -> dict[str, Any]:
-    start = datetime.fromisoformat(f"{key[:13].replace('Z', '')}:00+00:00" if "T" in key else f"{key}T00:00:00+00:00")
-    name = "hour" if "T" in key else "day"
-    return {name: key, f"{name}_start": start.isoformat()}
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run of a day, and what its driver does at the warehouse."""
-
-    ordinal: int
-    day: str = D1
-    uid: str = ""
-    token: int = 1
-    pipeline: str = "clicks"
-    log_uid: str = "log"
-    takes_over: bool = False
-    given_up: tuple[str, ...] = ()
-    started_at: float = 0.0
-    columns: Any = None
-    by: str = "day"
-    table: str = "t"
-    options: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.uid or f"{self.pipeline}{self.ordinal}"
-
-    @property
-    def writer(self) -> TableWriter:
-        columns = COLUMNS if self.columns is None else self.columns or None
-        made = TableWriter("wh", self.table, columns, on_new_run="overwrite", by=(self.by,), **dict(self.options))
-        return made.for_run(params_of(self.day))
-
-    def target(self, warehouse: Warehouse) -> TableTarget:
-        run = DayRun(self.pipeline, self.log_uid, self.ordinal, self.name)
-        return TableTarget(self.writer, warehouse, self.given_up, run, self.takes_over)
-
-    @property
-    def marker(self) -> Marker:
-        return Marker(self.name, "save", "wh", 0, self.token, self.started_at or float(self.ordinal))
-
-    def action(self, number: int, records: pa.Table, kind: str = "insert") -> WriteAction:
-        return WriteAction(self.name, "save", "wh", number, self.token, records, {"action": kind})
-
-    def open(self, warehouse: Warehouse) -> None:
-        self.target(warehouse).apply(warehouse, self.marker, [self.action(1, pa.table({}), "begin")])
-
-    def close(self, warehouse: Warehouse, *numbers: int, pages: Sequence[pa.Table] | None = None) -> None:
-        """Each number is a row, and a page of its own."""
-        tables = [records(self.day, number, self.name) for number in numbers] if pages is None else pages
-        actions = [[self.action(number, table)] for number, table in enumerate(tables, 2)]
-        last = len(actions) + 2
-        group = HeldGroup(2, last, sum(table.num_rows for table in tables))
-        closing = self.action(last, pa.table({}), "close")
-        self.target(warehouse).apply_held(warehouse, self.marker, group, closing, iter(actions))
-
-    def all(self, warehouse: Warehouse, *numbers: int) -> None:
-        self.open(warehouse)
-        self.close(warehouse, *numbers)
-
-
-def records(day: str, a: int, who: str) -> pa.Table:
-    return pa.table({"day": pa.array([date.fromisoformat(day)]), "a": pa.array([a], pa.int64()), "who": [who]})
-
-
-def rows(warehouse: Warehouse, table: str = "t") -> list[Row]:
-    with warehouse.engine.connect() as connection:
-        found = connection.execute(sa.text(f"SELECT day, a, who FROM {table} ORDER BY 1, 2, 3"))
-        return [(str(row.day), row.a, row.who) for row in found]
-
-
-def execute(warehouse: Warehouse, *statements: str) -> None:
-    with warehouse.engine.begin() as connection:
-        for statement in statements:
-            connection.exec_driver_sql(statement)
-
-
-def scope_of(warehouse: Warehouse, scope: str = f"day={D1}") -> dict[str, Any]:
-    with warehouse.engine.connect() as connection:
-        query = sa.text("SELECT * FROM logio_scope WHERE scope = :scope")
-        return dict(connection.execute(query, {"scope": scope}).mappings().one())
 
 
 EXISTING = (
@@ -476,6 +388,43 @@ def test_a_check_before_the_run_finds_what_is_missing(warehouse: Warehouse) -> N
     execute(warehouse, "CREATE TABLE t (other BIGINT)")
     with pytest.raises(WriteRefused, match="has no column 'day'"):
         warehouse.rehearse(Run(1).writer)
+
+
+@pytest.mark.parametrize(
+    ("made", "is_missing"),
+    [
+        ("", True),
+        ("CREATE INDEX other ON t (a, day)", True),
+        ("CREATE INDEX part ON t (day) WHERE a > 1", True),
+        ("CREATE INDEX right_one ON t (day, a)", False),
+        ("CREATE UNIQUE INDEX keyed ON t (day, a, who)", False),
+    ],
+)
+def test_an_index_that_is_missing_is_named(warehouse: Warehouse, made: str, is_missing: bool) -> None:
+    """With the statement that makes it; that works."""
+    writer = Run(1).writer
+    assert warehouse.missing_index(writer) is None, "there is no table yet"
+    execute(warehouse, EXISTING[0], *filter(None, [made]))
+    said = warehouse.missing_index(writer)
+    assert (said is not None) == is_missing
+    if said is not None:
+        execute(warehouse, said[said.index("CREATE INDEX") :])
+        assert warehouse.missing_index(writer) is None
+
+
+def test_other_tables_that_find_a_day_miss_no_index(warehouse: Warehouse) -> None:
+    execute(warehouse, "CREATE TABLE keyed (day DATE, a BIGINT, who TEXT, PRIMARY KEY (day, a))")
+    execute(warehouse, EXISTING[0], "CREATE VIEW seen AS SELECT * FROM t")
+    assert warehouse.missing_index(Run(1, table="keyed").writer) is None
+    assert warehouse.missing_index(Run(1, table="seen").writer) is None
+    if warehouse.engine.dialect.name == "postgresql":
+        execute(warehouse, "CREATE TABLE parted (day DATE, a BIGINT, who TEXT) PARTITION BY RANGE (day)")
+        assert warehouse.missing_index(Run(1, table="parted").writer) is None
+    else:
+        execute(
+            warehouse, 'CREATE TABLE "Odd ""t" ("DAY" DATE, a BIGINT, who TEXT)', 'CREATE INDEX o ON "Odd ""t" (day)'
+        )
+        assert warehouse.missing_index(Run(1, table='"odd ""t"').writer) is None
 
 
 # --- at the same time -------------------------------------------------------------------------------------------------

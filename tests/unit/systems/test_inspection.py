@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from airflow_logio.databases import parse_url
 from airflow_logio.dataflow import (
     Count,
+    Days,
     EveryEvents,
     IdempotentWriter,
     Pipeline,
@@ -208,3 +209,26 @@ def test_a_table_that_is_followed_is_looked_at(url: str) -> None:
     assert ("which is not its INTEGER PRIMARY KEY" if is_sqlite else "has no sequence as its default") in bad
     assert "table 'gone' is not in connection 'wh'" in (found["source 'gone'"].problem or "")
     assert "has no column 'price'" in (found["source 'lacks'"].problem or "")
+
+
+def test_a_day_that_no_index_finds_is_said(url: str) -> None:
+    """And an audit is tried with the day of the run, if one is given."""
+    change(url, "CREATE TABLE good (day DATE, n BIGINT, PRIMARY KEY (day, n))")
+    change(url, "CREATE TABLE slow (day DATE, n BIGINT)")
+    made = Pipeline("p", partition=Days("day", zone="UTC"), connections=["wh"])
+    read = made.source("read", QuerySource("wh", "SELECT day, n FROM slow", columns={"day": "date", "n": "bigint"}))
+    for name, query in (("good", "SELECT n FROM good WHERE day = :day"), ("slow", "SELECT lacks FROM slow")):
+        made.writer(
+            name, TableWriter("wh", name, on_new_run="overwrite", by=("day",), audit={f"of {name}": query}), read
+        )
+    systems = Connections("p", {"wh": url}, WriterIdentity("check", 1, 0.0), 1.0)
+    params = made.check_params({}, Days("day", zone="UTC").key_of("2026-03-01"))
+    without_day, of_day = (
+        {finding.what.partition(",")[0]: finding for finding in inspect_systems(made, given, systems)}
+        for given in ({}, params)
+    )
+    systems.warehouse("wh").close()
+    assert without_day["writer 'good'"].problem is None and of_day["writer 'good'"].problem is None
+    assert without_day["writer 'good'"].warning is None
+    assert "CREATE INDEX" in (without_day["writer 'slow'"].warning or "")
+    assert "refused audit 'of slow'" in (of_day["writer 'slow'"].problem or "")

@@ -40,20 +40,18 @@ _CHANGE = re.compile(rf"\bdelete\s+from\b|\bupdate\s+{_TARGET}\s+set\b|(?<![.:\w
 _END = "; \r\n\t"
 
 
-def check_select(query: str) -> None:
+def check_select(query: str, what: str = "the query of a QuerySource") -> None:
     """Raises PipelineDefinitionError for what is visibly not one SELECT; the database judges the rest."""
     check_no_template(without_comments(query), "query", ":name")
     plain = _form(query).strip().rstrip(_END).lower()
     first = next(iter(re.findall(r"\w+", plain)), "")
     if first not in _BEGINNINGS or _CHANGE.search(plain):
         raise PipelineDefinitionError(
-            f"a QuerySource reads: its query is one SELECT, and {query.strip()[:60]!r} is none. What changes a database is "
-            "a writer's (docs/how-to/write-a-writer.md)"
+            f"{what} is one SELECT, and {query.strip()[:60]!r} is none. What changes a database is a writer's "
+            "(docs/how-to/write-a-writer.md)"
         )
     if ";" in plain:
-        raise PipelineDefinitionError(
-            f"the query of a QuerySource is one SELECT, and {query.strip()[:60]!r} is several"
-        )
+        raise PipelineDefinitionError(f"{what} is one SELECT, and {query.strip()[:60]!r} is several")
 
 
 def bare(query: str) -> str:

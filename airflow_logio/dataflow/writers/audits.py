@@ -1,0 +1,108 @@
+"""Audits: what an author asks of the rows of a day before a `TableWriter` puts them in the place of the old ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from airflow_logio.dataflow.arrow import pa
+from airflow_logio.dataflow.arrow_tables import as_table, type_name
+from airflow_logio.dataflow.describing import source
+from airflow_logio.dataflow.parameters import for_function
+from airflow_logio.dataflow.query_text import check_select, query_parameters
+from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
+
+AuditFunction = Callable[..., Any]
+"""Gets an iterator of Arrow tables, and ``params`` if it has a parameter of that name."""
+AUDIT = "audit"
+"""The name of one that has none of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Asks one thing: by a SELECT whose rows are faults, or by a function."""
+
+    name: str
+    query: str | None = None
+    function: AuditFunction | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Of the run; parameters of a query that are instants are times with a zone."""
+
+    def placeholders(self) -> frozenset[str]:
+        return query_parameters(self.query or "")
+
+    def code(self) -> str:
+        return f"{self.name}: {self.query if self.function is None else source(self.function)}"
+
+    def for_run(self, params: Mapping[str, Any], instants: tuple[str, ...]) -> Audit:
+        """With the parameters of a run; those that are named are instants, as texts with an offset."""
+        if self.function is not None:
+            return replace(self, params=params)
+        values = {name: params[name] for name in self.placeholders()}
+        times = {name: datetime.fromisoformat(values[name]) for name in values.keys() & set(instants)}
+        return replace(self, params=values | times)
+
+    def asked(self, records: Iterator[pa.Table]) -> Any:
+        """What the function finds in the records of the day: a text, or a table of rows; empty if nothing is wrong. Raises
+        what it raises, and OperatorFailed for what it must not return."""
+        assert self.function is not None
+        found = self.function(records, **for_function(self.function, self.params))
+        if found is None or isinstance(found, str):
+            return found or ""
+        table = as_table(found)
+        if table is None:
+            raise OperatorFailed(
+                f"it returned {type_name(found)}; return None or an empty text if nothing is wrong, else a text that says "
+                "what is, or the rows at fault as an Arrow table, or a DataFrame of pandas or polars"
+            )
+        return table
+
+
+def check_audits(where: str, given: Any, by: tuple[str, ...]) -> tuple[Audit, ...]:
+    """What an author gives as `audit`: SQL, a function, or a mapping of names to these. Raises PipelineDefinitionError."""
+    if given is None:
+        return ()
+    if not by:
+        raise PipelineDefinitionError(
+            f"{where}: audit is asked before a day is replaced, so it needs on_new_run='overwrite' with by=...; without "
+            "them, rows are in the table as they come"
+        )
+    if not isinstance(given, Mapping):
+        return (_audit(f"{where}: audit", getattr(given, "__name__", AUDIT), given),)
+    if not given:
+        raise PipelineDefinitionError(f"{where}: audit is an empty mapping; name some, or leave it out")
+    for name in given:
+        if not isinstance(name, str) or not name.strip():
+            raise PipelineDefinitionError(f"{where}: audit has the name {name!r}; give a text")
+    return tuple(_audit(f"{where}: audit {name!r}", name, one) for name, one in given.items())
+
+
+def _audit(where: str, name: str, given: Any) -> Audit:
+    if isinstance(given, str):
+        check_select(given, where)
+        return Audit(name, query=given)
+    if not callable(given) or isinstance(given, type):
+        raise PipelineDefinitionError(
+            f"{where} is {given!r}; give a SELECT whose rows are faults, a function, or a mapping of names to these"
+        )
+    _check_function(where, given)
+    return Audit(name, function=given)
+
+
+def _check_function(where: str, function: AuditFunction) -> None:
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise PipelineDefinitionError(
+            f"{where}: the function returns what is wrong; it must be no generator, and not asynchronous"
+        )
+    try:
+        inspect.signature(function).bind(None, **for_function(function, {}))
+    except TypeError:
+        raise PipelineDefinitionError(
+            f"{where}: the function is called with the records of the day, an iterator of Arrow tables, and with params if "
+            f"it has a parameter of that name; it takes {inspect.signature(function)}"
+        ) from None
+    except ValueError:  # some builtins have no signature
+        return
