@@ -18,6 +18,7 @@ _TEMPLATE = re.compile(
     r"ds|ds_nodash|ts|ts_nodash|ts_nodash_with_tz)\b[^}]*\}\}"
 )
 """A template of Airflow: only arguments of its operators are filled."""
+_SECRET = re.compile("secret|password|token|key", re.IGNORECASE)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -59,10 +60,30 @@ def filled(path: str, placeholders: Collection[str], params: Mapping[str, Any], 
 def resolved(path: str, placeholders: Collection[str], params: Mapping[str, Any]) -> str:
     """The path with its parameters, absolute: the driver that replays a read may have another working directory.
 
-    Raises ConfigurationError if a parameter has no value.
+    Raises ConfigurationError if a parameter has no value, and for a URI with a secret in it.
     """
     path = filled(path, placeholders, params)
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    if "://" not in path:
+        return os.path.abspath(os.path.expanduser(path))
+    _check_no_secret(path)
+    return path
+
+
+def _check_no_secret(uri: str) -> None:
+    """What a source reads from stands in the log, in messages and on the page."""
+    scheme, _, rest = uri.partition("://")
+    before, _, query = rest.partition("?")
+    authority = before.partition("/")[0]
+    has_password = ":" in authority.rpartition("@")[0]
+    if scheme in ("s3", "s3a", "gs", "gcs"):  # these have no ports, and a password may have a slash in it
+        has_password = ":" in authority and "@" in before
+    named = [one.partition("=")[0] for one in query.split("&") if "=" in one]
+    if has_password or any(map(_SECRET.search, named)):
+        raise ConfigurationError(
+            f"a path of a source, {scheme}://..., has a password or a key in it, which all would see who see the log or "
+            "messages about the file. Leave it out: drivers take credentials from their environment (AWS_ACCESS_KEY_ID, "
+            "...), from ~/.aws, or from the role of the machine"
+        )
 
 
 def relative_folder(folder: object) -> str:

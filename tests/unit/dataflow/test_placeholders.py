@@ -23,6 +23,7 @@ from airflow_logio.dataflow import (
     TableWriter,
     stateless,
 )
+from airflow_logio.dataflow.placeholders import resolved
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 
 PARAMS = {"day": str, "part": int, "out": str}
@@ -158,3 +159,33 @@ def test_beside_replicas_a_writer_has_the_folder_of_the_run(tmp_path: Path) -> N
 def test_local_defaults_name_one_place_for_all_runs() -> None:
     with pytest.raises(PipelineDefinitionError, match="same for all runs"):
         pipeline_of().local_defaults(connections={"lake": "out/{day}"})
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://anna:gehe!m@bucket/x.parquet",
+        "s3://anna:gehe!m/x@bucket/{day}",
+        "s3://bucket/x?region=eu&secret_key=gehe!m",
+        "hdfs://anna:gehe!m@namenode:8020/x",
+        "abfs://account:gehe!m@container/x",
+    ],
+)
+def test_a_path_with_a_secret_is_refused_before_anything_starts_and_not_repeated(uri: str) -> None:
+    for source in (ParquetSource(uri), ParquetSource("{root}/x")):
+        with pytest.raises(ConfigurationError, match="has a password or a key in it") as refused:
+            source.action({"day": "monday", "root": uri.replace("{day}", "monday")})
+        assert "gehe" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://bucket/a:b@c?.parquet",
+        "s3://bucket/x?endpoint_override=minio:9000&region=eu",
+        "hdfs://anna@namenode:8020/a@b",
+        "s3://bucket/keys?a.parquet",
+    ],
+)
+def test_a_path_without_a_secret_stays(uri: str) -> None:
+    assert resolved(uri, (), {}) == uri

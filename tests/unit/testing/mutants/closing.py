@@ -10,7 +10,7 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.loop import GroupLoop
 from airflow_logio.protocol.operator import OperatorProtocol
 from airflow_logio.protocol.scope_rules import ScopeContender
-from airflow_logio.protocol.writes import Held, PendingWrite, WriteQueue
+from airflow_logio.protocol.writes import Held, HeldGroup, PendingWrite, WriteQueue
 from airflow_logio.testing.memory_log.session import MemoryGroupSession
 from airflow_logio.testing.simulator.actions import Action
 from airflow_logio.testing.simulator.driver.simulated_driver import SimulatedDriver
@@ -109,9 +109,16 @@ def held_anew_in_each_epoch(patch: pytest.MonkeyPatch) -> None:
     """What was in the log when an epoch began is not held in it: only what comes later is."""
     add = WriteQueue.add
 
-    def forgets(self: WriteQueue, writes: Sequence[PendingWrite], *, recovered: bool = False, log_end: int = 0) -> None:
+    def forgets(
+        self: WriteQueue,
+        writes: Sequence[PendingWrite],
+        *,
+        recovered: bool = False,
+        log_end: int = 0,
+        held: HeldGroup | None = None,
+    ) -> None:
         if not recovered or self._held is None:
-            add(self, writes, recovered=recovered, log_end=log_end)
+            add(self, writes, recovered=recovered, log_end=log_end, held=held)
         else:
             self.log_end = log_end
             self._held = Held()

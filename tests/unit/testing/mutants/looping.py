@@ -64,7 +64,7 @@ def pending_writes_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Write actions that were pending at recovery are not handed to their writers (Algorithm 8 left out)."""
     write = GroupLoop.write
 
-    def only_new(self: GroupLoop, writes: object, *, recovered: bool = False) -> None:
+    def only_new(self: GroupLoop, writes: object, *, recovered: bool = False, held: object = None) -> None:
         if not recovered:
             write(self, writes)  # type: ignore[arg-type]
 
