@@ -33,6 +33,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.supervision.halt import end_process
 from airflow_logio.supervision.look import Observation, Watcher
+from airflow_logio.supervision.retry import check_days
 from airflow_logio.supervision.scaling import Stage, carry_out
 from airflow_logio.supervision.tend import tend
 from airflow_logio.supervision.tidying import clear_up
@@ -98,10 +99,12 @@ class LocalRun:
     def run(self, on_snapshot: OnSnapshot = lambda _: None) -> RunSummary:
         """Blocks until all groups have finished, one is parked, or `halt` was called; then no driver is left.
 
-        Groups that were halted before are launched again. Raises what a launch raises (`ConfigurationError`).
+        Groups that were halted before are launched again. Raises what a launch raises (`ConfigurationError`),
+        and `WriteRefused` if a younger run has claimed what they are to replace (`check_days`).
         """
         began = time.monotonic()
         store, run = self._context.store, self._context.run
+        self._check_resumed()
         try:
             self._begin_to_fork()
             outcome = self._supervise(on_snapshot)
@@ -120,6 +123,13 @@ class LocalRun:
         return store.patience.call(
             "summing up", lambda: summarize(store, run, self._context.pipeline, outcome, seconds, self._peak)
         )
+
+    def _check_resumed(self) -> None:
+        store = self._context.store
+        statuses = store.patience.call("looking for halted groups", lambda: store.groups(self._run_id))
+        halted = [one.group for one in statuses if one.group in self._groups and one.state is GroupState.HALTED]
+        if halted:
+            check_days(self._context, halted)
 
     def _begin_to_fork(self) -> None:
         context, launcher = self._context, self._context.launcher

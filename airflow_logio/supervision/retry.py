@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -10,7 +11,7 @@ from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import ExternalUnavailable, LockHeld, WriteRefused
+from airflow_logio.errors import ExternalUnavailable, WriteRefused
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.replicas import replicated_group
@@ -22,6 +23,8 @@ from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.look import Observation, Watcher
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.execution import table_target
+
+log = logging.getLogger(__name__)
 
 STARTABLE = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
 
@@ -65,8 +68,8 @@ def check_days(context: LaunchContext, groups: Iterable[str]) -> None:
     """Raise `WriteRefused` if a writer that closes, in these groups or behind them, could not replace what the run owns: a
     younger run has claimed it, or another pipeline.
 
-    The groups would compute all of it and then be parked. Of a group that has finished nothing is asked. Raises
-    `ExternalUnavailable`, as `check_destinations`.
+    The groups would compute all of it and then be parked. Of a group that has finished nothing is asked, and where a database
+    or file system does not answer, or another run has locked it, the driver asks again.
     """
     run = context.run
     pipeline = context.pipeline.for_run(run.spec.params)
@@ -86,12 +89,8 @@ def check_days(context: LaunchContext, groups: Iterable[str]) -> None:
                 f"are to replace those of a younger run: `logio again {run.uid[:8]}` gives it up, and the run in its place "
                 "is younger"
             ) from error
-        except LockHeld:
-            continue  # another run writes there: the driver waits for it, and asks again
         except ExternalUnavailable as error:
-            raise ExternalUnavailable(
-                f"run {run.spec.key} is not resumed: {error}. Try again when the database, or the file system, answers"
-            ) from error
+            log.info("whether %r can still write is left to its driver, which waits: %s", name, error)
 
 
 def _check(context: LaunchContext, name: str, writer: Operator) -> None:

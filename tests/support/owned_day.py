@@ -90,6 +90,13 @@ class OwnedDay:
             table.rpartition(".")[2]: (claimed, live) for table, claimed, live in rows_of(self.warehouse_url, query)
         }
 
+    def claim(self, uid: str, ordinal: int) -> None:
+        """By another run of the pipeline, in one of the two tables, which have their rows of runs."""
+        ((log_uid,),) = rows_of(self.log_url, "SELECT uid FROM logio_log")
+        columns = "table_name, scope, pipeline, log_uid, claimed_ordinal, claimed_by"
+        values = f"'pages', 'day={DAY}', 'owned_day', '{log_uid}', {ordinal}, '{uid}'"
+        change(self.warehouse_url, f"INSERT INTO logio_scope ({columns}) VALUES ({values})")
+
     def begin(self) -> None:
         """A day from before, by a script: the tables are there, and rows of the day and of another one."""
         change(self.warehouse_url, "CREATE TABLE clicks (day DATE, id BIGINT, page TEXT, PRIMARY KEY (day, id))")

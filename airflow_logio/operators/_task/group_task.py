@@ -13,7 +13,6 @@ from airflow_logio import metrics
 from airflow_logio.errors import (
     BudgetSpent,
     ConfigurationError,
-    ExternalUnavailable,
     Fenced,
     InputMissing,
     LogUnavailable,
@@ -171,7 +170,7 @@ class GroupTask:
 
     def _restart(self, status: GroupStatus) -> bool:
         try:
-            with suppress(ExternalUnavailable, ConfigurationError):  # then the driver asks it again
+            with suppress(ConfigurationError):  # then the driver asks it
                 check_days(self.context, [status.group])
             launch_group(self.context, status.group, expected=status.incarnation, reason=ASKED, by_user=True)
         except (Fenced, BudgetSpent, ProtocolViolation, WriteRefused) as error:
