@@ -6,6 +6,7 @@ all runs that own days there, so that they do not wait for each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
 from typing import Any
 
@@ -45,6 +46,8 @@ _INDEXED = sa.text("""
 _KIND_IN_SQLITE = sa.text("SELECT type FROM sqlite_master WHERE lower(name) = :name")
 _INDEXES_IN_SQLITE = sa.text("SELECT name FROM pragma_index_list(:name) WHERE NOT partial")
 _FIRST_IN_SQLITE = sa.text("SELECT name FROM pragma_index_info(:index) WHERE seqno = 0")
+_MOST_DELETES = 10
+"""Of the same rows. One finds all that were committed before it began."""
 
 
 class DayRows:
@@ -72,9 +75,7 @@ class DayRows:
 
     def delete(self) -> None:
         """Delete all. Again, if some are left: others may have committed some since. Raises `WriteRefused`."""
-        statement = sa.delete(self._table).where(self._is_mine)
-        while self._connection.execute(statement).rowcount > 0 and self.is_filled():
-            pass
+        delete_all(self._connection, sa.delete(self._table).where(self._is_mine), self.is_filled)
         if left := self.count():
             raise WriteRefused(
                 f"{self._where} still has {left:,} rows of {self._owned.scope} after all of them were deleted; nothing is "
@@ -160,6 +161,16 @@ def _indexed_in_sqlite(connection: Connection, name: TableName, column: str) -> 
     indexes = connection.execute(_INDEXES_IN_SQLITE, {"name": name.table}).scalars().all()
     firsts = (connection.execute(_FIRST_IN_SQLITE, {"index": index}).scalar() for index in indexes)
     return kind, any(folded(first) == folded(column) for first in firsts if first is not None)
+
+
+def delete_all(connection: Connection, statement: sa.Delete, is_filled: Callable[[], bool]) -> None:
+    """Delete rows, again while `is_filled`: others may have committed some since.
+
+    Rows that are there after that are left: a trigger that puts back what is deleted would have them deleted for ever.
+    """
+    for _ in range(_MOST_DELETES):
+        if connection.execute(statement).rowcount <= 0 or not is_filled():
+            return
 
 
 def begin_day(

@@ -125,8 +125,7 @@ class TableTransaction:
 
     def _empty(self, connection: Connection, table: sa.Table) -> None:
         """Delete all rows. Again, if some are left: others may have committed some since. Raises `WriteRefused`."""
-        while connection.execute(sa.delete(table)).rowcount > 0 and _is_filled(connection, table):
-            pass
+        table_days.delete_all(connection, sa.delete(table), lambda: _is_filled(connection, table))
         if _is_filled(connection, table):
             left = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
             raise WriteRefused(

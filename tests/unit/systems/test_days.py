@@ -170,6 +170,25 @@ def test_a_trigger_that_keeps_the_old_rows_is_found(warehouse: Warehouse) -> Non
     assert rows(warehouse) == before
 
 
+@pytest.mark.parametrize("kind", ["overwrite", "replace"])
+def test_a_trigger_that_puts_rows_back_is_found(warehouse: Warehouse, kind: str) -> None:
+    """They are not deleted for ever."""
+    execute(warehouse, *EXISTING)
+    again = "INSERT INTO t VALUES (OLD.day, OLD.a, OLD.who)"
+    if warehouse.engine.dialect.name == "sqlite":
+        execute(warehouse, f"CREATE TRIGGER back AFTER DELETE ON t BEGIN {again}; END")
+    else:
+        execute(
+            warehouse,
+            f"CREATE FUNCTION back() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {again}; RETURN OLD; END $$",
+            "CREATE TRIGGER back AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION back()",
+        )
+    before = rows(warehouse)
+    with pytest.raises(WriteRefused, match=r"still has \d rows"):
+        Run(1).all(warehouse, 10) if kind == "overwrite" else Other(kind, 1.0).apply(warehouse, 1, 2)
+    assert rows(warehouse) == before
+
+
 def test_a_trigger_that_changes_the_day_is_found(warehouse: Warehouse) -> None:
     execute(warehouse, *EXISTING)
     if warehouse.engine.dialect.name == "sqlite":
