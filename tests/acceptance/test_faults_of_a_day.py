@@ -177,6 +177,18 @@ def test_a_page_takes_longer_than_a_session_may_stand_still_and_one_cut_comes_la
 # --- logs that were restored ------------------------------------------------------------------------------------------
 
 
+def test_a_log_that_has_lost_commits_closes_nothing(day: OwnedDay) -> None:
+    """A table has seen write actions that the log has not given out: which rows they had is not known."""
+    wanted = day.reads(0)
+    with day.run("run", {("replacing", 1): f"{CrashPoint.BEFORE_WRITE}:4:stop"}) as run:
+        process = until_stopped(run)
+        change(day.warehouse_url, "UPDATE logio_marker SET last_write = last_write + 100 WHERE operator = 'save'")
+        process.kill()
+        said = parked(run)
+        assert "it has lost commits" in said and "'save'" in said, said
+    day.assert_is({"clicks": wanted["clicks"], "pages": day.OLD["pages"]})
+
+
 def test_a_run_of_a_restored_log_needs_a_greater_number(
     day: OwnedDay,
     another_log_url: str,
