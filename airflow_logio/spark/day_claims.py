@@ -86,7 +86,8 @@ class DayClaim:
         if not has_records and self._has_records():
             raise WriteRefused(
                 f"{self._named} has records, and run {self.mine.run_uid} has none to put in their place: was its input "
-                "there? The day stays as it is. If days may become empty, let the writer say empty='replace'"
+                "there? The day stays as it is. A retry reads nothing again. When the input is there: `logio again "
+                f"--partition {self.scope.partition('=')[2]}`. If days may become empty, let the writer say empty='replace'"
             )
 
     def put_receipt(self, names: ClosingNames, files: Iterable[NamedFile]) -> None:

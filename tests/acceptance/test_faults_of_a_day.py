@@ -40,7 +40,7 @@ def test_what_is_not_the_whole_day_replaces_nothing(day: OwnedDay) -> None:
     """No rows, a row of another day, one key twice, a drain by an earlier version, which nothing has refused."""
     other_day, twice = "SELECT DATE '2026-03-09', 5000, 'late'", f"SELECT DATE '{DAY}', 1, 'twice'"
     faults = {
-        "no rows": (0, "", "has rows, and run .* has none to put in their place"),
+        "no rows": (0, "", "has rows, and run .* has none to put in their place.*`logio again --partition 2026-03-01`"),
         "another day": (1_000, other_day, "1 .*2026-03-09"),
         "twice": (1_000, twice, "UNIQUE|duplicate key"),
         "drained": (
