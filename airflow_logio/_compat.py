@@ -37,6 +37,7 @@ __all__ = [
     "active_tasks",
     "aget_task_state",
     "audit",
+    "begun_tasks",
     "default_deferrable",
     "failed_starts",
     "get_task_state",
@@ -245,16 +246,35 @@ def launches_group(task: Any) -> bool:
     return set(task.template_fields) >= _OF_GROUP_TASKS
 
 
+_TO_COME = frozenset({None, "scheduled", "queued", "restarting", "up_for_retry", "up_for_reschedule"})
+"""States of a task that Airflow is to begin: since it was made or cleared, or for another try. One that was cleared while
+it ran is restarting, then up for retry."""
+
+
+def _states(dag_id: str, run_id: str, task_ids: Collection[str]) -> dict[str, str | None]:
+    """State of each of these tasks of a DAG run, and of each instance of those that are mapped. None: no state yet."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    found = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=sorted(task_ids), run_ids=[run_id])
+    return {name: getattr(state, "value", state) for name, state in sorted(found.get(run_id, {}).items())}
+
+
+def begun_tasks(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[str]:
+    """The tasks among these of a DAG run that Airflow is not to begin any more, each with its state, for code in a task:
+    they have begun, or ended, and were not cleared since. Not those that its DAG has no more. Raises whatever Airflow raises.
+    """
+    states = _states(dag_id, run_id, task_ids)
+    return [f"{name} ({state})" for name, state in states.items() if state not in _TO_COME | {"removed"}]
+
+
 def active_tasks(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[str] | None:
     """The tasks among these of a DAG run that have not ended, each with its state, for code in a task.
 
     None if Airflow does not say, which is logged with its cause. Raises ImportError, AttributeError or TypeError if this
     Airflow cannot be asked: another question would find the same.
     """
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
     try:
-        found = RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=sorted(task_ids), run_ids=[run_id])
+        states = _states(dag_id, run_id, task_ids)
     except (ImportError, AttributeError, TypeError):
         raise
     except Exception as error:
@@ -262,8 +282,7 @@ def active_tasks(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[st
             "Airflow does not say which tasks of run %s are active: %s: %s", run_id, type(error).__name__, error
         )
         return None
-    states = {name: getattr(state, "value", state) for name, state in found.get(run_id, {}).items()}
-    return [f"{name} ({state or 'no state yet'})" for name, state in sorted(states.items()) if state not in _OVER]
+    return [f"{name} ({state or 'no state yet'})" for name, state in states.items() if state not in _OVER]
 
 
 _linking = ThreadPoolExecutor(1, thread_name_prefix="logio stores links")

@@ -10,18 +10,20 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow_logio import _compat
 from airflow_logio.commands import with_log
 from airflow_logio.dataflow.parameters import needed_param, unknown_param
-from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.dataflow.unavailability import check_replay_seconds
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import check_connections, known_at_parse, reference, resolve
 from airflow_logio.protocol.liveness import RecoveryBudget, lease_of
 from airflow_logio.protocol.states import RunState
-from airflow_logio.store.records.run_records import ConcurrentRuns, RunSpec, Supervision
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec, Supervision
 from airflow_logio.task_arguments import mapping_of, with_told_arguments
 
 if TYPE_CHECKING:
     from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.launch.code_bundle import CodeBundle
+    from airflow_logio.operators._task.partition_start import PartitionStart
+    from airflow_logio.store.port import LogStore
 
 SUPERVISE, RECOVERY_DAG = "supervise", "dag"
 
@@ -74,9 +76,12 @@ class LogioStartRunOperator(BaseOperator):
     """Get or create the run of this DAG run in the log, and return its uid.
 
     This is an ordinary task, not a setup task: clearing a task also clears its setups, and that must not start anything
-    over. A retry or a clear finds the existing run. A run keeps the parameters and connections that it was created with. A
-    fresh run starts only if a person has given the old one up (`LogioFreshRunOperator`, `logio fresh`). In an empty log
-    database, this task creates the tables.
+    over. A retry finds the existing run, and so does a clear, unless the pipeline has a partition: then a clear of a run
+    that has finished, with downstream, computes it again, with the code that Airflow gives the task, if its writers replace
+    what they have written. A clear of an unfinished one resumes it, and puts quarantined Input Sets back; it begins anew if
+    it was stuck and the code is another. A run keeps the parameters and connections that it was created with. Otherwise a
+    fresh run starts only if a person has given the old one up (`LogioFreshRunOperator`, `logio fresh`, `logio again`). In an
+    empty log database, this task creates the tables.
 
     :param pipeline: a `Pipeline`, or its location: ``"module:attr"``.
     :param connections: the pipeline's connection names → Airflow connection ids (templated).
@@ -157,10 +162,10 @@ class LogioStartRunOperator(BaseOperator):
         from airflow_logio.launch.start_run import check_beside_log, check_table_databases, run_spec
         from airflow_logio.operators._task.input_wait import await_input
         from airflow_logio.operators._task.run_lookup import identity, opened_log
-        from airflow_logio.store.rules.run_rules import computed_already
 
         pipeline, ref = resolve(self.pipeline)
-        params, partition = self._given(pipeline, context), partition_of(pipeline, context["dag_run"])
+        of_partition = self._of_partition(context, pipeline)
+        params, partition = self._given(pipeline, context), None if of_partition is None else of_partition.key()
         await_input(self, context, pipeline, params, partition, external_url, since)
         code = collect(ref)
         dag_id, run_id = identity(context)
@@ -184,22 +189,11 @@ class LogioStartRunOperator(BaseOperator):
         log_url = LogioHook(self.logio_conn_id).get_url()
         check_beside_log(pipeline, lambda name: external_url(spec.connections[name]), log_url)
         with opened_log(self.logio_conn_id, create=True) as store:
-            run = store.patience.call(
-                "starting the run",
-                lambda: store.start_run(spec, concurrent=self.concurrent_runs, code=code.kept()),
-            )
-        if run.state in (RunState.FINISHED, RunState.QUARANTINED):
-            self.log.warning(with_log(computed_already(run), self.logio_conn_id))
+            run = (of_partition.start if of_partition is not None else self._get_or_create)(store, spec, code)
         if _settings(run.spec) != _settings(spec):
             self.log.warning(
                 "The run exists and keeps what it was created with: parameters %s, connections %s, replay seconds %g, %s, %s",
                 *_settings(run.spec),
-            )
-        if run.spec.code_digest not in (None, code.digest):
-            self.log.warning(
-                "The code of pipeline %s has changed since the run was created, and the run keeps its own. To take the new "
-                "code for a group, clear its task",
-                pipeline.name,
             )
         self.log.info(
             "Run %s of pipeline %s, run id %d, uid %s, digest of its code %s",
@@ -210,6 +204,32 @@ class LogioStartRunOperator(BaseOperator):
             run.spec.code_digest,
         )
         return run.uid
+
+    def _of_partition(self, context: Mapping[str, Any], pipeline: Pipeline) -> PartitionStart | None:
+        if pipeline.partition is None:
+            return None
+        from airflow_logio.operators._task.partition_start import PartitionStart
+
+        made = PartitionStart(self, context, pipeline)
+        made.check_followed()
+        return made
+
+    def _get_or_create(self, store: LogStore, spec: RunSpec, code: CodeBundle) -> Run:
+        from airflow_logio.store.rules.run_rules import computed_already
+
+        run = store.patience.call(
+            "starting the run",
+            lambda: store.start_run(spec, concurrent=self.concurrent_runs, code=code.kept()),
+        )
+        if run.state in (RunState.FINISHED, RunState.QUARANTINED):
+            self.log.warning(with_log(computed_already(run), self.logio_conn_id))
+        if run.spec.code_digest not in (None, code.digest):
+            self.log.warning(
+                "The code of pipeline %s has changed since the run was created, and the run keeps its own. To take the new "
+                "code for a group, clear its task",
+                spec.key.pipeline,
+            )
+        return run
 
     def _check_param_names(self, pipeline: Pipeline) -> None:
         """What is wrong whatever the values are, while the DAG is parsed. Raises `PipelineDefinitionError`."""
@@ -235,34 +255,6 @@ class LogioStartRunOperator(BaseOperator):
             return dict(self.pipeline_params)
         params = context["params"]
         return {name: params[name] for name in pipeline.params if name in params}
-
-
-def partition_of(pipeline: Pipeline, dag_run: Any) -> PartitionKey | None:
-    """What a DAG run of a pipeline with partitions is for: its partition key, else its data interval. It is not guessed.
-
-    Raises `ConfigurationError` if it has neither, or both and they are not the same partition.
-    """
-    if pipeline.partition is None:
-        return None  # the schedule of a DAG may have keys that its pipeline needs not
-    named = getattr(dag_run, "partition_key", None)
-    begin, end = dag_run.data_interval_start, dag_run.data_interval_end
-    has_interval = begin is not None and end is not None
-    if named is None:
-        return pipeline.partition.of_interval(begin, end) if has_interval else None  # refused with the parameters
-    key = pipeline.partition.key_of(named)
-    if has_interval and begin != end and (other := pipeline.partition.of_interval(begin, end)) != key:
-        raise ConfigurationError(
-            f"the DAG run has the partition key {named!r}, which is {key.text} of {pipeline.partition.zone}, and a data "
-            f"interval that is {other.text}: it can have one of the two"
-        )
-    at = getattr(dag_run, "partition_date", None)
-    if pipeline.partition.is_of_clock(named) and at is not None and at != key.start:
-        raise ConfigurationError(
-            f"the DAG run has the partition key {named!r}, which the clock of {pipeline.partition.zone} shows at "
-            f"{key.start.isoformat()}; its schedule means {at.isoformat()}. Give the timetable the zone of the pipeline, or "
-            "keys with an offset: key_format='%Y-%m-%dT%H:%M%z'"
-        )
-    return key
 
 
 def _settings(spec: RunSpec) -> tuple[object, ...]:

@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
+from typing import Protocol
 
 from airflow_logio.dataflow.operators import Operator
+from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable, WriteRefused
-from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, LAUNCHING, GroupState
@@ -40,7 +41,24 @@ def nothing_to_retry(
     )
 
 
-def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None:
+class Resumed(Protocol):
+    """A run that a person resumes; a `LaunchContext` is one."""
+
+    @property
+    def store(self) -> LogStore: ...
+
+    @property
+    def run(self) -> Run: ...
+
+    @property
+    def pipeline(self) -> Pipeline: ...
+
+    @property
+    def connections(self) -> Mapping[str, str]:
+        """The pipeline's connection name → URL: of its writers, at least."""
+
+
+def check_destinations(context: Resumed, operators: Iterable[str]) -> None:
     """Raise `WriteRefused` if a newer run owns a table or folder that events of these operators reach; it says what to do.
 
     Put back all the same, the Input Sets would only park the run. Raises `ExternalUnavailable` if a database or file system
@@ -64,7 +82,7 @@ def check_destinations(context: LaunchContext, operators: Iterable[str]) -> None
             ) from error
 
 
-def check_days(context: LaunchContext, groups: Iterable[str]) -> None:
+def check_days(context: Resumed, groups: Iterable[str]) -> None:
     """Raise `WriteRefused` if a writer that closes, in these groups or behind them, could not replace what the run owns: a
     younger run has claimed it, or another pipeline.
 
@@ -93,7 +111,7 @@ def check_days(context: LaunchContext, groups: Iterable[str]) -> None:
             log.info("whether %r can still write is left to its driver, which waits: %s", name, error)
 
 
-def _check(context: LaunchContext, name: str, writer: Operator) -> None:
+def _check(context: Resumed, name: str, writer: Operator) -> None:
     run, line = context.run, (context.run.spec.key.pipeline, context.store.log_uid(), context.run.ordinal)
     if not isinstance(writer, TableWriter | DatasetWriter):
         return

@@ -150,7 +150,7 @@ def test_with_work_left(
     made = log_store.start_attempt(replace(described, code_digest=code), SECOND)
     assert (made.decision, made.is_new) == (decision, True)
     assert (made.run.uid == run.uid) == (decision is RESUMED)
-    said = code_differs(made.run, code)
+    said = code_differs(made.run, {made.run.spec.code_digest}, code)
     if decision is RESUMED and code == NEW:
         assert said is not None and OLD in said and NEW in said and f"logio again {run.uid[:8]}" in said
     else:
@@ -190,6 +190,17 @@ def test_what_could_not_begin_replaces_nothing(log_store: LogStore) -> None:
     with pytest.raises(OtherRunUnfinished, match="another"):
         log_store.start_attempt(day(), SECOND, concurrent=ConcurrentRuns.DERIVED)
     assert log_store.find_run(run.uid).state is RunState.RUNNING
+
+
+def test_another_partition_is_refused_and_gives_nothing_up(log_store: LogStore) -> None:
+    """A name of a DAG run that was used again, for another day: also of a run that is unfinished, and for a retry."""
+    unfinished = begin(log_store, replace(day(), key=replace(day().key, dag_run_id="unfinished")))
+    for run in (unfinished, finished(log_store)):
+        other = replace(day(), key=run.spec.key, partition="2026-03-02")
+        for asking in (FIRST, SECOND):
+            with pytest.raises(IncompatibleRun, match="is for 2026-03-01, and now is asked for 2026-03-02"):
+                log_store.start_attempt(other, asking)
+        assert log_store.find_run(run.uid).state is RunState.RUNNING
 
 
 def test_a_run_that_is_being_removed_is_none(log_store: LogStore) -> None:

@@ -23,6 +23,7 @@ from airflow_logio.errors import (
 from airflow_logio.launch.driver_config import has_frames, needs_spark
 from airflow_logio.launch.driver_log import last_words
 from airflow_logio.launch.launcher import LaunchContext, launch_group
+from airflow_logio.operators._task.run_lookup import first_try
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
 from airflow_logio.status.whole_group import alert_figures, deciding, result
@@ -40,9 +41,8 @@ ASKED = "asked for: the task was cleared"
 
 
 def asked_by_person(task_instance: Any, retries: int) -> bool:
-    """Whether this attempt is the first after a clear. A clear grants `retries` more, counted from the last attempt."""
-    first = task_instance.max_tries - retries + 1
-    return bool(task_instance.try_number > 1 and task_instance.try_number == first)
+    """Whether this attempt is the first after a clear."""
+    return bool(task_instance.try_number > 1 and task_instance.try_number == first_try(task_instance, retries))
 
 
 @dataclass(slots=True)

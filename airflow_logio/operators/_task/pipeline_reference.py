@@ -9,7 +9,9 @@ import importlib
 import sys
 from collections.abc import Collection
 from types import ModuleType
+from typing import Any
 
+from airflow_logio import _compat
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.launch import bundle
@@ -41,6 +43,18 @@ def reference(pipeline: Pipeline | str) -> str:
     built = [place for place in importable if any(value is Pipeline for value in vars(place[0]).values())]
     module, attr = (built or importable)[0]
     return f"{module.__name__}:{attr}"
+
+
+def launching_tasks(task: Any, pipeline: str) -> set[str]:
+    """The tasks in the DAG of `task`, mapped or not, that launch groups of the pipeline ``module:attr``, or do not say
+    of which one."""
+    found = [one for one in (task.dag.tasks if task.has_dag() else ()) if _compat.launches_group(one)]
+    return {one.task_id for one in found if _pipeline_of(one) in (None, pipeline)}
+
+
+def _pipeline_of(task: Any) -> str | None:
+    given = getattr(task, "pipeline", None) or getattr(task, "partial_kwargs", {}).get("pipeline")
+    return given if given is None or isinstance(given, str) else reference(given)
 
 
 def _is_importable(module: ModuleType) -> bool:

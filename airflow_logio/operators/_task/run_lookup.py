@@ -51,6 +51,12 @@ def is_last_try(task_instance: Any) -> bool:
     return bool(task_instance.try_number > task_instance.max_tries)
 
 
+def first_try(task_instance: Any, retries: int) -> int:
+    """The number of the first attempt since the task was cleared last: a clear grants `retries` more, counted from the
+    attempt before it."""
+    return int(task_instance.max_tries) - retries + 1
+
+
 def run_of(store: LogStore, pipeline: str, context: Mapping[str, Any], uid: str | None) -> Run:
     """The run of that uid, or else the newest run of this pipeline in this DAG run.
 

@@ -15,7 +15,7 @@ from airflow_logio import _compat
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.operators._task.callbacks import Teller, parameter
 from airflow_logio.operators._task.launches import Launching
-from airflow_logio.operators._task.pipeline_reference import reference, resolve
+from airflow_logio.operators._task.pipeline_reference import launching_tasks, resolve
 from airflow_logio.operators._task.recovery_round import GroupRecovery, explain_kill
 from airflow_logio.operators._task.run_lookup import identity, is_last_try, opened_log, run_of
 from airflow_logio.operators._task.scaling_round import GroupScaling
@@ -125,10 +125,7 @@ class RunSupervision:
 
     def _launching_tasks(self) -> set[str]:
         """The tasks before this one, and those that launch groups of the pipeline, wherever they lie."""
-        dag = self.task.dag if self.task.has_dag() else None
-        found = [one for one in (dag.tasks if dag is not None else ()) if _compat.launches_group(one)]
-        launching = {one.task_id for one in found if _pipeline_of(one) in (None, self.task.pipeline)}
-        return launching.union(self.task.upstream_task_ids)
+        return launching_tasks(self.task, self.task.pipeline).union(self.task.upstream_task_ids)
 
     def _teller(self, run: Run, seen: Seen | None) -> Teller:
         callbacks = {kind: getattr(self.task, parameter(kind)) for kind in NoticeKind}
@@ -202,12 +199,6 @@ class RunSupervision:
 def _has_stopped(found: Findings) -> bool:
     """Whether it is known that nothing of a run is under way."""
     return found.failed is not None and not found.going_on
-
-
-def _pipeline_of(task: Any) -> str | None:
-    """The location of the pipeline that a task, mapped or not, has a group of; None if it is not known."""
-    given = getattr(task, "pipeline", None) or getattr(task, "partial_kwargs", {}).get("pipeline")
-    return given if given is None or isinstance(given, str) else reference(given)
 
 
 def _watched(store: LogStore, run: Run) -> Findings:

@@ -83,11 +83,12 @@ def check_not_given_up(run: Run) -> None:
 
 def computed_already(run: Run, what: str = "") -> str:
     """What a person is told who clears tasks of something that has finished, the run or a group of it: what to do to have
-    it computed again."""
+    it computed again. A run of a partition needs no giving up before: clearing the task that starts it means again."""
+    uid = run.uid[:8]
+    give_up = f"To compute the run again from its beginning, give it up (`logio fresh {uid}`, or DAG `logio_fresh`). "
     return (
-        f"{what or f'run {run.spec.key}, uid {run.uid[:8]},'} has finished, and nothing of it is computed again: the log has "
-        f"its results. To compute the run again from its beginning, give it up (`logio fresh {run.uid[:8]}`, or DAG "
-        f"`logio_fresh`). {how_to_begin_anew(run)}"
+        f"{what or f'run {run.spec.key}, uid {uid},'} has finished, and nothing of it is computed again: the log has its "
+        f"results. {give_up if run.partition is None else ''}{how_to_begin_anew(run)}"
     )
 
 

@@ -91,15 +91,15 @@ def _twice(run: Run, added: list[str]) -> str:
     )
 
 
-def code_differs(run: Run, digest: str | None) -> str | None:
-    """For a run that continues although the task has other code: both digests, and the words for each wish. None if it has
-    the same."""
-    kept = run.spec.code_digest
-    if None in (kept, digest) or kept == digest:
+def code_differs(run: Run, kept: Collection[str | None], digest: str | None) -> str | None:
+    """For a run that resumes although the task has other code than one of the `kept` digests, which its groups get: both,
+    and the words for each wish. None if it has the same."""
+    if digest is None or not (others := sorted({one for one in kept if one not in (None, digest)})):
         return None
     uid = run.uid[:8]
     return (
-        f"Run {run.spec.key}, uid {uid}, continues with its own code, {kept}; the code of this task is {digest}. To compute "
-        f"all of it again with the code of the task: `logio again {uid}`, then clear this task with downstream. To give only "
-        "the rest of it that code: clear the tasks of its groups"
+        f"Run {run.spec.key}, uid {uid}, resumes, and what it has computed stays: its code is {', '.join(others)}, that of "
+        f"this task {digest}. Groups that had stopped get the code of the task, where they were cleared with it; those that "
+        f"are alive keep theirs. To compute all of it again with the code of the task: `logio again {uid}`, then clear this "
+        "task with downstream"
     )

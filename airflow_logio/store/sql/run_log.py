@@ -263,6 +263,7 @@ def start_attempt(
     gone = outdated(attempt, kept)
     decided = standing(attempt, [one for one in kept if one not in gone])
     run = _newest(connection, spec.key)
+    check_partition(run, spec)
     if decided is not None and run is not None and run.state is not RunState.SUPERSEDED:
         check_graph(run, spec.graph_fingerprint, spec.graph)
         _forget(connection, spec.key, gone)

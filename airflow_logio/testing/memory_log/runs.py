@@ -82,6 +82,7 @@ def start_attempt(
         del kept[one.attempt.number]
         tables.drop(tables.starts, (_key(spec.key), one.attempt.number))
     decided, row = standing(attempt, kept.values()), _newest(tables, spec.key)
+    check_partition(None if row is None else row.as_run(), spec)
     if decided is not None and row is not None and row.state is not RunState.SUPERSEDED:
         check_graph(row.as_run(), spec.graph_fingerprint, spec.graph)
         return Start(row.as_run(), decided.decision, False, _replaced(tables, row))

@@ -22,6 +22,7 @@ import pytest  # noqa: E402
 from airflow import settings  # noqa: E402
 from airflow.models import import_all_models  # noqa: E402
 from airflow.models.base import Base  # noqa: E402
+from sqlalchemy import event  # noqa: E402
 
 from airflow_logio.store import open_store  # noqa: E402
 from airflow_logio.store.port import LogStore  # noqa: E402
@@ -79,6 +80,7 @@ def airflow_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     settings.configure_vars()
     settings.configure_orm()
     import_all_models()
+    event.listen(settings.engine, "connect", lambda made, _: made.execute("PRAGMA synchronous = OFF"))
     Base.metadata.create_all(settings.engine)
     yield
     settings.Session.remove()

@@ -16,7 +16,7 @@ from airflow.timetables.trigger import CronPartitionTimetable, CronTriggerTimeta
 from airflow_logio import Count, Days, Hours, ParquetSource, Pipeline
 from airflow_logio.dataflow.pipeline.days import Partitioning
 from airflow_logio.errors import ConfigurationError
-from airflow_logio.operators.start_run import partition_of
+from airflow_logio.operators._task.partition_start import partition_of
 
 BERLIN = Days("day", zone="Europe/Berlin")
 HOURS = Hours("hour", zone="Europe/Berlin")
