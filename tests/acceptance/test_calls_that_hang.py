@@ -141,7 +141,7 @@ def test_without_a_limit_it_is_shown_where_a_driver_hangs(
         terminal = Terminal(run, monkeypatch, capsys)
         shown = re.compile(r"totals: in `generate` of Input Set '3' of operator 'totals' for [2-9] s")
         run.until(lambda: shown.search(terminal.logio("status", run.run.uid)[2]), "it is shown", timeout=30)
-        assert run.status("totals").incarnation == 1, "it is nobody's failure"
+        assert run.status("totals").incarnation == 1, "no code has failed"
         groups = json.loads(terminal.logio("status", run.run.uid, "--json")[1])["groups"]
         assert groups["totals"]["call"]["what"] == PLACES["generate", "totals"]
         assert groups["save"]["call"] is None

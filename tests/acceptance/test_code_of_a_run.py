@@ -203,7 +203,7 @@ def test_a_quarantined_input_set_is_generated_by_the_mended_version(shop: Shop) 
 
 
 def test_a_recovery_executes_the_version_of_the_run(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version is deployed while a driver works, which dies after its second commit; nobody looks at the folder again."""
+    """A version is deployed while a driver works, which dies after its second commit; the folder is not looked at again."""
     launch = PlainLauncher.launch
 
     def deployed_behind(launcher: PlainLauncher, claim: Claim, *more: Any) -> Launched:

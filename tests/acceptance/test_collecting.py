@@ -1,4 +1,4 @@
-"""Real drivers that die while they collect, and whoever ends the run collects the rest."""
+"""Real drivers that die while they collect, and the process that ends the run collects the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def counted(run: Running, table: sa.Table, *where: sa.ColumnElement[bool]) -> in
 def test_a_run_leaves_what_lineage_keeps(
     log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    """Also where a driver dies behind a commit that has collected something, and its successor goes on."""
+    """Also where a driver dies behind a commit that has collected something, and its successor continues."""
     rows, bodies = schema.event_log, schema.event_data
     launcher = PlainLauncher(
         tmp_path / "drivers", {("hourly", 1): "after_commit:3", ("totals", 1): "in_log_transaction:2"}

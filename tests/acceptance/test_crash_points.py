@@ -53,7 +53,7 @@ def test_dying_there_twice_changes_nothing(
 def test_dying_inside_a_transaction_of_a_server(
     point: CrashPoint, sqlite_url: str, postgres_warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    """The warehouse hears of the death by itself, and rolls back what nobody will commit."""
+    """The warehouse hears of the death by itself, and rolls back what will never be committed."""
     die_twice(point, sqlite_url, postgres_warehouse_url, small_transactions, tmp_path)
 
 

@@ -152,7 +152,7 @@ def test_a_drain_of_a_dead_driver_and_of_one_that_waits_to_start(start: Any) -> 
         run.until(lambda: all(run.is_running(group) for group in run.groups), "they run, and wait for polls")
         run.process("turns").kill()
         run.until(
-            lambda: run.is_running("turns", 2) and endless.records("turns"), "turns has nobody to wait for", "turns"
+            lambda: run.is_running("turns", 2) and endless.records("turns"), "turns waits for no other group", "turns"
         )
         turns = run.process("turns")
         turns.kill()
@@ -166,7 +166,7 @@ def test_a_drain_of_a_dead_driver_and_of_one_that_waits_to_start(start: Any) -> 
 
 @ON_SQLITE
 def test_a_halt_after_a_drain_and_back(start: Any) -> None:
-    """Streams that have ended stay ended; a source that had not ended goes on after the retry, until it is asked again."""
+    """Streams that have ended stay ended; a source that had not ended continues after the retry, until it is asked again."""
     with start() as endless:
         run = endless.run
         endless.until_read(4)
@@ -179,7 +179,7 @@ def test_a_halt_after_a_drain_and_back(start: Any) -> None:
         for group in halted:
             run.relaunch(group)
         before = endless.records("turns")
-        run.until(lambda: endless.records("turns") > before, "turns goes on")
+        run.until(lambda: endless.records("turns") > before, "turns continues")
         endless.ask()
         run.finish()
         assert endless.records("ticks") == drained

@@ -96,7 +96,7 @@ def test_a_retry_that_meets_the_question_brings_the_rows_first(day: OwnedDay) ->
 
 @ON_SQLITE
 def test_a_file_that_a_stopped_driver_has_locked(day: OwnedDay) -> None:
-    """Of the run that was given up, in its closing transaction. The younger run parks, and goes on when that is ended."""
+    """Of the run that was given up, in its closing transaction. The younger run parks, and continues when that is ended."""
     day.reads(0)
     hasty = {("replacing", 1): impatient.variables(0.2)}
     with day.run("old", {("replacing", 1): f"{CrashPoint.IN_DAY_SWITCH}:1:stop"}, lease=LEASE) as old:

@@ -97,9 +97,9 @@ def test_run_halted_given_up_and_run_again(
 def test_a_driver_that_comes_back_after_the_fresh_run_writes_nothing(
     postgres_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    """It stands still before a write, on a machine where nobody can end it.
+    """It stands still before a write, on a machine where no process can end it.
 
-    On PostgreSQL: a driver that is stopped while it commits keeps SQLite's only lock, and here nobody ends it.
+    On PostgreSQL: a driver that is stopped while it commits keeps SQLite's only lock, and here no process ends it.
     """
     arguments: Any = (postgres_url, warehouse_url, small_transactions)
     stopping = PlainLauncher(tmp_path / "first", {("publish", 1): "before_write:2:stop"})

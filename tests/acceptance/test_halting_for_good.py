@@ -1,5 +1,5 @@
 """A group that is halted for good leaves nothing running and commits nothing: drivers that obey, that are stopped outside
-and inside a transaction of the log, on another machine, and such as belong to somebody else by then."""
+and inside a transaction of the log, on another machine, and such as belong to another driver by then."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_driver_that_is_stopped(
 def test_dying_around_the_halt_twice(
     point: CrashPoint, log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    """The log says what was asked for: whoever finds the driver dead halts the group, and does not recover it."""
+    """The log says what was asked for: the process that finds the driver dead halts the group, and does not recover it."""
     launcher = PlainLauncher(tmp_path / "drivers", {("totals", n): f"{point}:1" for n in (1, 2)})
     bound = BacklogBound(events=8)  # while hourly is not launched, totals holds these and waits for more
     with running(log_url, warehouse_url, small_transactions, launcher, backlog=bound) as run:
@@ -123,7 +123,7 @@ def test_a_stopped_driver_on_another_machine_commits_nothing_when_it_goes_on(
 def test_a_driver_that_neither_obeys_nor_stands_still(
     sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hung one, for whoever looks at it: what it is asked never reaches it."""
+    """A hung one, as observers see it: what it is asked never reaches it."""
     with running(sqlite_url, warehouse_url, small_transactions, PlainLauncher(tmp_path / "drivers")) as run:
         run.until(lambda: run.is_running("totals"), "totals runs", "totals")
         driver = run.process("totals")
@@ -151,7 +151,7 @@ def test_what_was_replaced_or_has_finished_is_left_alone(
 def test_a_claim_between_the_look_and_the_wish_is_not_hit(
     log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody recovers the group just now: neither the wish nor the fence is for the new incarnation."""
+    """A supervisor recovers the group just now: neither the wish nor the fence is for the new incarnation."""
     with running(log_url, warehouse_url, small_transactions, PlainLauncher(tmp_path / "drivers")) as run:
         run.until(lambda: run.is_running("totals"), "totals runs", "totals")
         old = run.status("totals")

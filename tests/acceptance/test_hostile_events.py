@@ -1,4 +1,4 @@
-"""Events that nobody wishes for, through real drivers: one whose body changes while it waits in the log, and a huge one."""
+"""Unwelcome events, through real drivers: one whose body changes while it waits in the log, and a huge one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECEIVERS = ("totals", "hourly")
 def test_a_byte_of_a_waiting_event_that_is_flipped(
     log_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    """Its receivers are parked before anything is made of it; when the byte is restored, a retry goes on exactly."""
+    """Its receivers are parked before anything is made of it; when the byte is restored, a retry continues exactly."""
     launcher, bound = PlainLauncher(tmp_path / "drivers"), BacklogBound(events=8)
     with running(log_url, warehouse_url, small_transactions, launcher, backlog=bound) as run:
         run.until(lambda: run.count("ingest.out", "out") >= 5, "events wait", "ingest")
@@ -41,7 +41,7 @@ def test_a_byte_of_a_waiting_event_that_is_flipped(
         run.until(lambda: all(run.status(group).state is GroupState.PARKED for group in RECEIVERS), "both are parked")
         for group in RECEIVERS:
             assert "the body of event 1 of ingest.out is damaged" in (run.status(group).error or "")
-            assert run.status(group).incarnation == 1, "nobody runs into it again and again"
+            assert run.status(group).incarnation == 1, "no driver runs into it again and again"
             assert run.count(f"{group}.in", "in") == 0
         assert rows_written(warehouse_url) == 0
         flip_a_byte(run, event_id=1)

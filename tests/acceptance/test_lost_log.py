@@ -41,7 +41,7 @@ def test_a_log_that_has_lost_incarnations_parks_the_group_at_once(
 def test_a_marker_ahead_of_the_log_parks_the_group_with_both_numbers(
     sqlite_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    """No driver was lost with the commits, so no token says so: the numbers do, also to whoever resumes."""
+    """No driver was lost with the commits, so no token says so: the numbers do, also to the one that resumes."""
     launcher = PlainLauncher(tmp_path / "drivers", HOURLY_STANDS_STILL)
     with running(sqlite_url, warehouse_url, small_transactions, launcher) as run:
         run.until(lambda: run.count("publish.warehouse", "write") >= 1, "some hours are written")

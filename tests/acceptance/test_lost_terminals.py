@@ -1,4 +1,4 @@
-"""A terminal with `logio run` is killed, with its drivers or without: what is said, and that `logio retry` goes on."""
+"""A terminal with `logio run` is killed, with its drivers or without: what is said, and that `logio retry` continues."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_run_that_was_killed_with_its_drivers_goes_on_as_status_says(
     terminal.kill()
     terminal.communicate()
     eventually(lambda: end_under(folder) == 0, what="its drivers are gone, and those that spark-submit was starting")
-    eventually(lambda: condition(folder)[0] == "waiting for a person", what="nobody runs it", timeout=PATIENCE)
+    eventually(lambda: condition(folder)[0] == "waiting for a person", what="no process runs it", timeout=PATIENCE)
     _, step, states = condition(folder)
     assert "running" in states and "no process supervises this run" in said(folder, "status", "mine")
     printed = said(folder, *typed(step))
@@ -93,8 +93,8 @@ def test_a_run_whose_terminal_was_killed_finishes_its_groups_and_then_waits(
 ) -> None:
     terminal.kill()
     terminal.communicate()
-    eventually(lambda: condition(folder)[2] == {"finished"}, what="its drivers go on by themselves", timeout=200)
-    eventually(lambda: condition(folder)[0] == "waiting for a person", what="nobody finishes it", timeout=PATIENCE)
+    eventually(lambda: condition(folder)[2] == {"finished"}, what="its drivers continue by themselves", timeout=200)
+    eventually(lambda: condition(folder)[0] == "waiting for a person", what="no process finishes it", timeout=PATIENCE)
     said(folder, *typed(condition(folder)[1]))
     assert condition(folder) == ("finished", "", {"finished"})
     assert is_exact(folder)

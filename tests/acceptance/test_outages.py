@@ -1,4 +1,4 @@
-"""Databases that go away and come back: drivers wait and go on; nobody is recovered, nothing is lost (hole H10)."""
+"""Databases that go away and come back: drivers wait and continue; no group is recovered, nothing is lost (hole H10)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_log_and_the_warehouse_are_away_for_a_while(
     small_transactions: Path,
     tmp_path: Path,
 ) -> None:
-    """Polls fail as well, so nobody takes the silence for the death of every driver."""
+    """Polls fail as well, so no observer takes the silence for the death of every driver."""
     launcher = PlainLauncher(tmp_path / "drivers")
     with running(
         postgres_url, postgres_warehouse_url, small_transactions, launcher, lease=SHORT, backlog=BacklogBound(events=8)

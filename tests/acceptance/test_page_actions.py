@@ -61,14 +61,14 @@ def supervised(run: Running) -> Iterator[None]:
 
 def test_a_parked_group_is_retried_by_click(run: Running) -> None:
     ref = GroupRef(run.run.run_id, "totals", run.status("totals").incarnation)
-    assert run.store.park(ref, "ExternalUnavailable: the warehouse is away")
+    assert run.store.park(ref, "ExternalUnavailable: the warehouse is unavailable")
     noted: list[str] = []
     shown = page_of(run.context.log_url, run.run.uid[:8], noted=noted)
     with supervised(run), shown as address, browsed() as browser:
         page = browser.page
         page.goto(address)
         history = page.get_by_label("History", exact=True)
-        expect(history.locator("li.parked")).to_contain_text("the warehouse is away")
+        expect(history.locator("li.parked")).to_contain_text("the warehouse is unavailable")
         page.get_by_label("Groups", exact=True).get_by_role("button", name="totals").click()
         panel = page.get_by_label("Group totals", exact=True)
         retry, dialog = panel.get_by_role("button", name="Retry ..."), page.get_by_role("dialog")
@@ -86,7 +86,7 @@ def test_a_parked_group_is_retried_by_click(run: Running) -> None:
         drivers = [one for one in run.store.drivers(run.run.run_id) if one.group == "totals"]
         assert [(one.reason, one.is_recovery) for one in drivers[1:]] == [("logio retry", False)]
         # The parking stays in the history, with its cause.
-        expect(history.locator("li.stopped")).to_contain_text("the warehouse is away (parked")
+        expect(history.locator("li.stopped")).to_contain_text("the warehouse is unavailable (parked")
         expect(retry).to_have_count(0)
         run.finish()
         assert run.status("totals").incarnation == 2

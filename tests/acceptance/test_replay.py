@@ -99,7 +99,7 @@ def test_bodies_go_from_driver_to_driver(postgres_url: str, warehouse_url: str, 
 
 
 CLOSED = "grpc+tls://127.0.0.1:1"
-"""Where nobody listens: a firewall in between looks the same, and takes longer."""
+"""Where no server listens: a firewall in between looks the same, and takes longer."""
 TRIGGERS = {
     "postgresql": (
         f"CREATE FUNCTION elsewhere() RETURNS trigger LANGUAGE plpgsql AS "

@@ -1,4 +1,4 @@
-"""Replicas that come and go while a run goes on, on real processes: the results are those of one that was left alone."""
+"""Replicas that come and go while a run continues, on real processes: the results are those of one that was left alone."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_group_is_scaled_up_and_down_while_it_runs(
 
 
 def test_a_replica_that_nobody_needs_holds_nothing_up(log_url: str, warehouse_url: str, tmp_path: Path) -> None:
-    """Whoever launched it died before it got a slot: when all slots are done, it retires."""
+    """Its launcher died before it got a slot: when all slots are done, it retires."""
     few = write_slice(tmp_path / "transactions.parquet", 2_000)
     with running(log_url, warehouse_url, few, PlainLauncher(tmp_path / "drivers"), ref=REPLICATED) as run:
         run.until(lambda: run.count("ingest.out", "out") > 0, "the run has begun")

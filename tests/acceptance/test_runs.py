@@ -62,7 +62,7 @@ def test_a_window_larger_than_the_backlog_does_not_deadlock(
 def test_a_new_run_replaces_the_tables_and_an_older_one_may_not_write_any_more(
     postgres_url: str, warehouse_url: str, small_transactions: Path, tmp_path: Path
 ) -> None:
-    """On PostgreSQL: a driver that is stopped while it commits keeps SQLite's only lock, and here nobody ends it."""
+    """On PostgreSQL: a driver that is stopped while it commits keeps SQLite's only lock, and here no process ends it."""
     arguments = (postgres_url, warehouse_url, small_transactions)
     stopping = PlainLauncher(tmp_path / "first", {("publish", 1): "before_write:2:stop"})
     with running(*arguments, stopping, name="first") as first:
@@ -113,10 +113,10 @@ def test_a_file_that_changed_between_two_incarnations_parks_the_group(
     file = tmp_path / "changing.parquet"
     file.write_bytes(small_transactions.read_bytes())
     launcher = PlainLauncher(tmp_path / "drivers", {("ingest", 1): "after_commit:2"})
-    # Nobody receives, so ingest cannot have read the whole file when it dies.
+    # No group receives, so ingest cannot have read the whole file when it dies.
     with running(sqlite_url, warehouse_url, file, launcher, backlog=BacklogBound(events=8)) as run:
         run.until(lambda: ("ingest", 1) in launcher.drivers, "ingest is launched", "ingest")
-        # Nobody looks at it until it is dead: the next would be launched at once.
+        # No supervisor looks at it until it is dead: the next would be launched at once.
         eventually(lambda: launcher.drivers["ingest", 1].poll() is not None, what="ingest dies", timeout=60)
         pq.write_table(pq.read_table(small_transactions).slice(0, 10_000), file)
         run.until(lambda: run.status("ingest").state is GroupState.PARKED, "ingest is parked", "ingest")

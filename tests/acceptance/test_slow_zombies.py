@@ -1,6 +1,6 @@
 """Drivers that are slow rather than stopped: replaced, they keep their sessions and locks, and finish what they began.
 
-Their tables have no key here: a row that is written twice stands there twice. Nothing but fencing is to hold, so nobody
+Their tables have no key here: a row that is written twice stands there twice. Nothing but fencing is to hold, so no observer
 ends the old processes. On PostgreSQL, where two writers can be inside a transaction at once.
 """
 
@@ -23,7 +23,7 @@ from tests.support.warehouse import change, rows_of
 pytestmark = [pytest.mark.acceptance, pytest.mark.postgres]
 
 LEASE = Lease(seconds=120, launch_seconds=120)
-"""Nobody is found dead by it: the test says who is taken for dead, and when."""
+"""No driver is found dead by it: the test says who is taken for dead, and when."""
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class Watched:
         assert len(found) == len(set(found))
         for part, of_part in reads.items():
             last, complete = of_part[-1]
-            assert complete, f"part {part} went on with a read that was not taken to its end"
+            assert complete, f"part {part} continued with a read that was not taken to its end"
             rows = {row for row in found if row[0] == part}
             assert rows == self.journal.seen(last), f"part {part} is not what read {last}, its last one, returned"
             assert bool(rows) == (part != EMPTY_PART)
@@ -167,7 +167,7 @@ def test_dying_around_a_commit_twice(point: CrashPoint, nth: int, watch: Any) ->
 
 @pytest.mark.parametrize("point", [CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_WRITE])
 def test_bodies_too_large_for_the_log(point: CrashPoint, watch: Any) -> None:
-    """Events and write actions of two megabytes: their bodies are in the payload store, and go when nobody needs them."""
+    """Events and write actions of two megabytes: their bodies are in the payload store, and go when no event needs them."""
     armed = {(group, incarnation): f"{point}:2" for group in ("feed", "save", "done") for incarnation in (1, 2)}
     with watch(armed, padding=100_000, quotes=40) as watched:
         watched.run.until(lambda: any("/bodies/" in path for path in watched.files()), "a body outside the log")
@@ -179,7 +179,7 @@ def test_bodies_too_large_for_the_log(point: CrashPoint, watch: Any) -> None:
 
 @pytest.mark.parametrize("point", IN_PAYLOADS)
 def test_dying_around_a_body_too_large_for_the_log_twice(point: CrashPoint, watch: Any) -> None:
-    """Whoever dies leaves bodies that no row names: the next one clears them away, if it does not die of that, too."""
+    """A driver that dies leaves bodies that no row names: the next one clears them away, if it does not die of that, too."""
     armed = {(group, 1): f"{CrashPoint.AFTER_BODY}:2" for group in BODIES}
     armed |= {(group, incarnation): f"{point}:1" for group in BODIES for incarnation in (2, 3)}
     with watch(armed, padding=100_000, quotes=40) as watched:
@@ -218,7 +218,7 @@ def test_dying_around_the_removal_of_collected_bodies_twice(point: CrashPoint, w
     with watch(armed, padding=100_000, quotes=40, backlog=BacklogBound(events=1)) as watched:
         run, drivers = watched.run, watched.launcher.drivers
         run.until(lambda: run.is_running("save", 2), "save has died", "feed", "save")
-        run.until(lambda: ("done", 1) in drivers, "done lets it go on", "done")
+        run.until(lambda: ("done", 1) in drivers, "done lets it continue", "done")
         assert drivers["done", 1].wait(timeout=60) == -signal.SIGKILL, "for an event or two"
         run.until(lambda: run.is_running("save", 3), "save has died again", "feed", "save")
         run.finish()

@@ -117,7 +117,7 @@ def test_a_stopped_spark_driver_is_replaced_and_exits_when_it_is_continued(
 def test_python_does_not_outlive_its_jvm(
     sqlite_url: str, warehouse_url: str, transactions: Path, tmp_path: Path
 ) -> None:
-    """Nobody tells Python that the JVM of spark-submit is gone; a driver without a session has to see it itself."""
+    """Python is not told that the JVM of spark-submit is gone; a driver without a session has to see it itself."""
     launcher = ArmedSparkLauncher(tmp_path / "drivers")
     with running(sqlite_url, warehouse_url, transactions, launcher, ref=SALES) as run:
         run.until(lambda: run.is_running("hourly"), "hourly runs", "hourly")

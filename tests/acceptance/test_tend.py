@@ -1,4 +1,4 @@
-"""`logio tend`: what dies under it goes on, without Airflow and without a supervisor of the run's own."""
+"""`logio tend`: what dies under it continues, without Airflow and without a supervisor of the run's own."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SHORT = Lease(seconds=6, launch_seconds=60)
 """Longer than the database lets a session idle in a transaction, as a lease must be."""
 
 FEW = BacklogBound(events=8)
-"""Nobody can finish while one of the groups has not begun."""
+"""No group can finish while one of the groups has not begun."""
 
 STOPS = [
     ("totals", CrashPoint.BEFORE_COMMIT, 2),

@@ -145,7 +145,7 @@ class ClusterRun:
         return sum(file.stat().st_size for file in files) / len(list(self.lake.rglob("_logio/*.json")))
 
     def receipts(self) -> int:
-        """Events of which the lake says that all of it is published."""
+        """Events that the lake says are published whole."""
         return len(list(self.lake.rglob("_logio/*.json")))
 
     def check_hashed(self, rows: int, at_least: int) -> None:

@@ -70,7 +70,7 @@ def _commits(database: str, store: SqlLogStore) -> Figure:
     """One event in each commit, durable."""
     driver = _driver(store, "commits")
     took, _ = _timed(lambda number: driver.session.commit([_sent(driver, number + 1)]))
-    return Figure(database, "log: a commit", took, "ms", "none", f"of {COMMITS} with one event, nobody else writing")
+    return Figure(database, "log: a commit", took, "ms", "none", f"of {COMMITS} with one event, no other writer")
 
 
 def _sent(driver: Driver, number: int) -> fx.LogEvent:

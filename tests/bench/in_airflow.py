@@ -1,7 +1,7 @@
 """kill -9 of a driver under a real Airflow: seconds until it is detected, and until its group commits its next Output Set.
 
 Three forms: task `supervise` of the run's own DAG run, the recovery DAG, and standbys, which claim by themselves while
-`supervise` looks on. Four conditions, of which the last form has only *loaded*:
+`supervise` looks on. Four conditions; the last form has only *loaded*:
 
 - *idle*: every other driver has finished or waits (the one to be killed is stopped until they do);
 - *loaded*: all of them are at work on a source that is slower than they are and lasts longer than the measurement, so that
@@ -9,8 +9,8 @@ Three forms: task `supervise` of the run's own DAG run, the recovery DAG, and st
 - *second*: loaded, and the group is killed when another one's recovery has just been claimed;
 - *leased*: loaded, and the driver is stopped instead of killed: its process is there, only its lease of 5 s tells.
 
-Idle and loaded kills are independent measurements: each waits until somebody looks for failed groups again after the
-recovery before (the recovery DAG's next run has begun, `supervise` is deferred again). In *second* nobody is looking then.
+Idle and loaded kills are independent measurements: each waits until a supervisor looks for failed groups again after the
+recovery before (the recovery DAG's next run has begun, `supervise` is deferred again). In *second* none looks then.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class _Bench:
         eventually(lambda: self._has_begun(run, group), what=f"{group} works", timeout=timeout, every=0.2)
 
     def _stop(self, run: Run, group: str) -> psutil.Process:
-        """On PostgreSQL a driver stopped inside a transaction loses it, and nobody waits for it."""
+        """On PostgreSQL a driver stopped inside a transaction loses it, and no other one waits for it."""
         process = psutil.Process(self._pid(run, group))
         process.send_signal(signal.SIGSTOP)
         return process
@@ -324,12 +324,12 @@ class _Bench:
         return counts
 
     def _wait_until_watched(self, run: Run) -> None:
-        """Somebody has begun to look after the last recovery's launch; what looked before has ended with it."""
+        """A supervisor has begun to look after the last recovery's launch; what looked before has ended with it."""
         recovery = self._last_recovery(run)
         since = 0.0 if recovery is None else recovery.launched_at or recovery.fenced_at
         eventually(
             lambda: any(one.covers(run) and time.time() - one.age_seconds > since for one in self.store.supervisors()),
-            what="somebody looks for failed groups",
+            what="a supervisor looks for failed groups",
             timeout=120,
             every=0.2,
         )

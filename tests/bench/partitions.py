@@ -196,7 +196,7 @@ def _commits(logs: Sequence[_Log]) -> Measured:
 
 
 def _beside_a_reader(logs: Sequence[_Log]) -> Measured:
-    """A transaction that has read rows of another run is open; somebody else comes to read while the statement waits."""
+    """A transaction that has read rows of another run is open; another process comes to read while the statement waits."""
     name, other = TABLES[0], logs[1]
     run_id = other.runs[0]
     detach = f"ALTER TABLE {name} DETACH PARTITION {name}_{run_id}"

@@ -86,7 +86,7 @@ def _check(summary: RunSummary, run: Measured, events: int) -> None:
 
 
 def _with_one_dead(databases: Databases) -> Figure:
-    """Throughput while one of four replicas is away, against that before: from the kill to its first commit again."""
+    """Throughput while one of four replicas is unavailable, against that before: from the kill to its first commit again."""
     with _run(databases, "waiting_4", 40 * 40) as run, _supervised(run) as finish:
         eventually(lambda: run.merged() > 100, what="the replicas are at work", timeout=300)
         before = _rate(run, lambda elapsed: elapsed > 5)

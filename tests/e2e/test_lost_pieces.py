@@ -1,4 +1,4 @@
-"""Every piece of an installation is lost once while a run goes on: afterwards the result is exact and nothing is left over.
+"""Every piece of an installation is lost once while a run continues: afterwards the result is exact and nothing is left over.
 
 Airflow's components are processes of their own, the log and the warehouse are in PostgreSQL, the drivers are real
 spark-submit. Each step takes something away and waits for what must follow from it.
@@ -79,7 +79,7 @@ class Installation(AirflowInstallation):
         return following
 
     def wait_for(self, name: str, incarnation: int, dag_id: str = SUPERVISED) -> None:
-        """Somebody has claimed that incarnation."""
+        """A process has claimed that incarnation."""
 
         def claimed() -> bool:
             status = self.group(name, dag_id)
@@ -94,18 +94,18 @@ class Installation(AirflowInstallation):
         return sum(row.events for row in rows if str(row.port) == port)
 
     def is_supervised(self) -> bool:
-        """Whether somebody looks after the run now."""
+        """Whether a supervisor looks after the run now."""
         seen = last_look(self.log.supervisors(), self.run(SUPERVISED))
         return seen is not None and seen.age_seconds < 3
 
     def wait_for_supervisor(self) -> None:
         """As a person would: who finds the task stuck in Airflow clears it. Groups have recovered by themselves till then."""
         try:
-            eventually(self.is_supervised, what="somebody looks after the run", timeout=LONG, every=0.2)
+            eventually(self.is_supervised, what="a supervisor looks after the run", timeout=LONG, every=0.2)
         except AssertionError:
             log.warning("Airflow has lost the supervising task: %s", self.person.states(SUPERVISED, RUN_ID))
             self.person.clear(SUPERVISED, RUN_ID, "sales.supervise")
-            eventually(self.is_supervised, what="somebody looks after the run again", timeout=LONG, every=0.2)
+            eventually(self.is_supervised, what="a supervisor looks after the run again", timeout=LONG, every=0.2)
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ def recovered_by_dag(here: Installation) -> None:
 
 
 def dead_while_the_recovery_dag_is_paused(here: Installation) -> None:
-    """What dies now stays dead until somebody unpauses the DAG."""
+    """What dies now stays dead until a person unpauses the DAG."""
 
     def next_run_waits() -> bool:
         return here.person.states(RECOVERY, here.person.runs(RECOVERY)[0]).get("failed_groups") == "deferred"
@@ -337,7 +337,7 @@ def dead_while_the_recovery_dag_is_paused(here: Installation) -> None:
 
 
 def left_alone(here: Installation) -> None:
-    """Long after, the task log and the status say that nobody looks; unpaused, the group goes on."""
+    """Long after, the task log and the status say that no supervisor looks; unpaused, the group continues."""
     assert here.group("all", RELYING).state is GroupState.DEAD
 
     def said() -> bool:
@@ -346,7 +346,7 @@ def left_alone(here: Installation) -> None:
             "no supervisor looks for failed groups" in text and "recovery DAG is paused" in text for text in texts
         )
 
-    eventually(said, what="the task log says that nobody recovers", timeout=LONG, every=0.5)
+    eventually(said, what="the task log says that no supervisor recovers", timeout=LONG, every=0.5)
     assert "recovery DAG is paused" in str(status(here, here.run(RELYING).uid))
     here.person.unpause(RECOVERY)
     here.wait_for("all", 3, RELYING)

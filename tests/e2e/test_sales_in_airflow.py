@@ -215,7 +215,7 @@ def test_killed_halted_and_cleared_it_is_exact(
     eventually(has_begun, what="the run starts", timeout=LONG, every=0.2)
     log = open_store(places.log_url, application="logio test")
 
-    # A driver is killed: the triggerer, beside which it ran, recovers its group, whose own task goes on waiting.
+    # A driver is killed: the triggerer, beside which it ran, recovers its group, whose own task continues waiting.
     eventually(lambda: is_watched(places, "sales.hourly"), what="hourly is watched", timeout=LONG)
     eventually(lambda: pid(log, "hourly"), what="hourly runs", timeout=LONG)
     assert group(log, "hourly").incarnation == 1
@@ -223,7 +223,7 @@ def test_killed_halted_and_cleared_it_is_exact(
 
     shows_its_spark_ui(person, log)
 
-    # Somebody marks its task failed: the group halts, and Airflow's own retries do not undo that.
+    # A person marks its task failed: the group halts, and Airflow's own retries do not undo that.
     assert task_state(person, "sales.hourly") == "deferred"
     assert is_watched(places, "sales.hourly"), "by the same trigger as before"
     assert group(log, "hourly").state in ALIVE
@@ -231,7 +231,7 @@ def test_killed_halted_and_cleared_it_is_exact(
     eventually(lambda: group(log, "hourly").state is GroupState.HALTED, what="hourly halts", timeout=LONG)
     assert task_state(person, "sales.hourly") == "failed"
 
-    # Somebody retries it on the page, which clears the task: it resumes where it stopped.
+    # A person retries it on the page, which clears the task: it resumes where it stopped.
     is_retried_by_click(standalone)
     (places.folder / "go_on").touch()
     eventually(
@@ -498,7 +498,7 @@ def test_scaled_up_and_down_with_a_replica_killed_it_is_exact(
     scaled_and_drained_by_click(standalone, log, run)
     clicked = [one for one in person.audited(SCALED, RUN_ID) if one[0].startswith("logio_")]
     assert clicked == [(f"logio_{verb}", login_of(standalone)[0]) for verb in ("scale", "drain")]
-    assert task_state(person, "sales.hourly", SCALED) == "deferred", "one task for all replicas, and it goes on"
+    assert task_state(person, "sales.hourly", SCALED) == "deferred", "one task for all replicas, and it continues"
 
     (places.folder / "enough").touch()
     eventually(lambda: person.run_state(SCALED, RUN_ID) == "success", what="the run ends", timeout=LONG, every=0.5)
@@ -544,7 +544,7 @@ def scaled_by_a_policy(person: Person, places: Places, log: LogStore, run: Run) 
 
 
 def scaled_by_a_person(person: Person, places: Places, log: LogStore, run: Run) -> None:
-    """With the form of the DAG, which is paused while a driver is on its way: the run's own supervisor goes on with it."""
+    """With the form of the DAG, which is paused while a driver is on its way: the run's own supervisor continues with it."""
     person.trigger(CONTROLLER, "by_hand", {"pipeline": "sales_scaled", "group": "hourly", "replicas": 3})
     has_asked = lambda: log.scalings(run.run_id)[0].replicas == 3  # noqa: E731
     # Asks the log, not Airflow: a driver needs seconds to start, and Airflow may need as long to answer.

@@ -193,8 +193,10 @@ def a_worker_is_lost(run: Running, cluster: Cluster, gates: Gates) -> None:
     run.until(lambda: run.count("orders.in", "in") == LOST + 1, "the event is done", timeout=120)
     status = run.status(GROUP)
     assert status.log_path is not None
-    assert "executors while it evaluated raw" in Path(status.log_path).read_text(), "Spark could not go on with the job"
-    assert status.incarnation == 1, "the driver has tried again by itself, and nobody is to blame"
+    assert "executors while it evaluated raw" in Path(status.log_path).read_text(), (
+        "Spark could not continue with the job"
+    )
+    assert status.incarnation == 1, "the driver has tried again by itself, and no operator is to blame"
 
 
 def a_zombie_writes_on(run: Running, gates: Gates, stopped: list[psutil.Process]) -> psutil.Process:

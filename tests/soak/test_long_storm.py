@@ -1,4 +1,4 @@
-"""An hour of storms: as `tests/acceptance/test_storm.py` and `test_frame_storm.py`, with seeds that nobody has seen, in
+"""An hour of storms: as `tests/acceptance/test_storm.py` and `test_frame_storm.py`, with seeds that were never run, in
 every process of pytest-xdist.
 
 `LOGIO_STORM_SECONDS` is another time, `LOGIO_STORM_SEED` one seed to be repeated (`-k data_frames` for one of those).

@@ -1,4 +1,4 @@
-"""A commit that fails anywhere leaves nothing, wherever it fails, and the session can go on."""
+"""A commit that fails anywhere leaves nothing, wherever it fails, and the session can continue."""
 
 from __future__ import annotations
 

@@ -183,14 +183,14 @@ def test_lineage_tells_which_code_made_an_event(log_store: LogStore) -> None:
 
 
 def test_a_claim_that_is_under_way_comes_first(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has read the number, and not committed: whoever takes code waits, so that log and driver agree."""
+    """It has read the number, and not committed: the process that takes code waits, so that log and driver agree."""
     store, taker = open_sql_store(postgres_url), open_sql_store(postgres_url)
     run = begun(store)
     read, committed = threading.Event(), threading.Event()
 
     def slowly(desired: GroupState) -> GroupState:
         read.set()
-        assert not committed.wait(0.5), "nobody takes code meanwhile"
+        assert not committed.wait(0.5), "no process takes code meanwhile"
         return wish_after_claim(desired)
 
     monkeypatch.setattr(group_log, "wish_after_claim", slowly)

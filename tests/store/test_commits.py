@@ -267,7 +267,7 @@ def test_a_refused_commit_leaves_nothing_behind(log_store: LogStore, refused: Re
         session.commit([*effects, refused.effect])
     assert contents(log_store) == before
     session.commit(effects)
-    assert fetched(session) == [4], "the session can go on after a refusal"
+    assert fetched(session) == [4], "the session can continue after a refusal"
 
 
 def test_counts_of_two_input_sets_do_not_cancel_out(log_store: LogStore) -> None:

@@ -102,7 +102,7 @@ def test_a_serialization_failure_means_the_same_effects_again(store: SqlLogStore
 
 
 def test_a_driver_commits_while_others_conflict_with_it_all_the_time(store: SqlLogStore) -> None:
-    """Three that lock its rows in another order; it commits everything once, whoever is refused."""
+    """Three that lock its rows in another order; it commits everything once, whichever is refused."""
     with store.engine.begin() as connection:
         name = connection.execute(sa.text("SELECT current_database()")).scalar_one()
         connection.execute(sa.text(f"ALTER DATABASE {name} SET deadlock_timeout = '20ms'"))

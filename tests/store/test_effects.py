@@ -313,7 +313,7 @@ def test_a_refused_commit_leaves_nothing_behind(log_store: LogStore, refused: Re
         session.commit([sent(6), fx.StoreState("receiver", b"new"), refused.effect])
     assert contents(log_store) == before
     session.commit([sent(5), READ_DONE, fx.Release(OUT, 4, 4, rows=1)])
-    assert fetched(session) == [1, 4, 5], "the session can go on after a refusal"
+    assert fetched(session) == [1, 4, 5], "the session can continue after a refusal"
 
 
 def test_another_run_is_not_touched(log_store: LogStore) -> None:

@@ -138,7 +138,7 @@ def test_it_is_refused_while_a_group_is_alive_and_changes_nothing(log_store: Log
 
 
 def test_the_driver_of_a_dead_group_commits_nothing_more(log_store: LogStore) -> None:
-    """It may not be dead: a dead group's driver passes the fence until somebody replaces or stops it."""
+    """It may not be dead: a dead group's driver passes the fence until a process replaces or stops it."""
     driver = start_driver(log_store)
     driver.session.commit([sent(1)])
     assert log_store.declare_dead(driver.ref, "test")

@@ -1,4 +1,4 @@
-"""Heartbeats go on while the log is away or somebody writes for long: neither may look like the death of a driver."""
+"""Heartbeats continue while the log is unavailable, or is written for long: neither may look like the death of a driver."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_nobody_waits_for_a_long_writer_to_say_that_he_is_alive(sqlite_url: str)
 
 @pytest.mark.postgres
 def test_nobody_waits_for_a_lock_to_say_that_he_is_alive(postgres_url: str) -> None:
-    """PostgreSQL: somebody holds the fence row and the tables of events, as a long commit of this very group does."""
+    """PostgreSQL: another session holds the fence row and the tables of events, as a long commit of this very group does."""
     store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     with beating(driver, store) as (timed, replaced), store.engine.begin() as connection:
@@ -176,7 +176,7 @@ def test_heartbeats_go_on_after_their_file_was_locked(sqlite_url: str, monkeypat
 
 
 def test_a_lost_heartbeat_file_is_no_death(open_another: OpenStore) -> None:
-    """The row of the heartbeat is gone (a file that nobody needs to keep): the next heartbeat makes it again."""
+    """The row of the heartbeat is gone (a file that need not be kept): the next heartbeat makes it again."""
     store = open_another()
     driver = start_driver(store)
     store.heartbeat(driver.ref, 1, ready=True, rss_bytes=1)

@@ -151,7 +151,7 @@ def test_a_million_events_leave_a_log_of_what_is_unfinished(sqlite_url: str) -> 
 
 
 class Clock:
-    """Of the log and of the group; a second is a second of nobody's life."""
+    """Of the log and of the group; a second of no driver's life."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0

@@ -165,7 +165,7 @@ def of_a_claim(act: Callable[[SqlLogStore, Claim], Any]) -> Callable[[SqlLogStor
 
 
 def a_claim(store: SqlLogStore, dag_run: str) -> Asked:
-    """Whoever asks again after a lost answer is refused if the claim was made; its launch deadline then passes."""
+    """A process that asks again after a lost answer is refused if the claim was made; its launch deadline then passes."""
     run = store.start_run(spec(dag_run=dag_run))
 
     def act() -> None:
@@ -211,7 +211,7 @@ READS = ("fetch", "recover", "acknowledged", "status")
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_connection_lost_around_any_statement_is_an_outage(sql_store: SqlLogStore, name: str) -> None:
-    """The one who asked is told that the log is away, asks again, and has what an undisturbed one has."""
+    """The one who asked is told that the log is unavailable, asks again, and has what an undisturbed one has."""
     undisturbed = ASKED[name](sql_store, "undisturbed")
     undisturbed.act()
     expected = undisturbed.outcome()

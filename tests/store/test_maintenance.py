@@ -75,7 +75,7 @@ def rows_of(store: LogStore, run_id: int) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-# --- collect ------------------------------------------------------------------------------------------------------------
+# --- collect ----------------------------------------------------------------------------------------------------------
 
 
 def test_finished_groups_are_tidied_up(log_store: LogStore) -> None:
@@ -119,7 +119,7 @@ def test_what_is_set_aside_stays_and_can_be_retried(log_store: LogStore) -> None
     assert left(log_store).bodies == [("out", 1)]
 
 
-# --- whole runs ---------------------------------------------------------------------------------------------------------
+# --- whole runs -------------------------------------------------------------------------------------------------------
 
 
 def filled(store: LogStore, dag_run: str) -> tuple[Run, dict[str, Any]]:
@@ -197,7 +197,7 @@ def test_a_run_that_was_given_up_is_removed_if_asked_for(log_store: LogStore) ->
 
 
 def test_an_interrupted_removal_is_made_good_by_the_next(log_store: LogStore) -> None:
-    """In between nobody can go on with the run, and its key is free."""
+    """In between no process can continue the run, and its key is free."""
     run, drivers = filled(log_store, "run-1")
     finish(drivers, "a", "b", "c")
     assert log_store.remove_run(run.run_id, 2).more

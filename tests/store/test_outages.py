@@ -1,4 +1,4 @@
-"""The log database is away, locked or full for a while: a commit waits and goes on, nothing fails and nothing doubles."""
+"""The log database is unavailable, locked or full for a while: a commit waits and continues; nothing fails or doubles."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_run_goes_on_through_restarts_of_the_server(postgres_server: PostgresS
             driver.session.commit([sent(number)])
             driver.session.announce(["g"])
             if number == last // 2:
-                assert restarted.wait(60), "nobody restarted the server"
+                assert restarted.wait(60), "the server was not restarted"
 
     def poll() -> list[int]:
         return fetched(receiving, after=received[-1] if received else 0, many=7)

@@ -1,4 +1,4 @@
-"""Two connections, one of them standing still before and after each of its SQL statements while the other goes on.
+"""Two connections, one of them standing still before and after each of its SQL statements while the other continues.
 
 What a driver was told is committed is what its successor reads, and nothing else; wherever either of them stands.
 """
@@ -103,7 +103,7 @@ def _replace_while_it_stands(
         supervisor.declare_dead(driver.ref, "no heartbeat")
     except LogUnavailable as error:
         assert supervisor.ends_old_driver_first and "locked" in str(error), where
-        # SQLite: a stopped writer shuts every other one out (and is ended first); it has not committed, and goes on.
+        # SQLite: a stopped writer shuts every other one out (and is ended first); it has not committed, and continues.
         pause.release()
         commit.result(30)
         supervisor.declare_dead(driver.ref, "no heartbeat")

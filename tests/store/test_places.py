@@ -119,7 +119,7 @@ def test_who_waits_knows_how_many_wait_before(log_store: LogStore) -> None:
     assert [log_store.runs_ahead(run.run_id) for run in waiting] == [0, 1, 2]
     assert log_store.supersede(waiting[0].run_id)
     assert [log_store.runs_ahead(run.run_id) for run in waiting[1:]] == [0, 1], "one that was given up does not wait"
-    assert claim(log_store, waiting[2]).incarnation == 1, "the line holds nobody up"
+    assert claim(log_store, waiting[2]).incarnation == 1, "the line blocks no run"
     assert log_store.runs_ahead(waiting[1].run_id) is None
     assert log_store.runs_ahead(waiting[2].run_id) == 0, "its other groups follow at once"
 

@@ -229,7 +229,7 @@ def test_a_retry_behind_the_end_of_the_stream_takes_the_end_back(pipeline: Pipel
     if not received:
         pipeline.take_up("second")
     pipeline.pump()
-    # What the sink was sent stands; an end that nobody had received yet is sent as one that was taken back.
+    # What the sink was sent stands; an end that no group had received yet is sent as one that was taken back.
     ends = [event for event in pipeline.results() if isinstance(event, str)]
     assert [event for event in pipeline.results() if isinstance(event, list)] == [[1], [2], [UNLUCKY]]
     assert ends == (["resumed", "end"] if received else ["end"])

@@ -19,7 +19,7 @@ SOURCE, INTO = Port("source", "out"), Port("sender", "in")
 
 
 def made(event_id: int, inset_id: str, place: int = 0, *, size: int = 100) -> fx.LogEvent:
-    """An event of the replay operator `sender`, on its way to `receiver`; somebody has left a body in it."""
+    """An event of the replay operator `sender`, on its way to `receiver`; a body was left in it."""
     made_of = MadeOf(inset_id, place, bytes([event_id] * 16), size)
     logged = Event(OUT, event_id, Kind.DATA, 3, None, b"not for the log", {"note": event_id}, made_of=made_of)
     return fx.LogEvent(logged, (fx.Delivery(IN),), kept=True)

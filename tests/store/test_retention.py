@@ -193,7 +193,7 @@ def test_a_session_goes_on_after_a_collection(log_store: LogStore) -> None:
     assert fetched(session) == [3]
 
 
-# --- bodies that two groups share ---------------------------------------------------------------------------------------
+# --- bodies that two groups share -------------------------------------------------------------------------------------
 
 
 def test_two_receivers_at_once_lose_nothing_and_a_sweep_finds_what_both_left(log_store: LogStore) -> None:
@@ -212,7 +212,7 @@ def test_two_receivers_at_once_lose_nothing_and_a_sweep_finds_what_both_left(log
 
 @pytest.mark.postgres
 def test_neither_of_two_sees_that_the_other_has_deleted_its_row(postgres_url: str) -> None:
-    """READ COMMITTED: so both leave the body, which a sweep finds, and so does whoever tidies up the run."""
+    """READ COMMITTED: so both leave the body, which a sweep finds, and so does the process that tidies up the run."""
     stores = [SqlLogStore.at(postgres_url, patience=QUICK) for _ in range(2)]
     run = stores[0].start_run(spec("a", "b"))
     a, b = (start_driver(store, group=name, run=run).session for store, name in zip(stores, "ab", strict=True))
@@ -221,7 +221,7 @@ def test_neither_of_two_sees_that_the_other_has_deleted_its_row(postgres_url: st
     with ThreadPoolExecutor(1) as pool, around_commit(stores[0], before=pause):
         collecting = pool.submit(collect, a, "receiver")
         pause.wait_until_reached()
-        assert collect(b, "other").rows == 1, "nobody waits for a driver that stands still"
+        assert collect(b, "other").rows == 1, "no process waits for a driver that stands still"
         pause.release()
         assert collecting.result().rows == 1
     assert left(stores[0]) == Left([], [("out", 1)], [], [], [])

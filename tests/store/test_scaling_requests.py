@@ -80,7 +80,7 @@ def test_a_newer_request_refuses_an_older_one_that_is_open(log_store: LogStore) 
         (REQUESTED, ""),
     ]
     assert found[1].ended_at is not None
-    assert not log_store.settle_scaling(numbers[1], DONE), "whoever carries it out finds out"
+    assert not log_store.settle_scaling(numbers[1], DONE), "the executor that carries it out finds out"
     assert log_store.scalings(other.run_id) == [untouched]
     sights = {one.run.uid: one.requests for one in log_store.sight(None)}
     assert sights == {run.uid: [found[0]], other.uid: [untouched]}, "a watcher sees the latest of each group"
@@ -176,7 +176,7 @@ def test_whoever_goes_by_a_request_that_is_settled_moves_nothing(log_store: LogS
 
 
 def test_whoever_goes_by_a_request_that_is_settled_launches_nothing(log_store: LogStore) -> None:
-    """Else a replica would run that nobody has asked for: it gets no slot, and a group put to sleep would not be woken."""
+    """Else a replica would run without a request: it gets no slot, and a group put to sleep would not be woken."""
     run = replicated_run(log_store)
     first = log_store.request_scaling(run.run_id, GROUP, 3, by="test")
     second = log_store.request_scaling(run.run_id, GROUP, 3, by="test")
@@ -230,7 +230,7 @@ def test_a_launch_for_a_request_and_its_settlement_come_one_after_the_other(log_
         pause.release()
         assert standing.result(30)
         refused = going.exception(30)
-    assert waited, f"whoever comes after {first} did not wait for it"
+    assert waited, f"what comes after {first} did not wait for it"
     if first == "the launch":
         assert refused is None
         assert launching.group(run.run_id, B).incarnation == 1, "who halts the group sees it"

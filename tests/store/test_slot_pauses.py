@@ -85,7 +85,7 @@ def step_of(slot: int) -> fx.Effects:
 
 
 class Scene:
-    """A run whose slots have an event each, with replicas 1 and 2; whoever moves has a store of his own."""
+    """A run whose slots have an event each, with replicas 1 and 2; the process that moves has a store of its own."""
 
     def __init__(self, open_named: OpenNamed, *, slots: int) -> None:
         self.scaler = open_named()
@@ -102,7 +102,7 @@ class Scene:
         return rescale_at_last(self.scaler, self.run, {slot: B})
 
     def check_exactly_once(self, slot: int, where: str, *, step_came_first: bool) -> None:
-        """As the new owner sees it, which then takes what is there for it. The old one goes on with what it has left."""
+        """As the new owner sees it, which then takes what is there for it. The old one continues with what it has left."""
         assert slots(self.scaler, self.run)[slot].owner == B, where
         self.new.session.open(raise_epoch=True)
         assert slot in self.new.session.slots(), where
@@ -227,7 +227,7 @@ def test_a_move_stands_still_while_something_else_happens(open_named: OpenNamed,
         scene.old.session.commit(step_of(0))
 
 
-# --- whoever moves dies -----------------------------------------------------------------------------------------------
+# --- the mover dies ---------------------------------------------------------------------------------------------------
 
 
 def test_a_move_that_fails_anywhere_changes_nothing(open_named: OpenNamed) -> None:
@@ -253,7 +253,7 @@ def test_a_move_that_fails_anywhere_changes_nothing(open_named: OpenNamed) -> No
         scene.old.session.open(raise_epoch=True)
 
 
-# --- a replica that is stopped, as a process ---------------------------------------------------------------------------
+# --- a replica that is stopped, as a process --------------------------------------------------------------------------
 
 STOPS_INSIDE_ITS_STEP = """
 import os, signal, sys
@@ -320,7 +320,7 @@ def test_slots_of_a_stopped_replica_move_when_it_has_been_recovered(postgres_url
         with pytest.raises(ReplicaBusy, match=r"replica 'work\.1' .* try again when it has ended"):
             store.rescale(run.run_id, GROUP, {0: B, 2: C})
         assert contents(store) == before
-        new.session.commit([])  # it was locked for a moment, and holds nobody up
+        new.session.commit([])  # it was locked for a moment, and blocks no other
         assert store.rescale(run.run_id, GROUP, {2: C}) == 1, "the slots of the others move"
         assert store.declare_dead(old.ref, "no heartbeat")
         assert store.rescale(run.run_id, GROUP, {0: B, 1: B}, retire=[A]) == 2

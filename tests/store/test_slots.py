@@ -255,7 +255,7 @@ def finished_but_for_the_end(store: LogStore) -> Run:
 
 
 def test_no_replica_of_a_run_that_has_finished_is_launched(log_store: LogStore) -> None:
-    """Whoever carries out a request may have looked long before: a driver would wait for slots that never come."""
+    """The executor of a request may have looked long before: a driver would wait for slots that never come."""
     run = finished_but_for_the_end(log_store)
     assert log_store.finish_run(run.run_id)
     with pytest.raises(ProtocolViolation, match="has ended, it is finished"):
@@ -371,7 +371,7 @@ def test_a_retry_goes_to_whoever_owns_the_slot(log_store: LogStore) -> None:
 
 
 def test_a_retry_reopens_what_a_retired_replica_has_finished(log_store: LogStore) -> None:
-    """It owns a slot that was done, so that only it can go on with it; a person launches it."""
+    """It owns a slot that was done, so that only it can continue with it; a person launches it."""
     run, drivers = running(log_store, A, B)
     first = feeder(log_store, run)
     first.session.commit([to_slot(1, 0)])
@@ -574,4 +574,4 @@ def test_a_slot_that_is_done_is_no_work_and_a_state_that_cannot_be_read_is(log_s
     first.session.commit([fx.FinishGroup()])
     assert not has_work(log_store, run)
     second.session.commit([fx.StoreState("work[1]", b"garbage")])
-    assert has_work(log_store, run), "whoever recovers it says what is wrong"
+    assert has_work(log_store, run), "its recovery says what is wrong"

@@ -89,7 +89,7 @@ def backend(store: SqlLogStore) -> int:
 
 @pytest.mark.postgres
 def test_a_stopped_driver_loses_its_transaction_by_itself(postgres_url: str) -> None:
-    """Also where nobody may end its backend: `idle_in_transaction_session_timeout` is below the lease."""
+    """Also where no role may end its backend: `idle_in_transaction_session_timeout` is below the lease."""
     store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     pause = Pause()
@@ -101,7 +101,7 @@ def test_a_stopped_driver_loses_its_transaction_by_itself(postgres_url: str) -> 
             "claim", lambda: watcher.declare_dead(GroupRef(driver.run.run_id, "g", 1), "test")
         )
         pause.release()
-        commit.result(30)  # dead is an observation; without a claim the driver goes on
+        commit.result(30)  # dead is an observation; without a claim the driver continues
     assert fetched(driver.session) == [1]
     store.dispose()
     watcher.dispose()
@@ -175,7 +175,7 @@ def test_a_stopped_writer_is_ended_before_it_is_replaced(sqlite_url: str, monkey
 @pytest.mark.usefixtures("short_lock_timeout")
 @pytest.mark.postgres
 def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -> None:
-    """PostgreSQL: the claim gets through while the process is stopped; when it goes on, it is fenced."""
+    """PostgreSQL: the claim gets through while the process is stopped; when it continues, it is fenced."""
     store = open_sql_store(postgres_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1), sent(2)])
@@ -194,7 +194,7 @@ def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -
 
 
 def test_a_driver_stopped_before_its_transaction_is_fenced_when_it_goes_on(sqlite_url: str) -> None:
-    """SQLite: it holds nothing yet. Nobody ended it here: the fence is enough."""
+    """SQLite: it holds nothing yet. It was not ended here: the fence is enough."""
     store = open_sql_store(sqlite_url, patience=QUICK)
     driver = start_driver(store)
     driver.session.commit([sent(1), sent(2)])

@@ -48,6 +48,6 @@ def group_of(browser: Browsed, name: str) -> Locator:
 
 
 def picture(browser: Browsed, name: str) -> None:
-    """Only where somebody wants pictures."""
+    """Only where pictures are wanted."""
     if folder := os.environ.get(PICTURES):
         browser.page.screenshot(path=Path(folder) / f"{name}.png")

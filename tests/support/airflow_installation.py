@@ -67,7 +67,7 @@ class AirflowInstallation:
     # --- what the log says -------------------------------------------------------------------------------------------
 
     def runs(self, dag_id: str) -> list[Run]:
-        """The latest first. Without a component of Airflow, whoever waits for a run waits in vain, and is told so."""
+        """The latest first. Without a component of Airflow, a person who waits for a run waits in vain, and is told so."""
         self.airflow.check_alive()
         runs = self.log.patience.call("listing the runs", self.log.list_runs)
         return [run for run in runs if run.spec.key.dag_id == dag_id]

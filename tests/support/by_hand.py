@@ -122,7 +122,7 @@ def expected(version: int) -> Expected:
 def assert_exact(log_url: str, warehouse_url: str, store: Path, run_uid: str, zombies: Iterable[int] = ()) -> None:
     """Both tables and the lineage are those of one version of the file, and no stored effect is left.
 
-    Except what `zombies` (tokens) stored after they were replaced, before they heard of it: nobody reads that.
+    Except what `zombies` (tokens) stored after they were replaced, before they heard of it: no driver reads that.
     """
     published = rows_of(warehouse_url, "SELECT day, place, total, seen FROM published_days")
     versions = {place.split()[1] for _, place, _, _ in published}

@@ -1,6 +1,6 @@
 """Which named crash points which suite goes through, by the ends of their names: a new one is tested by existing.
 
-What has no suite of its own here is gone through by `acceptance/test_crash_points.py`, and fails there if nobody passes it.
+What has no suite of its own here is gone through by `acceptance/test_crash_points.py`, and fails there if it is not reached.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from airflow_logio.testing.memory_log import MemoryLogStore
 
 PATIENCE_SECONDS = 30
 STANDS_SECONDS = 0.06
-"""How long somebody stands still while another tries: longer than the other needs if nothing is in its way."""
+"""How long one stands still while another tries: longer than the other needs if nothing is in its way."""
 
 
 class Database(Protocol):
@@ -28,7 +28,7 @@ class Database(Protocol):
 
 
 class Pause:
-    """Where a thread stands still until it is let go on, as a stopped process does."""
+    """Where a thread stands still until it may continue, as a stopped process does."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
@@ -36,7 +36,7 @@ class Pause:
 
     def __call__(self, *_: object) -> None:
         self._reached.set()
-        assert self._released.wait(PATIENCE_SECONDS), "nobody released the pause"
+        assert self._released.wait(PATIENCE_SECONDS), "the pause was not released"
 
     def wait_until_reached(self) -> None:
         assert self._reached.wait(PATIENCE_SECONDS), "the pause was never reached"
@@ -56,7 +56,7 @@ class Pause:
 
 
 class Injected(Exception):
-    """A failure that is nobody's: not the database's, so that nothing is tried again because of it."""
+    """A failure that is not the database's, so that nothing is tried again because of it."""
 
 
 def inject(*_: object) -> None:
@@ -97,7 +97,7 @@ def _at_statement(event: str, store: Database, number: int, fault: Callable[[Con
 
 
 def places(store: Database, pause: Pause) -> Iterator[tuple[str, AbstractContextManager[Any]]]:
-    """Before and after COMMIT, then each statement; whoever iterates stops when one is not reached."""
+    """Before and after COMMIT, then each statement; the caller stops when one is not reached."""
     yield "before COMMIT", around_commit(store, before=pause)
     yield "after COMMIT", around_commit(store, after=pause)
     for number in range(1, 1000):

@@ -69,7 +69,7 @@ def servers() -> list[ForkServer]:
 
 
 class ForkedProcess:
-    """As `subprocess.Popen` has it: dead, it is a zombie until somebody asks."""
+    """As `subprocess.Popen` has it: dead, it is a zombie until its parent asks."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], output: Path, *, seed: int = 0) -> None:
         """Run the program of that path with its arguments in a session of its own."""

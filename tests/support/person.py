@@ -1,4 +1,4 @@
-"""What somebody sees and does in Airflow's UI, through the REST API that the UI uses."""
+"""What a person sees and does in Airflow's UI, through the REST API that the UI uses."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class PostgresServer:
     def __init__(
         self, host: str = LOOPBACK, settings: Mapping[str, str] | None = None, *, in_memory: bool = False
     ) -> None:
-        """`host` is the address at which it listens; whoever is in its network of 256 addresses is let in.
+        """`host` is the address at which it listens; any host in its network of 256 addresses is let in.
 
         `settings` come instead of those of the tests. `in_memory`: its data are in a file system in memory where there is
         room, which keeps what was written as long as the machine has power.
@@ -202,7 +202,7 @@ class PostgresServer:
         return self.url(name)
 
     def close_database(self, url: str) -> None:
-        """It ends all of its sessions and lets nobody in; the other databases are as before."""
+        """It ends all of its sessions and lets no client in; the other databases are as before."""
         name = url.rpartition("/")[2]
         self._execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         self._execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")

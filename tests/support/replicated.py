@@ -48,7 +48,7 @@ def launch(store: LogStore, run: Run, name: str) -> Driver:
 
 
 def rescale_at_last(store: LogStore, run: Run, placement: Placement, *, retire: Collection[str] = ()) -> int:
-    """As whoever carries out a request does: a step or another move that takes its time only delays this one."""
+    """As the executor of a request does: a step or another move that takes its time only delays this one."""
     busy = tenacity.retry_if_exception_type((ReplicaBusy, LogUnavailable))
     again = tenacity.Retrying(
         retry=busy, wait=tenacity.wait_fixed(0.01), stop=tenacity.stop_after_delay(30), reraise=True

@@ -271,7 +271,7 @@ class Running:
 def assert_died(run: Running, launcher: PlainLauncher, point: CrashPoint, groups: Collection[str]) -> None:
     """Each of these groups of a finished run, armed to die at the point twice, has died there twice.
 
-    Behind its last commit once: nobody recovers it any more, so that only its process tells.
+    Behind its last commit once: no supervisor recovers it any more, so that only its process tells.
     """
     died = {group: run.status(group).incarnation - 1 for group in groups}
     if point is CrashPoint.AFTER_FINISH:

@@ -1,6 +1,6 @@
-"""A driver process that is slow: it goes on, and keeps its sessions and their locks, but its statements take for ever.
+"""A driver process that is slow: it continues, and keeps its sessions and their locks, but its statements take for ever.
 
-A stopped process loses its session to `idle_in_transaction_session_timeout`, and whoever comes next finds no locks; a slow
+A stopped process loses its session to `idle_in_transaction_session_timeout`, and the next one finds no locks; a slow
 one is never idle for so long. `LOGIO_SLOW_AT=<folder>;<n>;<statement>`: behind the n-th statement that contains that text
 the thread asks its database for nothing again and again, and every other thread stands before its next statement, until
 file `go` is in the folder. File `reached` is there from then on.

@@ -1,4 +1,4 @@
-"""Somebody who looks at a run all the time while a test hurts it, and remembers what must never have been."""
+"""An observer that looks at a run all the time while a test hurts it, and remembers what must never have been."""
 
 from __future__ import annotations
 

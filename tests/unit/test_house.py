@@ -80,7 +80,7 @@ def test_a_public_class_name_stands_for_one_thing_within_its_wing() -> None:
 
 
 def test_a_command_that_can_be_typed_stands_in_backticks() -> None:
-    """Whoever shows it adds the log to it (`airflow_logio.commands`)."""
+    """The command that shows it adds the log to it (`airflow_logio.commands`)."""
     bare = re.compile(r"(?<![`\"'])\blogio (?:run|retry|stop|fresh|status|logs|lineage|scale|tend|gc) \{")
     found = [f"{m.name}: {one}" for m in MODULES for one in bare.findall(m.read_text(encoding="utf-8"))]
     assert not found

@@ -48,7 +48,7 @@ def test_a_process_shows_its_stacks(rest: str, shown: list[str], tmp_path: Path)
             return all(one in file.read_text() for one in shown)
 
         eventually(shows, what="it shows its stacks", every=0.2)
-        assert process.poll() is None, "and goes on"
+        assert process.poll() is None, "and continues"
     finally:
         process.kill()
         process.wait()

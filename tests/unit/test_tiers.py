@@ -280,7 +280,7 @@ def test_tests_start_in_a_clean_environment() -> None:
 
 
 def test_this_environment_is_clean() -> None:
-    """Nothing that was set by whoever has called `make test`; what pytest and its plug-ins set is theirs."""
+    """Nothing that the caller has set of `make test`; what pytest and its plug-ins set is theirs."""
     kept = set(runpy.run_path(str(TESTS.parent / ".ci" / "tests"))["KEPT"])
     strangers = {"PYTHONUNBUFFERED", "LOGIO_URL", "LOOK_FOR_STRANGERS"} - kept
     assert not strangers & set(os.environ) or "LOOK_FOR_STRANGERS" not in os.environ

@@ -11,7 +11,7 @@ from tests.bench.paper.series import BY_NAME, SERIES, SIZES, Series
 COMMITS_MS = (1, 5, 10)
 """How much longer each commit of the log takes."""
 SIZED = "1a"
-"""The series of which the paper varies the size of events."""
+"""The series in which the paper varies the size of events."""
 SAME_AS = {"1b-OP3": "1b"}
 """Nothing but the operator that fails is another one: runs without failures are not repeated."""
 

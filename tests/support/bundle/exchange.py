@@ -1,4 +1,4 @@
-"""A source that cannot be replayed: an exchange whose quotes change whenever somebody looks, and which notes every look.
+"""A source that cannot be replayed: an exchange whose quotes change at every look, and which notes every look.
 
 Four read actions follow each other, the second finds nothing. Each read is one transaction on the exchange: quotes change,
 the reader gets them, and the journal keeps what it got. `complete` is noted when the reader has taken the last batch.

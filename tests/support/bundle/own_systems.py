@@ -1,6 +1,6 @@
 """Writers and reads of an author's own: a ledger that can be asked, a journal with a marker, files, and a lookup.
 
-A system is away while a file named ``<its file>.away`` stands beside its own.
+A system is unavailable while a file named ``<its file>.away`` stands beside its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECORDS_PER_EVENT = 250
 
 def check_there(path: str) -> None:
     if os.path.exists(f"{path}.away"):
-        raise ConnectionError(f"{path} is away")
+        raise ConnectionError(f"{path} is unavailable")
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def assert_same(found: Iterable[tuple[Any, ...]], wanted: Iterable[tuple[Any, ..
 
 
 def _plain(value: Any) -> str:
-    """One text for each value, whoever has read it."""
+    """One text for each value, whichever way it was read."""
     if isinstance(value, float) and math.isnan(value):
         return "nan"
     if isinstance(value, dt.datetime):

@@ -85,7 +85,7 @@ def met(left: pa.Table, right: pa.Table, inset_id: str) -> pa.Table:
 
 
 def throw(_url: str, _keys: pa.Array | None) -> pa.Table:
-    """Another answer at every call: whoever got one must have got the same."""
+    """Another answer at every call: every call must have got the same."""
     return pa.table({"thrown": pa.array([random.SystemRandom().randrange(1 << 40)], pa.int64())})
 
 

@@ -1,4 +1,4 @@
-"""Databases that cannot be had for a while: each for itself, so that the log is away while the warehouse is there, or not."""
+"""Databases that cannot be had for a while: each for itself: the log while the warehouse is there, or both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outage(ABC):
 
 
 class Refused(Outage):
-    """A database of PostgreSQL ends all sessions, and lets nobody in. The others of its server are as before."""
+    """A database of PostgreSQL ends all sessions, and lets no client in. The others of its server are as before."""
 
     def __init__(self, server: PostgresServer, url: str, missed: tuple[str, ...]) -> None:
         self._server = server
@@ -55,7 +55,7 @@ class Refused(Outage):
 
 
 class Stopped(Outage):
-    """The server is stopped, in order or as by a power failure: all of its databases are away."""
+    """The server is stopped, in order or as by a power failure: all of its databases are unavailable."""
 
     missed = LOG_IS_MISSED
 
@@ -72,7 +72,7 @@ class Stopped(Outage):
 
 
 class Locked(Outage):
-    """Somebody else writes into a database of SQLite, for longer than a driver waits for a lock."""
+    """Another process writes into a database of SQLite, for longer than a driver waits for a lock."""
 
     def __init__(self, path: Path, missed: tuple[str, ...]) -> None:
         self._path = path

@@ -12,16 +12,16 @@ from tests.support.storm.shape import Shape, Terminal, turn
 class Happening(StrEnum):
     KILL = "a driver dies"
     STOP = "a driver stands still for a while"
-    LOG = "the log is away, the warehouse is there"
-    WAREHOUSE = "the warehouse is away, the log is there"
+    LOG = "the log is unavailable, the warehouse is there"
+    WAREHOUSE = "the warehouse is unavailable, the log is there"
     POWER = "the server of both is stopped"
     DISK = "the disk of the log is full"
     HALT = "a person halts the run, and resumes it"
     SCALE = "a person asks for another number of replicas"
     MEND = "a person mends the cause of what was set aside, and retries it"
-    LEAVE = "the outlet is away"
+    LEAVE = "the outlet is unavailable"
     TERMINAL = "the command that supervises is killed, and the run taken up by `logio retry`"
-    PARK = "the warehouse is away for so long that a group is parked, and `logio retry` resumes it"
+    PARK = "the warehouse is unavailable for so long that a group is parked, and `logio retry` resumes it"
     DRAIN = "a person drains the run"
 
 

@@ -133,11 +133,11 @@ class Shape:
     noise: bool
     spread: Spread | None
     picky: bool
-    """Whether an operator sets events aside until somebody mends the cause."""
+    """Whether an operator sets events aside until a person mends the cause."""
     together: float
     """How likely two neighbours are in one group."""
     drained: bool
-    """Its sources would never end: somebody asks them to."""
+    """Its sources would never end: a person asks them to."""
 
 
 def turn(seed: int, what: str, options: Sequence[T]) -> T:
@@ -147,7 +147,7 @@ def turn(seed: int, what: str, options: Sequence[T]) -> T:
 
 
 def drawn(seed: int) -> Shape:
-    """A shape whose data flow all the time: where nothing comes out before the sources end, nobody misses a warehouse."""
+    """A shape whose data flow all the time: where nothing comes out before the sources end, no group misses a warehouse."""
     for attempt in itertools.count():
         shape = _attempt(seed, random.Random(f"shape {seed}" if attempt == 0 else f"shape {seed}, attempt {attempt}"))
         if _results(shape) >= LEAST_RESULTS:

@@ -63,7 +63,7 @@ class Supervisor(ABC):
         """As Ctrl-C does. Whether there is anybody to tell."""
 
     def kill(self) -> bool:
-        """Kill whoever supervises; its drivers live on."""
+        """Kill the supervisor; its drivers live on."""
         return False
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Supervisor(ABC):
         """Retry what was set aside, unless `supervise` does."""
 
     def close(self) -> None:  # noqa: B027
-        """End whoever supervises, if that is a process."""
+        """End the supervisor, if that is a process."""
 
     def last_words(self) -> str:
         """What it has printed."""

@@ -31,9 +31,9 @@ from tests.support.storm.supervisors import Supervisor
 
 LEASE = Lease(seconds=3, launch_seconds=60)
 PER_LOOK = 0.2
-"""How likely something begins at a look that nobody has planned."""
+"""How likely something begins at a look that is not planned."""
 LONGEST_SECONDS = 4.0
-"""Of standing still, and of an outage: shorter than the lease, and longer. An outage lasts until somebody has noticed it."""
+"""Of standing still, and of an outage: shorter than the lease, and longer. An outage lasts until a process has noticed it."""
 UNNOTICED_SECONDS = 15.0
 BETWEEN_SECONDS = 0.3
 """From one happening that was planned to the next one."""
@@ -56,7 +56,7 @@ def armed(seed: int, groups: tuple[str, ...]) -> dict[tuple[str, int], str]:
 
 
 class Weather:
-    """`told` counts what has happened: an outage that somebody has noticed, a request that was not refused. `failed` is what
+    """`told` counts what has happened: an outage that a process has noticed, a request that was not refused. `failed` is what
     was planned and could not be brought in time."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Weather:
         return [one for one in self._plan if not self.told[one] and one not in self.failed]
 
     def _next(self, missing: list[Happening]) -> Happening:
-        """One after the other, so that what nobody notices does not keep the rest from happening; the drain comes last."""
+        """One after the other, so that what is not noticed does not keep the rest from happening; the drain comes last."""
         self._tries += 1
         before = [one for one in missing if one is not Happening.DRAIN]
         return before[self._tries % len(before)] if before else Happening.DRAIN

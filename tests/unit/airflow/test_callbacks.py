@@ -253,10 +253,10 @@ def test_a_task_that_only_notifies_recovers_nothing(
     assert event["findings"] == []
     deferred(lambda: task.resume(attempt, event))
     assert told.brief == [("parked", "totals", 1)] and len(launcher.claims) == 1
-    assert list(log.supervisors()) == [], "nobody must count on it"
+    assert list(log.supervisors()) == [], "no group must count on it"
 
 
-# --- callbacks ----------------------------------------------------------------------------------------------------------
+# --- callbacks --------------------------------------------------------------------------------------------------------
 
 
 class Pager(BaseNotifier):
@@ -318,7 +318,7 @@ def test_a_callback_must_be_callable(kind: str) -> None:
         LogioPipelineGroup(REF, connections=WAREHOUSE, **{f"on_{kind}_callback": "page me"})  # type: ignore[arg-type]
 
 
-# --- in DAGs ------------------------------------------------------------------------------------------------------------
+# --- in DAGs ----------------------------------------------------------------------------------------------------------
 
 
 def everything(function: Callable[..., Any] = print) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def test_a_person_who_clears_the_task_takes_the_version_of_the_worker(
 def test_a_clear_that_launches_nothing_takes_nothing(
     bundle: Deployments, log: LogStore, launcher: FakeLauncher, run: Run
 ) -> None:
-    """A recovery in the following night would execute what nobody has asked for."""
+    """A recovery in the following night would execute what was not asked for."""
     bundle.deploy(doubling("version 2"))
     work(attempt=2, max_tries=4)
     assert (len(launcher.claims), log.code_changes(run.run_id)) == (1, [])

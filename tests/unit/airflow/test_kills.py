@@ -143,7 +143,7 @@ def test_a_failure_at_the_last_try_may_be_its_own(watching: Any, answers: Any, l
 def unexplained(watching: Any, answers: Any, log: LogStore, run: Run) -> GroupStatus:
     """Airflow gives no answer: nothing is halted, and the note stays."""
     task = watching(context())
-    answers(NoAnswer("the API server is away"))
+    answers(NoAnswer("the API server is unavailable"))
     task.on_kill()
     found = status(log, run)
     assert (found.state, found.desired, found.killed) == (GroupState.RUNNING, GroupState.RUNNING, TASK)
@@ -186,7 +186,7 @@ def test_the_supervisor_finds_out(state: str, then: GroupState, answers: Any, lo
     assert FailureFinder(log, run_uid=run.uid).look().killed == ()
 
 
-# --- on the way from the worker to the triggerer ------------------------------------------------------------------------
+# --- on the way from the worker to the triggerer ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped"])
@@ -204,7 +204,7 @@ def test_a_mark_during_the_launch_is_noticed_before_the_deferral(
 
 @pytest.fixture
 def deferred(answers: Any, run: Run, log: LogStore, launcher: FakeLauncher) -> LogioSparkOperator:
-    """Airflow may refuse the deferral now, or no trigger may come: nobody would be told of a mark."""
+    """Airflow may refuse the deferral now, or no trigger may come: no task would be told of a mark."""
     answers("running")
     task = totals(deferrable=True)
     with pytest.raises(TaskDeferred):
@@ -215,7 +215,7 @@ def deferred(answers: Any, run: Run, log: LogStore, launcher: FakeLauncher) -> L
 
 
 @pytest.mark.usefixtures("deferred")
-@pytest.mark.parametrize("answer", ["removed", NoAnswer("the API server is away")])
+@pytest.mark.parametrize("answer", ["removed", NoAnswer("the API server is unavailable")])
 def test_only_a_mark_ends_a_deferral(answer: str | Exception, answers: Any, log: LogStore, run: Run) -> None:
     answers(answer)
     with pytest.raises(TaskDeferred):
@@ -274,7 +274,7 @@ def test_the_trigger_takes_the_note_away(log: LogStore, run: Run) -> None:
     assert (status(log, run).state, status(log, run).killed) == (GroupState.RUNNING, None)
 
 
-# --- nobody has answered ------------------------------------------------------------------------------------------------
+# --- no answer has come -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unexplained")
@@ -314,7 +314,7 @@ def test_an_answer_that_comes_too_late_is_not_waited_for(
 
 
 def test_sigterm_in_the_middle_of_the_watch(run: Run, answers: Any, log: LogStore, launcher: FakeLauncher) -> None:
-    """As Airflow's task runner does it: the handler interrupts whatever the task does, and the task goes on until SIGKILL."""
+    """As Airflow's task runner does it: the handler interrupts whatever the task does, and the task lives until SIGKILL."""
     answers("failed")
     task = totals(deferrable=False)
 
@@ -341,7 +341,7 @@ def test_killed_while_it_prepares_a_later_attempt_leaves_its_note(
 ) -> None:
     """Its group lives. What the process does until SIGKILL takes the note not away."""
     watching(context())
-    answers(NoAnswer("the API server is away"))
+    answers(NoAnswer("the API server is unavailable"))
     task, prepared = totals(deferrable=False), Launching.context
 
     def killed(*arguments: Any) -> Any:

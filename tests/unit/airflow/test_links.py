@@ -106,7 +106,7 @@ class Supervisor:
 
     def send(self, message: Any) -> XComResult | None:
         if self.is_away:
-            raise RuntimeError("the API server is away")
+            raise RuntimeError("the API server is unavailable")
         assert (message.key, message.dag_id, message.task_id, message.run_id) == (SPARK_UI_KEY, "d", "t", "r")
         if isinstance(message, SetXCom):
             self.values.append(message.value)

@@ -1,4 +1,4 @@
-"""One LISTEN per log and process, whoever waits for failures, in whichever event loop."""
+"""One LISTEN per log and process, however many wait for failures, in whichever event loop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def threads() -> int:
 
 
 def listening(store: SqlLogStore) -> int:
-    [pid] = eventually(lambda: sessions(store), what="somebody listens")
+    [pid] = eventually(lambda: sessions(store), what="a session listens")
     return pid
 
 
@@ -151,7 +151,7 @@ def test_a_connection_that_is_lost_is_made_again(store: SqlLogStore) -> None:
     with store.engine.begin() as connection:
         connection.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
     following = eventually(lambda: [one for one in sessions(store) if one != pid], what="it listens again")
-    eventually(rings.more_than(count), what="whoever waits looks: something may have been missed")
+    eventually(rings.more_than(count), what="all that wait look: something may have been missed")
     count = rings.count
     announce_failure(store.engine)
     eventually(rings.more_than(count), what="it is rung again")
@@ -160,7 +160,7 @@ def test_a_connection_that_is_lost_is_made_again(store: SqlLogStore) -> None:
 
 
 def test_a_log_that_is_away_is_waited_for() -> None:
-    """Port 9 answers nobody."""
+    """Port 9 does not answer."""
     away = SqlLogStore.at("postgresql://postgres@127.0.0.1:9/nothing")
     rings = Rings()
     hearing = away.listen(rings)

@@ -89,7 +89,7 @@ def kill(launcher: FakeLauncher, group: str) -> None:
     launcher.kill([n for n, one in enumerate(launcher.claims) if one.group == group][-1])
 
 
-# --- which tasks have one -----------------------------------------------------------------------------------------------
+# --- which tasks have one ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_the_log_knows_of_it_and_a_trigger_of_an_earlier_version_does_not(
     assert not LogioGroupTrigger(**arguments).own_place
 
 
-# --- recoveries ---------------------------------------------------------------------------------------------------------
+# --- recoveries -------------------------------------------------------------------------------------------------------
 
 
 def test_a_death_wakes_its_task_which_recovers_it_and_nothing_else_does(
@@ -234,7 +234,7 @@ def test_a_person_may_launch_it_anywhere_and_a_supervisor_is_told_why_it_may_not
     assert len(elsewhere.claims) == 1
 
 
-# --- replicas -----------------------------------------------------------------------------------------------------------
+# --- replicas ---------------------------------------------------------------------------------------------------------
 
 
 def test_new_replicas_are_launched_by_the_task_of_their_group(
@@ -281,7 +281,7 @@ def test_a_replica_that_cannot_be_launched_there_ends_the_request(
     assert request.state is ScalingState.REFUSED and "no such file" in request.note
 
 
-# --- a task for each replica ----------------------------------------------------------------------------------------------
+# --- a task for each replica ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -353,7 +353,7 @@ def test_a_task_that_is_killed_halts_its_replica_and_no_other(
     resolve_kill(log, run, kill_.group, kill_.task, lambda _: "failed", grace_seconds=0.1)
     assert status(log, run, ONE).state is GroupState.HALTED
     [request] = log.scalings(run.run_id)
-    assert request.state is ScalingState.REQUESTED, "the group goes on with the others"
+    assert request.state is ScalingState.REQUESTED, "the group continues with the others"
 
 
 def test_a_replica_that_there_is_not(log: LogStore, run: Run) -> None:
@@ -390,7 +390,7 @@ def test_the_group_of_tasks_has_one_for_each() -> None:
         LogioPipelineGroup(REF, groups={"totals": each}, **arguments)
 
 
-# --- when its task ends -------------------------------------------------------------------------------------------------
+# --- when its task ends -----------------------------------------------------------------------------------------------
 
 
 def test_a_task_that_is_red_leaves_its_replicas_to_the_supervisor(

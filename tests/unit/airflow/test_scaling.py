@@ -120,7 +120,7 @@ def scaling(replicas: int | str, task_id: str = "scale", **arguments: Any) -> Lo
 
 
 def looks(trigger: Any, seconds: float = 0.7) -> Mapping[str, Any] | None:
-    """The event of a trigger that fires within so long; None if it goes on looking."""
+    """The event of a trigger that fires within so long; None if it continues looking."""
 
     async def first() -> Mapping[str, Any] | None:
         events = trigger.run()
@@ -156,7 +156,7 @@ def three(drivers: Drivers) -> None:
     assert drivers.owners() == [ONE, TWO, THREE]
 
 
-# --- the example of docs/how-to/scale.md ---------------------------------------------------------------------------------
+# --- the example of docs/how-to/scale.md ------------------------------------------------------------------------------
 
 
 def test_the_clock_scales_the_run_of_another_dag(
@@ -190,7 +190,7 @@ def test_the_clock_scales_the_run_of_another_dag(
     }
 
 
-# --- the task of a replicated group -------------------------------------------------------------------------------------
+# --- the task of a replicated group -----------------------------------------------------------------------------------
 
 
 def test_it_launches_the_replicas_in_use_and_says_how_to_launch_all(drivers: Drivers, log: LogStore, run: Run) -> None:
@@ -302,7 +302,7 @@ def test_without_a_supervisor_a_dead_replica_is_the_tasks_business(
     assert drivers.launched()[3:] == [(THREE, 2)]
 
 
-# --- a scaling task -----------------------------------------------------------------------------------------------------
+# --- a scaling task ---------------------------------------------------------------------------------------------------
 
 
 def test_up_and_down(drivers: Drivers, log: LogStore, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -452,7 +452,7 @@ def test_the_trigger_survives_serialization() -> None:
         LogioScaleTrigger(**{**arguments, "poll_interval": 0})
 
 
-# --- whoever supervises -------------------------------------------------------------------------------------------------
+# --- what supervises --------------------------------------------------------------------------------------------------
 
 
 def supervisor() -> LogioSuperviseOperator:
@@ -476,7 +476,7 @@ def test_a_supervisor_recovers_replicas_and_carries_out_what_anybody_asks_for(
     assert [DueScaling.of(one).replicas for one in found["findings"]] == [2]
     deferred(lambda: supervisor().resume(context(), found))
     assert drivers.launched() == [(ONE, 1), (TWO, 1)]
-    assert looks(trigger(run)) is None, "the driver is on its way, nobody is woken"
+    assert looks(trigger(run)) is None, "the driver is on its way, no task is woken"
     drivers.ready(TWO)
     deferred(lambda: supervisor().resume(context(), found_by(trigger(run))))
     assert drivers.owners() == [ONE, TWO]

@@ -1,4 +1,4 @@
-"""The Controller as a task: what it decides for the runs that go on, what a person asks of it, and its DAG."""
+"""The Controller as a task: what it decides for the runs that continue, what a person asks of it, and its DAG."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_which_groups_it_looks_at(log: LogStore, run: Run, arguments: dict[str, 
 
 
 def test_by_hand(log: LogStore, run: Run, launcher: FakeLauncher) -> None:
-    for attempt in (1, 2):  # a retry goes on with the same request
+    for attempt in (1, 2):  # a retry continues with the same request
         with pytest.raises(TaskDeferred) as waiting:
             control(replicas="2", group="hourly").execute(context(attempt=attempt))
     ready(log, launcher)

@@ -152,7 +152,7 @@ def test_where_teams_differ_the_process_tells(executor: str | None, monkeypatch:
 def test_waiting_is_deferred_unless_somebody_says_otherwise(
     said: str | None, deferrable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow's own default is not to defer, and it writes that into each airflow.cfg that it generates: nobody's choice."""
+    """Airflow's own default is not to defer, and it writes that into each airflow.cfg that it generates."""
     if not conf.has_section("operators"):
         conf.add_section("operators")
     monkeypatch.setitem(conf._sections["operators"], "default_deferrable", "false")

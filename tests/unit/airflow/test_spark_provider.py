@@ -380,7 +380,7 @@ def test_a_key_of_the_transport_is_never_a_property(
 def test_a_deployments_transport_with_a_key_is_left_out(
     transport: Callable[[dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has asked for it in this DAG, and the task may only have a group to watch."""
+    """It was not asked for in this DAG, and the task may only have a group to watch."""
     transport({"type": "http", "url": "https://lineage", "auth": {"type": "api_key", "apiKey": "hush"}})
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__SPARK_INJECT_TRANSPORT_INFO", "True")
     assert injected({}) == {"spark.a": "1"}

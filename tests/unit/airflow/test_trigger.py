@@ -145,7 +145,7 @@ def test_the_link_of_a_deferred_task_follows_the_incarnations(
 def test_one_that_is_cancelled_while_it_looks_leaves_no_connection(
     trigger: LogioGroupTrigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread goes on, and asks the log."""
+    """Its thread continues, and asks the log."""
     see, began, may_look = trigger._see, threading.Event(), threading.Event()
 
     def slow(look: LogLook) -> Any:
@@ -185,7 +185,7 @@ def test_a_nonsensical_interval_is_refused() -> None:
 
 @pytest.fixture
 def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever relies on a supervisor finds out at once that there is none."""
+    """A task that relies on a supervisor finds out at once that there is none."""
     monkeypatch.setattr(presence, "ASK_SECONDS", 0.0)
     monkeypatch.setattr(presence, "LEFT_SECONDS", 0.0)
 
@@ -218,7 +218,7 @@ def test_a_driver_that_is_killed_is_its_supervisors_business(
 def test_with_a_recovery_dag_that_is_paused_what_is_dead_stays_dead(
     log: LogStore, run: Run, launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever pauses it wants no recoveries; the task says so."""
+    """A person who pauses it wants no recoveries; the task says so."""
     spec = replace(run.spec, supervision=Supervision.DAG, key=replace(run.spec.key, dag_run_id="another"))
     other = log.start_run(spec)
     log.note_supervisor("DAG logio_recovery", pipeline="another pipeline")
@@ -281,7 +281,7 @@ def test_a_group_nobody_has_launched(trigger: LogioGroupTrigger) -> None:
 def test_it_watches_over_incarnations(
     trigger: LogioGroupTrigger, log: LogStore, run: Run, launcher: FakeLauncher, running: GroupRef
 ) -> None:
-    """Somebody else recovers the group faster than this trigger looks: nothing to wake anybody for."""
+    """Another process recovers the group faster than this trigger looks: no task is woken for it."""
 
     def recover_and_finish() -> None:
         log.declare_dead(running, "test")
@@ -295,7 +295,7 @@ def test_it_watches_over_incarnations(
 def test_a_log_that_is_away_means_nothing(
     trigger: LogioGroupTrigger, launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is away when the watch begins, and again when the driver dies: seen only when it answers."""
+    """The log is unavailable when the watch begins, and again when the driver dies: seen only when it answers."""
     away = threading.Event()
     away.set()
     asked: list[str] = []
@@ -488,7 +488,7 @@ def test_a_kill_is_followed_though_airflow_cancels_what_it_has_called(
 
     asyncio.run(triggerer())
     assert log.group(run.run_id, GROUP).state is (GroupState.HALTED if marked else GroupState.RUNNING)
-    assert trigger._share is None, "it is left by whoever needs it last"
+    assert trigger._share is None, "the last one that needs it leaves it"
 
 
 @pytest.mark.usefixtures("running")

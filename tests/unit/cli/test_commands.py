@@ -30,7 +30,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run in the log that nobody has launched."""
+    """A run in the log without a launch."""
     monkeypatch.setenv("LOGIO_URL", sqlite_url)
     transactions = write_slice(tmp_path / "transactions.parquet", 1_000)
     store = open_store(sqlite_url)

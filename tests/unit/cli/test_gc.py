@@ -127,7 +127,7 @@ def staged(url: str, run: Run, epoch: EpochPayloads) -> None:
 
 @pytest.mark.postgres
 def test_staging_tables_of_ended_runs_are_dropped(terminal: Terminal, postgres_url: str, tmp_path: Path) -> None:
-    """In databases that are known here; those of a run that goes on stay. What cannot be reached is told, and not forgotten:
+    """In databases that are known here; those of a live run stay. What cannot be reached is told, and not forgotten:
     an old run stays in the log until its tables are gone."""
     epoch = Payloads(str(tmp_path / "elsewhere")).epoch("run", "g", 1, 0)
     for name, ended in (("run-1", True), ("run-2", False)):

@@ -222,7 +222,7 @@ def test_without_a_log_drivers_are_killed_by_what_was_known(
     shown: list[object] = []
 
     def away(*_arguments: object) -> None:
-        raise LogUnavailable("the log is away")
+        raise LogUnavailable("the log is unavailable")
 
     def show(snapshot: object) -> None:
         if len(launcher.processes) == len(GROUPS):
@@ -338,7 +338,7 @@ SCALED = bundle.parse_ref(f"{Path(__file__).parents[3] / 'dags' / 'pipelines' / 
 
 @dataclass
 class Scaled:
-    """A run with a replicated group, of which one replica is at work when the others are asked for."""
+    """A run with a replicated group. One replica is at work when the others are asked for."""
 
     local: LocalRun
     launcher: Sleepers

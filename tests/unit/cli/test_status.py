@@ -325,7 +325,7 @@ def test_what_waits_for_an_external_system_is_shown_at_once_with_its_cause(flow:
 def test_a_driver_that_is_silent_is_not_shown_as_if_it_ran(
     flow: TwoGroups, sqlite_url: str, logio: Callable[..., tuple[int, str, str]]
 ) -> None:
-    """Its triggerer has died, say: nobody has declared it dead. That comes first, and on standard output."""
+    """Its triggerer has died, say: it was not declared dead. That comes first, and on standard output."""
     flow.store.heartbeat(flow.drivers["totals"].ref, 1, ready=True, rss_bytes=1 << 20)
     beats = sqlite3.connect(sqlite_url.removeprefix("sqlite:///") + ".heartbeat")
     with beats:
@@ -404,7 +404,7 @@ def test_it_survives_the_log(postgres_server: PostgresServer, postgres_url: str,
         eventually(lambda: documents(command), what="a first look", timeout=60)
         postgres_server.stop()
         try:
-            eventually(lambda: "log_away_since" in documents(command)[-1], what="the log is away", timeout=60)
+            eventually(lambda: "log_away_since" in documents(command)[-1], what="the log is unavailable", timeout=60)
         finally:
             postgres_server.start()
         eventually(lambda: "connections" in documents(command)[-1], what="the log is back", timeout=60)

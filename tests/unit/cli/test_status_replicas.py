@@ -99,7 +99,7 @@ def test_replicas_their_slots_and_load(report: Report) -> None:
     owned = {A: "0-1", B: "2-3"}
     assert [A, "running", owned[A], "60%", "30%", "10%", "120", "5", "3 events", "1.5 s"] in lines
     assert [B, "running", owned[B]] in lines
-    assert not any(line[:1] == ["work.3"] for line in lines), "nobody needs to see a replica that is not in use"
+    assert not any(line[:1] == ["work.3"] for line in lines), "a person need not see a replica that is not in use"
 
 
 def test_requests_with_their_reasons_the_newest_first(report: Report) -> None:

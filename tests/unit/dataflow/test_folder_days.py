@@ -207,7 +207,7 @@ STEPS = st.lists(st.tuples(st.integers(0, len(RUNS) - 1), st.sampled_from([0, 0,
 @settings(max_examples=400)
 @given(STEPS)
 def test_what_counts_is_there_and_right_whoever_stands_still_and_sees_names_late(steps: list[tuple[int, int]]) -> None:
-    """Runs of three lines, two of one ordinal; a run that began and never went on is a zombie."""
+    """Runs of three lines, two of one ordinal; a run that began and never continued is a zombie."""
     world, drivers = World(), {}
     for number, late in steps:
         if number not in drivers:

@@ -91,7 +91,7 @@ def test_what_a_definition_says() -> None:
     source = TableSource("wh", "t", store=True)
     assert not source.replayable
     assert source.settings()["replayable"] is False
-    assert source.action({}) == {"start": None, "end": None}, "nobody is asked where a run is started"
+    assert source.action({}) == {"start": None, "end": None}, "no database is asked where a run is started"
     with pytest.raises(OperatorFailed, match="reads connection 'wh': ask what connected"):
         source.latest({}, None, None)
     made = Pipeline("p", connections=["other"])

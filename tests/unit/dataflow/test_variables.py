@@ -43,4 +43,4 @@ def test_one_that_is_not_set_is_named_with_where_to_set_it() -> None:
 def test_what_is_refused(names: Any, words: str) -> None:
     with pytest.raises(PipelineDefinitionError, match=words) as caught:
         Pipeline("p", environment=names)
-    assert "=secret" not in str(caught.value), "whoever wrote a value there must not find it in a log"
+    assert "=secret" not in str(caught.value), "a value that was written there must not be in a log"

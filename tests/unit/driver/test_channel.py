@@ -1,4 +1,4 @@
-"""The channel: one question to the log for all ports, whoever got nothing first the next time, a bounded share of memory."""
+"""The channel: one question to the log for all ports, those that got nothing first next time, bounded shares of memory."""
 
 from __future__ import annotations
 

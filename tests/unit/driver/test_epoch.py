@@ -205,10 +205,10 @@ def what_is_durable_wakes_its_receivers() -> None:
     """The group behind a port is woken when events are sent, and when held ones are released."""
     with group([2]) as one:
         assert one.run()
-        assert ["count"] in one.woken, "nobody was woken by an event"
+        assert ["count"] in one.woken, "no operator was woken by an event"
         one.woken.clear()
         one.epoch._release(HandOver(released=[OUT]))
-        assert ["count", "mine"] in one.woken, "nobody was woken by a release"
+        assert ["count", "mine"] in one.woken, "no operator was woken by a release"
 
 
 def a_receiver_that_lags_holds_it_up() -> None:

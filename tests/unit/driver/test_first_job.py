@@ -1,4 +1,4 @@
-"""Mode ``executors`` after a start: the first job is small, and nobody waits for a warm-up while one is due."""
+"""Mode ``executors`` after a start: the first job is small, and no job waits for a warm-up while one is due."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_enough_waits_until_a_job_takes_it() -> None:
 
 
 def test_a_job_over_datasets_is_bounded_in_input_sets_and_in_bytes() -> None:
-    """After the first one; what nobody has counted since a recovery counts as small."""
+    """After the first one; what was not counted since a recovery counts as small."""
 
     def part(size: int) -> DatasetPart:
         return DatasetPart(cast(Dataset, None), size)

@@ -1,4 +1,4 @@
-"""What a replica finds strange while its slots move is not its fault: its epoch is void, and it goes on in the next one."""
+"""What a replica finds strange while its slots move is not its fault: its epoch is void, and it continues in the next one."""
 
 from __future__ import annotations
 

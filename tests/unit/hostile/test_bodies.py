@@ -129,7 +129,7 @@ def meaning(header: Header) -> Header:
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_body_of_a_wrong_checksum_does_no_harm_either(name: str, data: st.DataObject) -> None:
-    """Somebody has mended the checksum: a table or a refusal, never another error."""
+    """The checksum was mended: a table or a refusal, never another error."""
     body = bytearray(BODIES[name])
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))

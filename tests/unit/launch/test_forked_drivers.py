@@ -260,7 +260,7 @@ def test_one_that_was_killed_is_told_of_once(own: Programs, caplog: pytest.LogCa
 
 
 def test_a_driver_is_not_left_whose_start_was_not_answered(own: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works already: whoever is told that it was not started starts another one."""
+    """It works already: a launcher that is told that it was not started starts another one."""
     here = threading.Event()
 
     def unheard(server: ForkServer) -> None:

@@ -143,7 +143,7 @@ class Till(SourceOperator):
     def missing(self, params: Mapping[str, Any]) -> Any:
         said = (self._folder / "till").read_text()
         if said == "away":
-            raise LookupError("the till is away")
+            raise LookupError("the till is unavailable")
         if said == "broken":
             raise ZeroDivisionError(said)
         return {"open": f"the till of {params['day']} is open", "wrong": False, "": ""}.get(said)
@@ -159,7 +159,7 @@ class Till(SourceOperator):
     ("said", "found"),
     [
         ("open", "source 'web': the till of 2026-03-01 is open"),
-        ("away", "source 'web': LookupError: the till is away"),
+        ("away", "source 'web': LookupError: the till is unavailable"),
         ("closed", None),
     ],
 )

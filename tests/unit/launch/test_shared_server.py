@@ -200,7 +200,7 @@ def test_groups_with_other_settings_have_another_server(tmp_path: Path) -> None:
 
 
 def test_one_whose_application_has_ended_is_replaced(recipe: ServerRecipe) -> None:
-    """It answers, and would fail each job. Who finds out first has it replaced, and nobody a second time."""
+    """It answers, and would fail each job. Who finds out first has it replaced, and none a second time."""
     clients = [ServerClient(recipe) for _ in range(2)]
     for client in clients:
         client.connected()

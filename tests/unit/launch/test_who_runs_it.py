@@ -1,4 +1,4 @@
-"""Whose process it is, for what is noted beside what somebody has done."""
+"""Whose process it is, for what is noted beside what a person has done."""
 
 from __future__ import annotations
 

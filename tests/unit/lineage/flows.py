@@ -1,7 +1,7 @@
 """Small pipelines whose records say which records they were computed from, run over any store.
 
 A body is ``{record: [records it was computed from]}``, and record ids are unique: what lineage says can be compared with
-what the records say, which nobody had to capture.
+what the records say, which was not captured.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def test_one_sender_at_two_ports() -> None:
 
 
 def test_the_keys_of_a_read_are_those_of_an_event_at_all_its_ports() -> None:
-    """One event on two ports, of which each takes another record: a row was read for both."""
+    """One event on two ports that each take another record: a row was read for both."""
     dependence = Dependence(Uses.EVERY, {"a": {"shop": "shop"}, "b": {"shop": "other"}})
     inputs = {"a": "source.out", "b": "source.out"}
     shapes = {
@@ -335,7 +335,7 @@ def test_what_was_not_made() -> None:
         run.behind({"store": "d"})
 
 
-# --- the command --------------------------------------------------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def sold(event_id: int) -> pa.Table:
 
 @dataclass
 class Sales:
-    """`wide` is an Input Set of all events, of which every third is in the log with a gap behind it; `small` of two."""
+    """`wide` is an Input Set of all events; every third is in the log with a gap behind it; `small` of two."""
 
     store: LogStore
     run: Run
@@ -218,7 +218,7 @@ def test_of_a_body_only_the_columns_that_are_asked_for_are_decoded() -> None:
 
 
 def test_a_search_gets_past_an_event_that_is_too_large_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says of which it has seen the beginning only. With others before it, it is left for the next search."""
+    """It names those of which it has seen the beginning only. With others before it, it is left for the next search."""
     monkeypatch.setattr(dataset, "BATCH_RECORDS", 10)
     store = MemoryLogStore()
     sales = filled(store)

@@ -56,7 +56,7 @@ def test_each_use_of_events_of_which_nothing_was_made(log_store: LogStore) -> No
     assert sorted(together, key=lambda one: min(one.events)) == [one for one in expected.values() if one is not None]
     (dropped,) = of(run, "source.out", 1, 6)
     assert dropped == Unmade("clean", Use.WITHOUT_OUTPUT, {6}, {InputSetNode("clean", "6")})
-    assert of(run, "hourly.out", 1) == [], "nobody receives it"
+    assert of(run, "hourly.out", 1) == [], "no operator receives it"
 
 
 def test_it_is_bounded_and_claims_nothing_of_what_it_has_not_read(log_store: LogStore) -> None:
@@ -83,7 +83,7 @@ def test_behind_a_dispatcher_it_is_what_the_slots_have_done(log_store: LogStore)
             for one in unmade:
                 assert one.use is Use.WITHOUT_OUTPUT and one.events == {number}
                 assert not made & {(inset.operator_in_log, inset.inset_id) for inset in one.input_sets}
-    assert set(said) == {"v"}, "some events of which nothing was made"
+    assert set(said) == {"v"}, "some events from which nothing was made"
 
 
 def parted(store: LogStore, parts: Mapping[int, Sequence[int]]) -> Logged:
@@ -128,7 +128,7 @@ def waits(event: int, *slots: int) -> Unmade:
 
 
 def test_parts_without_records_say_nothing_of_an_event(log_store: LogStore) -> None:
-    """Slots get them to know how far time has come. An event without records was sent on to nobody."""
+    """Slots get them to know how far time has come. An event without records was sent to no receiver."""
     run = parted(log_store, {1: [0, 2, 0], 2: [], 3: [0, 0, 0]})
     assert of(run, "a.out", 1) == [waits(1, 1)]
     for event in (2, 3):

@@ -412,7 +412,7 @@ def test_a_retry_upstream_takes_the_end_back_and_the_closing_comes_behind_what_i
     assert again.concerned == {"op", "day"} and again.ends == [(sender, 1)]
     epoch = Epoch(day()).begun(recovered=Recovered({"day": again.states["day"]}, (), (), ()))
     epoch.commit()
-    assert epoch.loop.to_close() == [], "its input goes on"
+    assert epoch.loop.to_close() == [], "its input continues"
     epoch.loop.deliver(OUT, fed(2, 8, sender=sender), 0.0)
     epoch.loop.deliver(OUT, end(3, sender=sender), 0.0)
     assert numbers(epoch.loop.close()) == [(2, False)]

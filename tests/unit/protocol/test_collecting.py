@@ -79,7 +79,7 @@ def test_collecting_changes_nothing(
     machine.collect_the_rest()
     rows, bodies = machine.left()
     assert (Status.DONE, False) not in rows, "everything that is done and not kept has gone"
-    assert bodies <= {True}, "and no body is left that nobody needs"
+    assert bodies <= {True}, "and no body is left that is not needed"
     assert machine.results() == expected
 
 

@@ -144,7 +144,7 @@ def stream_of(jumps: Sequence[Sequence[int]], sender: Port = FEED) -> list[Event
 class Machine:
     """One group with its driver: steps that are made, and how many of them are committed.
 
-    Output ports named ``out`` feed the first input port of the next operator, other ones a sink; input ports that nobody
+    Output ports named ``out`` feed the first input port of the next operator, other ones a sink; input ports that no sender
     feeds get shares of the stream. The external system applies a write action once, by its marker, and survives crashes.
     """
 
@@ -198,7 +198,7 @@ class Machine:
             self.crash(action.crash)
 
     def deliver_one(self, first: int) -> None:
-        """From the log, as the channel does it; sometimes what is known already, because nobody keeps a cursor here."""
+        """From the log, as the channel does it; sometimes what is known already, because no cursor is kept here."""
         ports = [port for port in self.protocol.inputs_from_log() if self._is_due(port)]
         for place in range(len(ports)):
             port = ports[(first + place) % len(ports)]

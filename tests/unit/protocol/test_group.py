@@ -295,7 +295,7 @@ def test_fused_events_in_scope_are_logged_for_the_lineage_join() -> None:
     effects = group.step(fed(1, 7))
     first, second = of(fx.LogEvent, effects)
     assert first.deliveries == (fx.Delivery(Port("next", "in"), (("in:1", DONE),), fused=True, kept=True),)
-    assert second.deliveries == (), "the target of a scope is logged also if nobody receives it"
+    assert second.deliveries == (), "the target of a scope is logged also without a receiver"
     assert len(of(fx.RecordLineage, effects)) == 2
 
 

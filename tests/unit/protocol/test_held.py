@@ -75,7 +75,7 @@ def test_rows_are_counted_per_receiver() -> None:
 
 def test_an_output_set_without_writes_waits_for_those_before_it_only() -> None:
     group = group_of(TwoConnections())
-    assert held(group.step(fed(1, -1))) == [(1, False)], "nobody is before it"
+    assert held(group.step(fed(1, -1))) == [(1, False)], "no write is before it"
     assert held(group.step(fed(2, 5), fed(3, -1))) == [(2, True), (3, True)]
     assert done(group, "x", 1, 1) == [Release(OUT, 2, 2, 1), Release(OUT, 3, 3, 1)]
     assert held(group.step(fed(4, -1))) == [(4, False)]

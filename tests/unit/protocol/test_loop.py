@@ -96,7 +96,7 @@ def test_a_group_finishes_when_the_success_of_its_last_write_is_committed() -> N
     while writer.pending:
         writer.take(1)
         writer.applied()
-        assert not epoch.loop.is_finished(), "nobody knows"
+        assert not epoch.loop.is_finished(), "it is not known"
         epoch.loop.applied(writer.report(), 0.0)
     assert not epoch.loop.is_finished(), "the log does not know"
     epoch.loop.close()
@@ -147,7 +147,7 @@ def test_a_range_may_be_forgotten_once_its_event_is_durable_and_until_somebody_w
     assert epoch.orders == [ForgetOrder("source", 1, RANGE)]
     again = Epoch(FORGETS, first=RANGE).begun(recovered=states(effects))
     assert again.orders == [ForgetOrder("source", 1, RANGE), ReadOrder("source", 1, RANGE, 1)], (
-        "nobody may have been told"
+        "the sender may not have been told"
     )
     again.loop.end_read("source", None, 0.0)
     again.loop.close()

@@ -23,7 +23,7 @@ AGAIN = ReadOrder("source", 1, QUEUE, 1, STORED)
 
 
 def half_used() -> Recovered:
-    """A stored effect, of which one record is used."""
+    """A stored effect. One record of it is used."""
     epoch = reading()
     epoch.loop.emit("source", [Emit("out", [1], 1)], 1, 0.0)
     epoch.loop.close()
@@ -180,7 +180,7 @@ def orders_before_the_drain(patch: pytest.MonkeyPatch) -> None:
 
 @BROKEN.of(readers_know_of_a_drain_before_they_are_asked, "may ask the outside")
 def readers_do_not_hear_of_the_drain(patch: pytest.MonkeyPatch) -> None:
-    """An epoch that begins to drain tells nobody."""
+    """An epoch that begins to drain tells no other."""
 
     def silent(begin: Any, loop: Any, recovered: Any, unpack: Any, start: Any, drains: Any) -> Any:
         held, readers = Held(loop._readers), loop._readers

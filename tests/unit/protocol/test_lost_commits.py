@@ -144,7 +144,7 @@ class World:
 
 
 def told(seed: int) -> str:
-    """How a history ends: ``exact``, ``parked``, or ``wrong``, which nobody has noticed."""
+    """How a history ends: ``exact``, ``parked``, or ``wrong``, which was not noticed."""
     world = World(seed)
     try:
         for _ in range(world.random.randint(10, 80)):

@@ -177,7 +177,7 @@ def test_read_actions_follow_one_another(replayable: bool) -> None:
     source = group.protocol.source("op")
     assert (source.action, source.action_id, source.offset) == ({"queue": 2}, 2, 0)
     assert not source.has_ended
-    assert source.to_drop() == ([] if replayable else [[1, "effects/1"]]), "discarded while the next one goes on"
+    assert source.to_drop() == ([] if replayable else [[1, "effects/1"]]), "discarded while the next one continues"
     if not replayable:
         group.protocol.store_effect("op", "effects/2", 1)
         group.protocol.effect_dropped("op", 1)

@@ -63,6 +63,6 @@ def test_kinds_of_states() -> None:
     assert not ALIVE & ENDED
     assert LAUNCHING < ALIVE
     assert STOPPED < ENDED and CONCLUDED < ENDED
-    assert WAITING == STOPPED - CONCLUDED == ENDED - CONCLUDED, "what a person goes on with"
+    assert WAITING == STOPPED - CONCLUDED == ENDED - CONCLUDED, "what a person continues with"
     assert set(GroupState) - ALIVE - ENDED == {GroupState.NEW, GroupState.DEAD}
     assert all(GroupState.DEAD in GROUP_TRANSITIONS[state] for state in ALIVE), "whatever lives can die"

@@ -160,7 +160,7 @@ def test_what_a_job_has_written_is_what_the_driver_sees_or_is_written_again(
     mask = os.umask(0o022)
     os.umask(mask)
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o666 & ~mask}
-    assert folder.stat().st_mode & 0o777 == 0o700, "nobody else gets in"
+    assert folder.stat().st_mode & 0o777 == 0o700, "no other user gets in"
 
     again = spark_files.seal(spark, epoch, str(folder.relative_to(epoch.root)), 750, task_files.AS_PUBLISHED)
     assert sorted(again, key=str) == sorted(files, key=str), "as a task does that runs twice"

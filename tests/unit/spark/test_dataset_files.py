@@ -126,7 +126,7 @@ def elsewhere(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatc
 
 
 def copied(root: str, folder: str, said: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One that has a copy of what the driver has written, as where somebody replicates one way."""
+    """One that has a copy of what the driver has written, as where a site replicates one way."""
     there, here = os.path.join(root, said), os.path.join(f"{root}-elsewhere", said)
     os.makedirs(os.path.dirname(here), exist_ok=True)
     with open(there, "rb") as source, open(here, "wb") as target:
@@ -173,7 +173,7 @@ def test_a_huge_value_goes_through_a_chain_as_it_is(tmp_path: Path, sessions: Sp
     for folder in ("left", "right"):
         (found,) = work.published(folder)
         is_same = found["noise"] == noise
-        assert is_same, "and nobody prints it"
+        assert is_same, "and it is not printed"
 
 
 # --- text that is none ------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_a_copy_has_the_same_records_in_the_same_order_and_files_of_its_own(
     assert {path.parent for path in copies} == {copies[0].parent}
     assert set(copies[0].parent.iterdir()) == set(copies), "nothing half-written is beside them"
     for path in original.paths():
-        os.truncate(path, 10)  # somebody edits a file in place
+        os.truncate(path, 10)  # a file is edited in place
     made.check()
     assert made.table.num_rows == 1_000
 

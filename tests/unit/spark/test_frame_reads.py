@@ -115,7 +115,7 @@ def test_an_operator_moves_to_mode_dataframe_by_changing_one_word(
     database: str,
     most_bytes: int,
 ) -> None:
-    """Records, read actions in the log, and the rows that each Input Set used: whatever the size, and whoever has read."""
+    """Records, read actions in the log, and the rows that each Input Set used: whatever the size, and however it was read."""
     monkeypatch.setattr(frame_jobs, "SMALL_BYTES", most_bytes)
     monkeypatch.setattr(table_reads, "KEYS_PER_QUERY", 2)
     monkeypatch.setattr(row_readers, "KEYS_PER_QUERY", 2)
@@ -198,7 +198,7 @@ def test_what_was_answered_is_what_was_used_and_nobody_is_asked_again_once_it_is
     assert not outages, "the job was repeated, with what was answered"
     assert [wait.partition(" UTC: ")[2] for wait in said] == ["payload store: No space left on device"]
     assert not list((tmp_path / "payloads").rglob("*daily/draws*/*.parquet")), (
-        "nobody will name what a failed job has read"
+        "no job will name what a failed job has read"
     )
     with pytest.raises(OperatorFailed, match="weekly: not yet"):
         group.run()

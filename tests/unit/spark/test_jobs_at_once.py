@@ -170,7 +170,7 @@ def test_jobs_that_run_side_by_side_end_with_their_epoch(tmp_path: Path, session
     stopping.start()
     assert not work.run(*NAMES)
     stopping.join()
-    assert time.monotonic() - asked[0] < 30, "nobody waits for them"
+    assert time.monotonic() - asked[0] < 30, "no job waits for them"
     assert not tracker.getActiveJobsIds(), "they were cancelled"
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("logio-channel")]
     for path in function.folder.iterdir():

@@ -412,7 +412,7 @@ def test_a_reader_does_not_take_a_folder_for_empty_whose_new_record_is_not_shown
 
 
 def test_a_reader_sees_no_receipt_without_those_before_it(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing of many names comes in pages, and between two of them a driver goes on."""
+    """A listing of many names comes in pages, and between two of them a driver continues."""
     work.anew()
     work.run(1)
     first, *others = sorted(LocalFiles(f"{work.lake.root}/orders").names("_logio"))
@@ -431,7 +431,7 @@ def test_a_reader_sees_no_receipt_without_those_before_it(work: Work, monkeypatc
 
 
 def test_a_fresh_run_shuts_out_the_one_that_was_given_up_and_no_other(place: Work) -> None:
-    """Another run that appends, and was started before it, goes on."""
+    """Another run that appends, and was started before it, continues."""
     work = place
     healthy = work.driver(1)
     first, second = work.actions(1)
@@ -499,7 +499,7 @@ def test_a_run_whose_partition_was_overwritten_is_begun_anew_as_the_message_says
     assert work.lake.counted() == work.lake.listed() == after("append", [(11, 1)], OLD)
 
 
-# --- clocks that differ: what was started later, by its clock, may have been published first ---------------------------
+# --- clocks that differ: what was started later, by its clock, may have been published first --------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Publishing into an object store: whole objects, the same whoever puts them, and errors that say what to do."""
+"""Publishing into an object store: whole objects, the same whichever process puts them, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_objects_are_removed_side_by_side(bucket: Bucket) -> None:
 @pytest.mark.parametrize("size", [1_000, 2 * PART])
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_what_is_not_whole_is_never_seen(bucket: Bucket, size: int, error: type[BaseException]) -> None:
-    """Arrow completes an upload when its stream is closed, and closes it when nobody holds it any more."""
+    """Arrow completes an upload when its stream is closed, and closes it when it is held no more."""
 
     def put() -> None:
         with whole_object(bucket.files, f"{bucket.root}/half") as stream:
@@ -480,7 +480,7 @@ def test_a_bucket_that_is_not_there_is_not_made(bucket: Bucket) -> None:
 
 @pytest.fixture
 def lock(objects: ObjectStore) -> Iterator[Callable[[], None]]:
-    """From then on nobody's credentials are good enough."""
+    """From then on no credentials are good enough."""
 
     def allowed(actions: str) -> None:
         about = {"Content-Type": "text/plain"}

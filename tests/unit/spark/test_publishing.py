@@ -1,4 +1,4 @@
-"""Write actions of a `DatasetWriter`: whole files under names of the action, the same whoever executes it and how often."""
+"""Write actions of a `DatasetWriter`: whole files under names of the action, however often it is executed."""
 
 from __future__ import annotations
 

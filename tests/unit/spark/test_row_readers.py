@@ -75,7 +75,7 @@ def test_tasks_read_one_snapshot_of_a_table_that_changes_under_them(place: Place
         change(place.url, "UPDATE sales SET city = 'gone', id = id + 10000")
         change(place.url, "INSERT INTO sales (id) SELECT generate_series(50000, 60000)")
         again = frame.toArrow().sort_by("id")
-        with pytest.raises(sa.exc.OperationalError, match="lock timeout"):  # nobody writes it anew meanwhile
+        with pytest.raises(sa.exc.OperationalError, match="lock timeout"):  # it is not written anew meanwhile
             change(place.url, "SET LOCAL lock_timeout = '100ms'; TRUNCATE sales")
         [url] = place.files()
         assert url.stat().st_mode & 0o777 == 0o600
@@ -129,7 +129,7 @@ def test_a_snapshot_that_is_gone_fails_the_whole(place: Place) -> None:
     with place.rows("sales") as frame:
         assert frame.count() == 5000
         assert rows_of(place.url, end) == [(True,)]
-    assert not place.files(), "a session that ended when everything was read is nobody's failure"
+    assert not place.files(), "a session that ended when everything was read is no failure"
 
 
 def test_what_cannot_be_read_is_named_and_errors_of_others_come_out_as_they_are(place: Place) -> None:

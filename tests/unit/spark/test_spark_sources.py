@@ -238,8 +238,8 @@ def test_a_dataframe_is_evaluated_once_and_its_files_go_with_its_effect(
     one.finish()
     assert sorted(row["id"] for row in one.published("out")) == list(range(ORDERS))
     assert count() == sum(partitions)
-    assert {name: sessions.get().conf.get(name) for name in FRAMES_SAFETY} == FRAMES_SAFETY, "nobody switches that off"
-    assert not [path for path in one.files() if "/raw" in path or ".effect" in path], "nobody has swept"
+    assert {name: sessions.get().conf.get(name) for name in FRAMES_SAFETY} == FRAMES_SAFETY, "it is not switched off"
+    assert not [path for path in one.files() if "/raw" in path or ".effect" in path], "no driver has swept"
 
     (tmp_path / "none").mkdir()
     none = Reading(tmp_path / "none", sessions, SparkSource(lambda spark: spark.sql("SELECT 1 AS id WHERE false")))
@@ -271,7 +271,7 @@ def test_a_drain_lets_what_was_read_leave_and_reads_nothing_more(
         if here is point and (module is spark_effects or one.has_effect()):
             one.drain.set()
             if module is spark_effects:
-                time.sleep(1.0)  # the loop has heard of it when the reader goes on
+                time.sleep(1.0)  # the loop has heard of it when the reader continues
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "crash_here", drain)

@@ -1,4 +1,4 @@
-"""Tables by a rising column as sources, in a real Spark session: every row once, whoever writes, and whoever dies."""
+"""Tables by a rising column as sources, in a real Spark session: every row once, whichever writes, and whichever dies."""
 
 from __future__ import annotations
 

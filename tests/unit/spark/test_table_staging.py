@@ -154,7 +154,7 @@ def staging(tmp_path: Path, spark: Any, warehouse_url: str, monkeypatch: pytest.
 def test_a_job_that_finds_the_server_gone_or_its_rows_lost_is_done_again(
     staging: Staging, postgres_server: PostgresServer, warehouse_url: str
 ) -> None:
-    """The URL is in a file that nobody else may read, while the job runs; 20 files are loaded by 16 tasks."""
+    """The URL is in a file that no other user may read, while the job runs; 20 files are loaded by 16 tasks."""
     frame = staging.spark.range(0, 10_000, 1, 20).selectExpr("id", "concat('note ', id) AS note")
     made = dataset_jobs.materialized(staging.epoch, "event 1", "d/1", frame)
     modes: list[int] = []

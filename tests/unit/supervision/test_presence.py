@@ -88,12 +88,12 @@ def test_a_dead_group_is_left_to_its_own_task_only_for_long_and_only_under_a_tas
     assert not watch.is_left(dead=True)
     clock.now += LEFT_SECONDS
     assert watch.is_left(dead=True)
-    assert not watch.is_left(dead=False), "somebody has recovered it"
+    assert not watch.is_left(dead=False), "a process has recovered it"
     assert not watch.is_left(dead=True), "this is another death"
     store.note_supervisor("a task")
     clock.now += max(LEFT_SECONDS, ASK_SECONDS)
     watch.warning()
-    assert not watch.is_left(dead=True), "somebody looks again"
+    assert not watch.is_left(dead=True), "a supervisor looks again"
 
 
 def test_under_a_recovery_dag_it_is_never_left(store: MemoryLogStore, clock: Clock) -> None:

@@ -138,7 +138,7 @@ shop.group("h", save)
 
 @dataclass
 class Recording(Launcher):
-    """Starts nothing, and remembers of which groups it was asked for drivers."""
+    """Starts nothing, and remembers the groups for which it was asked for drivers."""
 
     groups: list[str] = field(default_factory=list)
 

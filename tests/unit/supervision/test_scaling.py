@@ -157,7 +157,7 @@ def test_a_drain_is_not_over_while_the_last_group_sleeps_with_work_left(store: M
     assert not drain.is_over(states) and not drain.has_succeeded(states)
 
     (request,) = look_after(store, *store.sight([run.uid]))
-    assert request.replicas == 1, "whoever supervises the run wakes the group"
+    assert request.replicas == 1, "the supervisor of the run wakes the group"
     replica = launch(store, run, A)
     store.rescale(run.run_id, GROUP, {0: A, 1: A})
     replica.session.open(raise_epoch=True)

@@ -152,7 +152,7 @@ def test_it_becomes_the_driver_unless_that_is_to_have_other_code(driver: Driver,
 
 
 def test_one_whose_jvm_has_ended_takes_no_place(driver: Driver, tmp_path: Path) -> None:
-    """What started it is its parent; a process that is left gets another one, which is nobody to record, or to end."""
+    """What started it is its parent; a process that is left gets another one, which is not to be recorded, or ended."""
     own = DriverConfig("sqlite://", driver.claim, "module", "attr", str(tmp_path), {})
     with subprocess.Popen(["sleep", "60"]) as other:
         spark_submit = processes.identity_of(other.pid)

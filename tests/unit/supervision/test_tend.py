@@ -1,4 +1,4 @@
-"""Supervisors, watchers and launchers that meet: nobody ends, restarts or accuses what is not theirs."""
+"""Supervisors, watchers and launchers that meet: none ends, restarts or accuses what is not theirs."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_process_of_another_container_is_nobodys_namesake(sleeper: Sleeper) ->
 
 
 def test_a_driver_of_another_user_is_only_fenced(sleeper: Sleeper) -> None:
-    """It is seen, and not ours to end: what recovers it goes on, and waits for nothing."""
+    """It is seen, and not ours to end: what recovers it continues, and waits for nothing."""
     is_root = os.geteuid() == 0
     identity = processes.identity_of(sleeper().pid if is_root else 1)
     assert identity is not None

@@ -233,7 +233,7 @@ def test_a_function_that_hides_what_reading_raises_has_no_say(warehouse: Warehou
 
     def pages() -> Iterator[Any]:
         yield [run.action(2, records(D1, 11, "x"))]
-        raise LogUnavailable("the log is away")
+        raise LogUnavailable("the log is unavailable")
 
     with pytest.raises(LogUnavailable):
         closing = run.action(4, pa.table({}), "close")
@@ -253,7 +253,7 @@ def test_what_is_done_already_is_not_asked_about(warehouse: Warehouse) -> None:
 
 
 def test_a_zombie_replaces_nothing_while_a_function_refuses(warehouse: Warehouse) -> None:
-    """It had passed its own question, and goes on while the next driver's function works."""
+    """It had passed its own question, and continues while the next driver's function works."""
     Run(1).all(warehouse, 10)
     zombie = audited(2, lambda records: None)
     zombie.open(warehouse)

@@ -127,7 +127,7 @@ def test_waiting_for_an_unavailable_system_is_no_overrun(clock: Clock, watch: Ca
     assert seen == [None, None, None], "eighteen seconds, but no attempt took ten"
 
 
-# --- the declaration ----------------------------------------------------------------------------------------------------
+# --- the declaration --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_a_stop_ends_it_after_the_first_failure() -> None:
     assert len(begun) == 1
 
 
-# --- locks of others ----------------------------------------------------------------------------------------------------
+# --- locks of others --------------------------------------------------------------------------------------------------
 
 
 class Held:
@@ -321,7 +321,7 @@ def test_what_cannot_be_asked_has_not_moved() -> None:
         asked.append(held.attempts)
         if len(asked) % 2:
             return ("run", 7)
-        raise ExternalUnavailable("the disk is away")
+        raise ExternalUnavailable("the disk is unavailable")
 
     with pytest.raises(ExternalUnavailable, match="lock timeout"):
         replay("the closing", held, 0.15, threading.Event(), locks=Locks(progress=progress))

@@ -73,7 +73,7 @@ def test_a_smaller_number_that_is_not_committed_is_waited_for(
             assert rising.settled(None) is None
         pid = slow.connection.info.backend_pid
         assert f"for the transaction of pid {pid}, begun at 20" in caplog.text
-        change(postgres_url, "INSERT INTO t (note) VALUES ('later')")  # nobody waits for the source
+        change(postgres_url, "INSERT INTO t (note) VALUES ('later')")  # no session waits for the source
         if ending == "prepare":
             slow.execute("PREPARE TRANSACTION 'two phases'")
             assert [rising.settled(None) for _ in range(3)] == [None] * 3

@@ -452,7 +452,7 @@ def test_what_a_run_has_left_is_found_and_dropped_by_whoever_collects(
 ) -> None:
     store = MemoryLogStore()
     run = store.start_run(spec("all"))
-    assert drop_staging_of({"wh": postgres_url}, run) == 0, "nobody has staged anything here"
+    assert drop_staging_of({"wh": postgres_url}, run) == 0, "nothing was staged here"
     made = dataset_of(epoch, rows(0, 20))
     driver = drivers(run=run.uid)
     driver.begin()

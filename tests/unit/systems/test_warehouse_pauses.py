@@ -123,7 +123,7 @@ def test_a_slow_zombie_and_its_successor_apply_an_action_once(opened: tuple[Ware
 
 
 def test_a_slow_zombie_and_its_successor_begin_the_run_once(opened: tuple[Warehouse, Warehouse]) -> None:
-    """Neither has a marker yet: whoever comes second finds the one that the first has made."""
+    """Neither has a marker yet: the one that comes second finds the one that the first has made."""
     places = _every_place(
         opened,
         lambda table: table.apply(0, OLD, 1, 1, 2),
@@ -181,7 +181,7 @@ def test_a_run_that_is_slow_to_begin_leaves_no_row_of_an_older_one(opened: tuple
 def test_two_runs_begin_at_once_and_the_newer_one_has_the_table(
     opened: tuple[Warehouse, Warehouse], slow_run: tuple[str, float]
 ) -> None:
-    """Nobody owns it yet, and it is not there: no row to lock. Shows a `begin` without its advisory lock."""
+    """It has no owner yet, and is not there: no row to lock. Shows a `begin` without its advisory lock."""
     other = NEW if slow_run is OLD else OLD
     places = _every_place(
         opened,

@@ -123,7 +123,7 @@ def test_logio_simulate_reports_and_exits(own: Path, tmp_path: Path) -> None:
 
 
 def test_logio_simulate_says_how_many_schedules_are_shorter(tmp_path: Path) -> None:
-    """Drained schedules need not be as long as the others: nobody is to take them for such."""
+    """Drained schedules need not be as long as the others: the report tells them apart."""
     report = tmp_path / "report.json"
     drained = 2 * DRAIN_EVERY - 1
     arguments = [

@@ -34,4 +34,4 @@ def test_a_broken_variant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
             )
             return
         crashed = crashed or failure
-    raise AssertionError(f"nobody noticed: {mutant.about} (it crashed: {crashed})" if crashed else mutant.about)
+    raise AssertionError(f"not noticed: {mutant.about} (it crashed: {crashed})" if crashed else mutant.about)

@@ -104,7 +104,7 @@ def test_an_answer_that_is_another_one_each_time_is_used_once() -> None:
     before = next(asked)
     seeds = range(2 * DRAIN_EVERY)
     assert [simulator.run(seed)[1] for seed in seeds] == [None] * len(seeds)
-    assert next(asked) - before > 12 * len(seeds), "nobody has read again, so nothing was tried"
+    assert next(asked) - before > 12 * len(seeds), "it was not read again, so nothing was tried"
     assert answers["asked"] == len(seeds) + 1
 
 

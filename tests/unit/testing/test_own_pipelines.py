@@ -220,7 +220,7 @@ def test_without_order_enough_is_seen(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 def replicated(*, retention: str | None = None) -> Pipeline:
-    """What is not wanted is set aside in slots, of which up to three replicas take care."""
+    """What is not wanted is set aside in slots, which up to three replicas own."""
     made = Pipeline("replicas", connections=["warehouse"])
     read = made.source("read", ScriptedSource(NUMBERS.slice(0, 120), PER_EVENT))
     good = made.operator("good", checked, read)

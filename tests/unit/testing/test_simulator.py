@@ -135,7 +135,7 @@ def test_drains_come_at_any_moment(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["spread", "copies", "keyed", "rekeyed", "scaled"])
 def test_slots_move_at_any_moment(name: str) -> None:
-    """Up, down, to nobody and back; for requests and by hand, at replicas that were committing or dead."""
+    """Up, down, to no replica and back; for requests and by hand, at replicas that were committing or dead."""
     seen = Counter[str]()
     for seed in range(25):
         one = simulator(name)
@@ -221,7 +221,7 @@ def test_every_site_is_hit() -> None:
             sites.update(figures.sites)
         if len(sites) == len(Site):
             return
-    raise AssertionError(f"nobody died in {set(Site) - set(sites)}")
+    raise AssertionError(f"no driver died in {set(Site) - set(sites)}")
 
 
 @pytest.mark.parametrize("name", ["linear", "nondeterministic", "feed"])

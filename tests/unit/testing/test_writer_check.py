@@ -58,7 +58,7 @@ class WithoutToken(Right):
 
 
 class AllOrNothing(Right):
-    """Takes a group of which something was applied for one of which everything was."""
+    """Takes a group that was applied in part for one that was applied whole."""
 
     def apply(self, client: System, marker: Marker, actions: Sequence[WriteAction]) -> None:
         number, token = client["markers"].get(marker.key, (0, 0))

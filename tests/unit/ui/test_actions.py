@@ -52,7 +52,7 @@ def wishes(flow: TwoGroups) -> dict[str, GroupState]:
     return {one.group: one.desired for one in flow.store.groups(flow.run.run_id)}
 
 
-# --- who ---------------------------------------------------------------------------------------------------------------
+# --- who --------------------------------------------------------------------------------------------------------------
 
 
 def test_what_changes_a_run_is_a_post_and_nothing_else_is(client: TestClient, flow: TwoGroups) -> None:
@@ -128,7 +128,7 @@ def test_what_may_be_done_is_said_before(client: TestClient, flow: TwoGroups) ->
     assert client.get(where, headers=STRANGER).status_code == 403
 
 
-# --- what --------------------------------------------------------------------------------------------------------------
+# --- what -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_group_is_halted_and_who_asked_is_noted(client: TestClient, flow: TwoGroups, readers: Readers) -> None:
@@ -180,7 +180,7 @@ def test_a_group_is_scaled_by_a_request_with_the_persons_name(client: TestClient
     answer = client.post(path(run.uid, "scale"), json=asked, headers=BOSS)
     (request,) = store.scalings(run.run_id, GROUP)
     assert answer.json()["said"] == f"request {request.request_id}: work is to have 3 replicas"
-    assert "no supervisor looks for failed groups" in answer.json()["warning"], "nobody would carry it out now"
+    assert "no supervisor looks for failed groups" in answer.json()["warning"], "no supervisor would carry it out now"
     assert (request.replicas, request.by, request.reason) == (3, "Grace, on the page", "Friday")
     refused = client.post(path(run.uid, "scale"), json={"group": GROUP, "replicas": 9}, headers=BOSS)
     assert (refused.status_code, len(store.scalings(run.run_id, GROUP))) == (409, 1)
@@ -245,7 +245,7 @@ def test_what_cannot_be_noted_is_not_done(
     client: TestClient, flow: TwoGroups, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
-        raise RuntimeError("Airflow's database is away")
+        raise RuntimeError("Airflow's database is unavailable")
 
     monkeypatch.setattr(readers, "note", fail)
     with pytest.raises(RuntimeError):

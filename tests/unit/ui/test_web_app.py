@@ -54,7 +54,7 @@ def paths(app: Any, **values: str) -> list[str]:
     return [path for method, path in routes(app, **values) if method == "GET"]
 
 
-# --- who ---------------------------------------------------------------------------------------------------------------
+# --- who --------------------------------------------------------------------------------------------------------------
 
 
 def test_an_anonymous_caller_gets_nothing(client: TestClient, flow: TwoGroups) -> None:
@@ -172,7 +172,7 @@ def test_error_texts_need_the_right_to_read_task_logs(client: TestClient, flow: 
 
 
 def everything(client: TestClient, uid: str, reader: dict[str, str], group: str, port: str) -> dict[str, str]:
-    """The whole text of every answer that somebody gets about a run, whatever it is."""
+    """The whole text of every answer that a person gets about a run, whatever it is."""
     query = f"?port={port}&event=1&event=2&event=5&direction=forward&place=0&operator=total&connection=db&action=1"
     bodies: dict[str, list[dict[str, Any]]] = {
         "find": [{"port": port, "event": 1}, {"port": port, "at": 0}, {"port": port, "input_set": "Jane Doe"}],
@@ -279,7 +279,7 @@ def test_every_answer_keeps_a_browser_from_more(client: TestClient, flow: TwoGro
     assert "immutable" in file.headers["cache-control"] and "private" in file.headers["cache-control"]
 
 
-# --- what --------------------------------------------------------------------------------------------------------------
+# --- what -------------------------------------------------------------------------------------------------------------
 
 
 def look(client: TestClient, flow: TwoGroups) -> dict[str, Any]:
@@ -443,7 +443,7 @@ def test_a_run_that_was_removed_meanwhile_is_unknown(client: TestClient, flow: T
     assert client.get(f"/api/runs/{flow.run.uid}", headers=OWNER).status_code == 404
 
 
-# --- a log that is away -----------------------------------------------------------------------------------------------
+# --- a log that is unavailable ----------------------------------------------------------------------------------------
 
 
 def test_a_log_that_is_away_is_said_and_asked_again_later(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,6 @@ def test_read_actions_and_states_are_swept(store: LogStore) -> None:
                 session.commit([replace(sweep, retention_seconds=-1.0).batch(0, 99)])
             session.commit([fx.Collect((group,), 99)])
     found = left(store)
-    assert found.reads == [("source", MANY)], "that of the event that nobody has used"
+    assert found.reads == [("source", MANY)], "that of the event that was not used"
     assert (len(found.bodies), found.lineage) == (1, [])
     assert found.states == []

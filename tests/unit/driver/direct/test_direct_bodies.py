@@ -1,4 +1,4 @@
-"""Bodies that go from driver to driver: the same as in the log, to whoever may have them, and never more than a hint."""
+"""Bodies that go from driver to driver: the same as in the log, for their receivers alone, and never more than a hint."""
 
 from __future__ import annotations
 

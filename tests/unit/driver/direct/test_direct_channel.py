@@ -82,7 +82,7 @@ def two(log: MemoryLogStore) -> Iterator[tuple[DirectChannel, DirectChannel]]:
 def test_events_that_go_to_other_groups_are_handed_over() -> None:
     assert senders_of(chain, "doubled") == {Port("doubled", "out"): 1}
     assert senders_of(chain, "more") == {Port("more", "out"): 2}
-    assert senders_of(chain, "ends") == {}, "nobody replays it"
+    assert senders_of(chain, "ends") == {}, "no driver replays it"
     many = replicated()
     assert senders_of(many, "work.1") == {Port(f"two[{slot}]", "out"): 1 for slot in range(SLOTS)}, "`one` stays inside"
 

@@ -114,7 +114,7 @@ def epoch_of(
 
 
 def void(driver: Driver, source: Blocked | Stuck) -> None:
-    """Somebody raises the epoch, as a rebuild or a move of slots does."""
+    """The epoch is raised, as a rebuild or a move of slots does."""
     source.wait()
     driver.store.session(driver.ref).open(raise_epoch=True)
 

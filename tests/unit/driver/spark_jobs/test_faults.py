@@ -1,4 +1,4 @@
-"""Failures of tasks: a file system that is full or unavailable is nobody's fault, anything else is the author's."""
+"""Failures of tasks: a file system that is full or unavailable is not the author's fault, anything else is the author's."""
 
 from __future__ import annotations
 

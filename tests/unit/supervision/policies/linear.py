@@ -30,7 +30,7 @@ class LinearGroup:
     history: list[int] = field(default_factory=list)
 
     def after(self, seconds: float) -> Figures:
-        """Time goes on; the figures are of its last ten seconds."""
+        """Time passes; the figures are of its last ten seconds."""
         processed = 0.0
         for _ in range(round(seconds / SECONDS)):
             there = self.backlog + self.arrivals * SECONDS

@@ -146,7 +146,7 @@ def test_no_flipped_bit_of_a_page_changes_a_value_without_a_word(epoch: EpochPay
 
 def test_no_flipped_bit_around_a_page_changes_a_value_either(epoch: EpochPayloads) -> None:
     """Checksums of Parquet are over pages without their headers. One bit of every byte, headers included: a refusal,
-    or the same values, of which there are few enough that headers are most of the file."""
+    or the same values, so few that headers are most of the file."""
     table = pa.table({"a": [1, 2, 3, None], "s": ["a", "b", None, "dd"], "f": [1.5, 2.5, None, 0.0]})
     made = dataset_of(epoch, table)
     path = _file(made)

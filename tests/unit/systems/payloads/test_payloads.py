@@ -56,7 +56,7 @@ def epoch(payloads: Payloads) -> EpochPayloads:
 
 
 def replaced(root: str, path: str, data: bytes | None) -> None:
-    """Somebody damages a file, or removes it (None)."""
+    """A file is damaged, or removed (None)."""
     files, base = fsspec.core.url_to_fs(root)
     if data is None:
         files.rm_file(f"{base}/{path}")
@@ -249,7 +249,7 @@ def test_a_zombie_that_writes_after_the_sweep_is_swept_by_the_next_one(log_store
     zombie = start_driver(log_store)
     writing = of(payloads, zombie)
     new = replace_driver(zombie)
-    # A folder that the sweep has taken from under the file is said, so that nobody refers to it.
+    # A folder that the sweep has taken from under the file is said, so that no event refers to it.
     with contextlib.suppress(LogUnavailable), writing.created("effects/s/1") as file:
         file.write(b"begun before")
         sweep_group(payloads, log_store, new.run, "g", below=2)
@@ -382,7 +382,7 @@ def test_whoever_waits_for_the_payload_store_says_so(tmp_path: Path, caplog: pyt
     epoch = Payloads(str(tmp_path)).epoch("run", "g", 1, 0)
     reference = epoch.store("effects/s/1", BODY)
     (tmp_path / reference.path).unlink()
-    (tmp_path / reference.path).mkdir()  # which nobody can read as a file
+    (tmp_path / reference.path).mkdir()  # which cannot be read as a file
     stopping = threading.Timer(0.2, epoch.stop)
     stopping.start()
     with pytest.raises(LogUnavailable, match=f"^payload store {tmp_path}: IsADirectoryError"):

@@ -149,7 +149,7 @@ def sweep_knows_no_stored_effects(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("lake", WHOLE, READ, KEPT)
 def sweep_of_what_lives(patch: pytest.MonkeyPatch) -> None:
-    """A driver sweeps its own incarnation: files of jobs under way, of which the log knows nothing yet."""
+    """A driver sweeps its own incarnation: files of jobs under way, which the log does not know yet."""
     patch.setattr(Lake, "_below", lambda self, group: self._world.incarnations[group] + 1)
 
 
@@ -198,7 +198,7 @@ def files_of_a_read_go_with_its_job(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("lake", "files_go_before_what_names_them")
 def retention_removes_manifests_first(patch: pytest.MonkeyPatch) -> None:
-    """A removal takes the manifest first: if it is cut short, nobody knows any more which files were to go."""
+    """A removal takes the manifest first: if it is cut short, it is not known any more which files were to go."""
 
     def reversed_order(self: Any, refs: Iterable[str]) -> None:
         paths = [Reference.parse("a row", ref).path for ref in refs]

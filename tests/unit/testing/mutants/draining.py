@@ -27,7 +27,7 @@ def wish_lost_with_the_incarnation(patch: pytest.MonkeyPatch) -> None:
 
 
 class HearsLate(SimulatedDriver):
-    """Asks nobody before it reads: the wish comes with a heartbeat, some time."""
+    """Does not ask before it reads: the wish comes with a heartbeat, some time."""
 
     def _hear_wish(self) -> None:
         self.heard = False
@@ -107,7 +107,7 @@ def end_apart_from_its_source(_patch: pytest.MonkeyPatch) -> None:
 
 @mutant("feed", "destinations_are_those_of_a_run_without_failures")
 def stored_effect_cut_short(patch: pytest.MonkeyPatch) -> None:
-    """Of a stored effect only what is logged is used: the rest, which nobody can read again, is discarded."""
+    """Of a stored effect only what is logged is used: the rest, which cannot be read again, is discarded."""
 
     def at_once(self: GroupProtocol, operator: str) -> bool:
         source = self.source(operator)
@@ -122,7 +122,7 @@ def stored_effect_cut_short(patch: pytest.MonkeyPatch) -> None:
 
 
 class ReadsForTheLastTime(SimulatedDriver):
-    """Executes the read action on record, whose effect nobody has stored, and drains then."""
+    """Executes the read action on record, whose effect was not stored, and drains then."""
 
     @property
     def must_drain(self) -> bool:
@@ -153,7 +153,7 @@ def drain_forgets_the_read_under_way(patch: pytest.MonkeyPatch) -> None:
 
 
 class DrainsOnce(SimulatedDriver):
-    """Believes that a group drains once, whoever did it."""
+    """Believes that a group drains once, whichever driver did it."""
 
     def _drain(self, step: Action) -> bool:
         if not self.is_running or not self.must_drain:
@@ -167,4 +167,4 @@ class DrainsOnce(SimulatedDriver):
 
 @mutant("linear", "every_schedule_ends", driver=DrainsOnce)
 def not_drained_again_after_a_rebuild(_patch: pytest.MonkeyPatch) -> None:
-    """A driver that has lost its memory, or its forerunner, leaves the ends of the streams to whoever was asked first."""
+    """A driver that has lost its memory, or its forerunner, leaves the ends of the streams to the first one asked."""

@@ -83,7 +83,7 @@ def unknown_is_committed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("linear", "a_replaced_driver_has_no_heartbeat")
 def heartbeat_unfenced(patch: pytest.MonkeyPatch) -> None:
-    """A heartbeat is written whoever sends it: a zombie looks like a living driver."""
+    """A heartbeat is written whichever driver sends it: a zombie looks like a living driver."""
 
     def heartbeat(self: MemoryLogStore, ref: GroupRef, beat: int, *, ready: bool, rss_bytes: int) -> GroupState:
         key = GroupKey(ref.run_id, ref.group)

@@ -50,7 +50,7 @@ def end_not_resumed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("retry", "a_finished_group_holds_nothing")
 def epochs_not_raised(patch: pytest.MonkeyPatch) -> None:
-    """A retry changes the log under drivers that go on with what they have in memory."""
+    """A retry changes the log under drivers that continue with what they have in memory."""
 
     def in_the_same_epoch(tables: Tables, key: GroupKey) -> bool:
         row = tables.groups[key]
@@ -118,7 +118,7 @@ def expiry_of_what_kept_events_are_made_of(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("swapped", "no_body_is_collected_that_is_needed")
 def sweep_of_what_is_on_its_way(patch: pytest.MonkeyPatch) -> None:
-    """The sweep of a shared port removes bodies, whoever has not used them yet."""
+    """The sweep of a shared port removes bodies that a receiver has not used yet."""
 
     def all_of_them(tables: Tables, bodies: Iterable[BodyKey], *, kept: bool) -> tuple[list[BodyKey], list[str]]:
         found = [key for key in bodies if key in tables.bodies]

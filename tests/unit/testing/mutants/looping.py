@@ -33,7 +33,7 @@ def slots_asked_for_before_the_fence(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("linear", "no_group_is_parked", "event_ids_are_gapless")
 def voided_epoch_keeps_its_memory(patch: pytest.MonkeyPatch) -> None:
-    """An epoch that is void raises the epoch, and goes on with what it has in memory."""
+    """An epoch that is void raises the epoch, and continues with what it has in memory."""
     stopped = Life.stopped
 
     def in_memory(self: Life) -> None:

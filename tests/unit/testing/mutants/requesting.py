@@ -1,4 +1,4 @@
-"""Broken requests to scale: called done too early, carried out too late, twice there, or seen to by nobody."""
+"""Broken requests to scale: called done too early, carried out too late, twice there, or never seen to."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def carries_on_from_what_it_saw(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("spread", "a_replica_is_launched_for_an_open_request")
 def launched_for_an_older_request(patch: pytest.MonkeyPatch) -> None:
-    """A claim does not ask whether the request is open: a replica runs that nobody wants."""
+    """A claim does not ask whether the request is open: a replica runs that is not wanted."""
     claim = MemoryLogStore.claim
 
     def whenever(self: MemoryLogStore, *values: Any, request_id: int | None = None, **named: Any) -> Any:
@@ -81,7 +81,7 @@ def launched_for_an_older_request(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("copies", "a_key_names_one_request")
 def key_makes_two_rows(patch: pytest.MonkeyPatch) -> None:
-    """A key is kept, and nobody looks whether there is a request of it: a task that is tried again asks twice."""
+    """A key is kept, and it is not asked whether there is a request of it: a task that is tried again asks twice."""
     request = slots.request
 
     def unseen(tables: Tables, *about: Any, key: str | None, **named: Any) -> ScalingRequest:
@@ -100,7 +100,7 @@ def older_request_stays_open(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("spread", "a_request_is_settled_once")
 def settled_twice(patch: pytest.MonkeyPatch) -> None:
-    """What is settled is settled again by whoever comes late: an executor accepts what is done."""
+    """What is settled is settled again by the one that comes late: an executor accepts what is done."""
     patch.setattr(slots, "came_from", lambda _state: frozenset(ScalingState))
 
 

@@ -1,4 +1,4 @@
-"""Broken scaling: moves that nobody hears of, what a new owner forgets, and replicas that are not what they were."""
+"""Broken scaling: moves that no driver hears of, what a new owner forgets, and replicas that are not what they were."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def token_without_moves(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("spread", "who_retires_is_retired")
 def retired_replica_left_running(patch: pytest.MonkeyPatch) -> None:
-    """A replica that retires keeps its state, and its epoch: its driver goes on."""
+    """A replica that retires keeps its state, and its epoch: its driver continues."""
     patch.setattr(slots, "_retire", lambda _tables, _key: None)
     patch.setattr(slots, "plan", _losing_without_retiring)
 
@@ -104,7 +104,7 @@ def finishes_slots_of_others(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("copies", "a_run_has_finished_when_all_is_done", "every_schedule_ends")
 def finished_with_open_slots(patch: pytest.MonkeyPatch) -> None:
-    """A run has finished when all its groups have: slots of a group that is scaled to zero are nobody's."""
+    """A run has finished when all its groups have: slots of a group that is scaled to zero have no owner."""
     patch.setattr(slots, "open_slots", lambda _tables, _run_id: {})
 
 

@@ -43,13 +43,13 @@ def move_of_what_was_staged_before(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("effects", LEFT)
 def gc_drops_no_staging_table(patch: pytest.MonkeyPatch) -> None:
-    """What a driver could not drop, and nobody swept, stays."""
+    """What a driver could not drop, and was not swept, stays."""
     patch.setattr(lake_store, "drop_left", lambda _tables, _run: 0)
 
 
 @mutant("effects", LEFT)
 def drop_without_the_note(patch: pytest.MonkeyPatch) -> None:
-    """The note goes in a transaction of its own, before the table: what is cut short in between nobody finds."""
+    """The note goes in a transaction of its own, before the table: what is cut short in between is not found."""
 
     def in_two_steps(self: Any, table: Any) -> None:
         def forget() -> None:

@@ -54,7 +54,7 @@ def token_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("functions", "a_lower_token_writes_nothing", rare=316)
 def token_not_kept(patch: pytest.MonkeyPatch) -> None:
-    """A transaction advances the number of the marker, and leaves the token of whoever made the row."""
+    """A transaction advances the number of the marker, and leaves the token of the driver that made the row."""
     commit = ExternalSystem.commit
 
     def with_the_old_token(
@@ -67,7 +67,7 @@ def token_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def owner_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """A driver of an earlier run goes on inserting into the table that a newer run has taken over."""
+    """A driver of an earlier run continues inserting into the table that a newer run has taken over."""
     patch.setattr(Contender, "check_owner", lambda _self, _owner: None)
 
 

@@ -48,7 +48,7 @@ GHOST: Any = "ghost"
 
 
 class LeavesWritersBehind(SimulatedDriver):
-    """Writers of the old epoch go on while the new one is rebuilt."""
+    """Writers of the old epoch continue while the new one is rebuilt."""
 
     def _join(self, step: Action) -> bool:
         old = [writer for writer in self.writers.values() if writer.wants is WriteStep.APPLY and not writer.tried]
