@@ -22,7 +22,7 @@ from airflow_logio.errors import WriteRefused
 from airflow_logio.protocol.external_rules import Contender
 from airflow_logio.protocol.scope_rules import ScopeContender
 from airflow_logio.systems import warehouse_rows
-from airflow_logio.systems.databases import postgres, table_inserts
+from airflow_logio.systems.databases import kept_rows, postgres, table_inserts
 from airflow_logio.systems.databases.table_names import TableName, always_quoted, folded, in_double_quotes
 
 _DIGIT = "[0-9]"
@@ -51,12 +51,16 @@ _MOST_DELETES = 10
 
 
 class DayRows:
-    """The rows of a table that have the day of a run. The table is there."""
+    """The rows of a table that have the day of a run. The table is there.
+
+    Raises `WriteRefused` if days of it cannot be owned.
+    """
 
     def __init__(self, connection: Connection, writer: TableWriter, name: TableName) -> None:
         assert writer.owned is not None, "the day of a writer is known when a run begins"
         self._connection = connection
         self._where = f"table {writer.table!r}"
+        kept_rows.check_owned_by_value(connection, self._where, name)
         self._owned: OwnedDay = writer.owned
         self._is_sqlite = connection.dialect.name == "sqlite"
         self._column: sa.ColumnClause[Any] = sa.column(always_quoted(self._owned.column))

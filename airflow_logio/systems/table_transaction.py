@@ -18,7 +18,7 @@ from airflow_logio.errors import ProtocolViolation, RowsDropped, WriteRefused
 from airflow_logio.protocol.external_rules import Contender, MarkerRow
 from airflow_logio.protocol.scope_rules import ScopeContender
 from airflow_logio.systems import stored_records, table_days, warehouse_rows
-from airflow_logio.systems.databases import table_inserts
+from airflow_logio.systems.databases import kept_rows, table_inserts
 from airflow_logio.systems.databases.conversions import row_of
 from airflow_logio.systems.databases.table_inserts import check_arrived, first_refused
 from airflow_logio.systems.databases.table_names import TableName
@@ -125,6 +125,7 @@ class TableTransaction:
 
     def _empty(self, connection: Connection, table: sa.Table) -> None:
         """Delete all rows. Again, if some are left: others may have committed some since. Raises `WriteRefused`."""
+        kept_rows.check_all_seen(connection, f"table {self._writer.table!r}", self._name)
         table_days.delete_all(connection, sa.delete(table), lambda: _is_filled(connection, table))
         if _is_filled(connection, table):
             left = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()

@@ -51,7 +51,7 @@ from airflow_logio.protocol.writes import HeldGroup
 from airflow_logio.systems import day_audits, table_days, warehouse_rows
 from airflow_logio.systems.calls import COUNTED, Locks
 from airflow_logio.systems.closing_transaction import ClosingTransaction
-from airflow_logio.systems.databases import table_inserts, table_reads
+from airflow_logio.systems.databases import kept_rows, table_inserts, table_reads
 from airflow_logio.systems.databases.encodings import read_unknown_texts
 from airflow_logio.systems.databases.postgres_reads import read_times_as_text
 from airflow_logio.systems.databases.sql_types import know_exact_decimals
@@ -213,6 +213,10 @@ class Warehouse:
                 warehouse_rows.make_tables(connection, name.schema, for_days=bool(writer.by))
                 warehouse_rows.rehearse(connection, name, self._unlogged(writer))
             table_inserts.check_target(connection, writer, name)
+            if writer.by:
+                kept_rows.check_owned_by_value(connection, f"table {writer.table!r}", name)
+            elif writer.on_new_run == "replace":
+                kept_rows.check_all_seen(connection, f"table {writer.table!r}", name)
             table_inserts.rehearse(connection, writer, name, actions)
             if writer.owned is not None:
                 day_audits.rehearse_queries(connection, writer.audits)

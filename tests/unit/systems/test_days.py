@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -210,6 +211,104 @@ def test_a_data_action_is_never_applied_alone(warehouse: Warehouse) -> None:
     run.open(warehouse)
     with pytest.raises(Exception, match="before its closing one"):
         run.target(warehouse).apply(warehouse, run.marker, [run.action(2, records(D1, 1, "x"))])
+
+
+# --- tables whose rows are more, or less, than those of their name -------------------------------------------------------
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[Warehouse]:
+    opened = Warehouse("wh", postgres_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def restricted(postgres: Warehouse) -> Iterator[Warehouse]:
+    """As a role that owns no table."""
+    role = f"etl_{uuid4().hex}"
+    execute(postgres, *EXISTING, f"CREATE ROLE {role} LOGIN PASSWORD 'x'", f"GRANT ALL ON SCHEMA public TO {role}")
+    execute(postgres, f"GRANT ALL ON t TO {role}")
+    opened = Warehouse("wh", postgres.engine.url.set(username=role, password="x").render_as_string(hide_password=False))
+    yield opened
+    opened.close()
+    execute(postgres, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+@pytest.mark.postgres
+def test_rows_that_a_policy_hides_are_not_kept_beside_the_new_ones(postgres: Warehouse, restricted: Warehouse) -> None:
+    """Nor where a run replaces all. Policies that show all hide none."""
+    execute(postgres, "ALTER TABLE t ENABLE ROW LEVEL SECURITY", "CREATE POLICY mine ON t USING (who <> 'script')")
+    before = rows(postgres)
+    run, other = Run(1), Other("replace", 0.5)
+    attempts: list[Callable[[], None]] = [
+        lambda: run.open(restricted),
+        lambda: other.apply(restricted, 1, 2),
+        lambda: restricted.rehearse(run.writer),
+        lambda: restricted.rehearse(TableWriter("wh", "t", COLUMNS, on_new_run="replace")),
+    ]
+    for attempt in attempts:
+        with pytest.raises(WriteRefused, match=r"row-level security.*ALTER ROLE etl_\w+ BYPASSRLS"):
+            attempt()
+    execute(postgres, "CREATE POLICY reads ON t FOR SELECT USING (true)")
+    with pytest.raises(WriteRefused, match="row-level security"):
+        run.open(restricted)
+    execute(postgres, "CREATE POLICY deletes ON t FOR DELETE USING (true)")
+    run.open(restricted)
+    execute(postgres, "CREATE POLICY never ON t AS RESTRICTIVE FOR DELETE USING (who <> 'script')")
+    with pytest.raises(WriteRefused, match="row-level security"):
+        run.close(restricted, 10)
+    assert rows(postgres) == before
+    execute(postgres, "DROP POLICY never ON t")
+    run.close(restricted, 10)
+    assert (D1, 1, "script") not in rows(postgres)
+    Other("replace", 9.0).apply(restricted, 1, 2)
+    assert rows(postgres) == [(D2, 2, "replace")]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "SET DEFAULT"])
+def test_rows_that_refer_to_a_day_are_not_deleted_with_it(postgres: Warehouse, action: str) -> None:
+    execute(postgres, *EXISTING, "ALTER TABLE t ADD PRIMARY KEY (a)")
+    execute(postgres, f"CREATE TABLE child (a BIGINT REFERENCES t ON DELETE {action})", "INSERT INTO child VALUES (1)")
+    with pytest.raises(WriteRefused, match=r"foreign key child_a_fkey of table child.*DEFERRABLE"):
+        Run(1, columns={}).open(postgres)
+    deferred = "ADD FOREIGN KEY (a) REFERENCES t DEFERRABLE INITIALLY DEFERRED"
+    execute(postgres, f"ALTER TABLE child DROP CONSTRAINT child_a_fkey, {deferred}")
+    Run(1, columns={}).all(postgres, 1, 10)
+    with pytest.raises(WriteRefused, match="still referenced"):
+        Run(2, columns={}).all(postgres, 11)
+    assert [row for row in rows(postgres) if row[0] == D1] == [(D1, 1, "clicks1"), (D1, 10, "clicks1")]
+
+
+@pytest.mark.postgres
+def test_parts_of_a_table_are_owned_as_the_whole(postgres: Warehouse) -> None:
+    """Also where they inherit. Under a part's own name another run could own the day as well."""
+    execute(
+        postgres,
+        "CREATE TABLE t (id BIGINT GENERATED ALWAYS AS IDENTITY, day DATE, a BIGINT, who TEXT) PARTITION BY RANGE (day)",
+        f"CREATE TABLE part PARTITION OF t FOR VALUES FROM ('{D1}') TO ('{D2}')",
+        f"INSERT INTO t (day, a, who) VALUES ('{D1}', 1, 'script')",
+        "CREATE TABLE parent (day DATE, a BIGINT, who TEXT)",
+        "CREATE TABLE child () INHERITS (parent)",
+        f"INSERT INTO child VALUES ('{D1}', 1, 'script')",
+    )
+    for ordinal, (whole, part) in enumerate((("t", "part"), ("parent", "child")), 1):
+        run = Run(ordinal, table=whole)
+        run.all(postgres, 10)
+        with pytest.raises(WriteRefused, match=f"is a part of table {whole}"):
+            Run(3, table=part).open(postgres)
+        assert rows(postgres, whole) == [(D1, 10, run.name)]
+
+
+def test_a_view_has_no_days_of_its_own(warehouse: Warehouse) -> None:
+    """Under its name another run could own the day as well."""
+    execute(warehouse, *EXISTING, "CREATE VIEW v AS SELECT * FROM t")
+    run, refused = Run(1, table="v"), "table 'v' is a view, and runs own days of tables"
+    with pytest.raises(WriteRefused, match=refused):
+        run.open(warehouse)
+    with pytest.raises(WriteRefused, match=refused):
+        warehouse.rehearse(run.writer)
 
 
 # --- columns of all types ---------------------------------------------------------------------------------------------

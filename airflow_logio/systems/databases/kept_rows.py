@@ -1,0 +1,103 @@
+"""What of a table keeps a run from replacing rows of it: asked before any is deleted, in the transaction that deletes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_logio.errors import WriteRefused
+from airflow_logio.systems.databases import sqlite
+from airflow_logio.systems.databases.table_names import TableName
+
+_FOUND = sa.text("""
+    WITH RECURSIVE found AS (
+        SELECT c.oid AS id, c.relkind AS kind
+        FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = :schema AND c.relname = :table
+    ),
+    below AS (
+        SELECT id FROM found
+        UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i JOIN below ON i.inhparent = below.id
+    ),
+    policies AS (
+        SELECT p.polcmd, p.polpermissive, coalesce(pg_get_expr(p.polqual, p.polrelid), 'true') = 'true' AS shows_all
+        FROM pg_catalog.pg_policy AS p JOIN found ON p.polrelid = found.id
+        WHERE p.polcmd IN ('*', 'r', 'd') AND EXISTS (
+            SELECT FROM unnest(p.polroles) AS role WHERE role = 0 OR pg_has_role(role, 'USAGE')
+        )
+    )
+    SELECT
+        CAST(kind AS text) AS kind,
+        (
+            SELECT CAST(CAST(i.inhparent AS regclass) AS text)
+            FROM pg_catalog.pg_inherits AS i WHERE i.inhrelid = found.id LIMIT 1
+        ) AS parent,
+        CASE WHEN row_security_active(id) THEN CAST(current_user AS text) END AS role,
+        NOT EXISTS (SELECT FROM policies WHERE NOT polpermissive AND NOT shows_all)
+            AND EXISTS (SELECT FROM policies WHERE polpermissive AND shows_all AND polcmd IN ('*', 'r'))
+            AND EXISTS (SELECT FROM policies WHERE polpermissive AND shows_all AND polcmd IN ('*', 'd')) AS shows_all,
+        (
+            SELECT 'foreign key ' || k.conname || ' of table ' || CAST(CAST(k.conrelid AS regclass) AS text)
+            FROM pg_catalog.pg_constraint AS k JOIN below ON k.confrelid = below.id
+            WHERE k.contype = 'f' AND k.confdeltype IN ('c', 'n', 'd')
+            ORDER BY k.conrelid, k.conname LIMIT 1
+        ) AS changing
+    FROM found
+""")
+"""Of a table of PostgreSQL, if it is there. Policies of a part do not count where the whole is named; foreign keys do."""
+
+
+def check_all_seen(connection: Connection, where: str, name: TableName) -> None:
+    """Raises `WriteRefused` for a table of which the role may not see, or not delete, each row: some would be kept."""
+    if (found := _found(connection, name)) is not None:
+        _check_all_seen(where, found)
+
+
+def check_owned_by_value(connection: Connection, where: str, name: TableName) -> None:
+    """Raises `WriteRefused` for a table in which rows of one day are not replaced by itself alone, or that has another name,
+    under which runs claim days of their own. `where` names it."""
+    if connection.dialect.name == "sqlite":
+        if sqlite.is_view(connection, name):
+            raise WriteRefused(_no_table(where, "a view"))
+        return
+    if (found := _found(connection, name)) is None:
+        return
+    if found.kind not in ("r", "p"):
+        raise WriteRefused(_no_table(where, {"v": "a view", "f": "a foreign table"}.get(found.kind, "no table")))
+    if found.parent is not None:
+        raise WriteRefused(
+            f"{where} is a part of table {found.parent}, whose name it has as well: two runs could own one day there. Let "
+            f"the writer name {found.parent}"
+        )
+    _check_all_seen(where, found)
+    if found.changing is not None:
+        raise WriteRefused(
+            f"{where}: {found.changing} deletes or changes rows when those are deleted that it refers to, and each new run "
+            "of a day deletes that day's rows first. Declare it ON DELETE NO ACTION DEFERRABLE INITIALLY DEFERRED: then "
+            "rows that come back under their keys keep it, and a run that leaves one out is refused"
+        )
+
+
+def _found(connection: Connection, name: TableName) -> Any:
+    if connection.dialect.name != "postgresql":
+        return None
+    return connection.execute(_FOUND, {"schema": name.schema, "table": name.table}).one_or_none()
+
+
+def _check_all_seen(where: str, found: Any) -> None:
+    if found.role is None or found.shows_all:
+        return
+    raise WriteRefused(
+        f"{where} has row-level security, which may hide rows from role {found.role!r}: these would stay beside the new "
+        f"ones, and nothing would tell. Let the role see all (ALTER ROLE {found.role} BYPASSRLS, or policies FOR SELECT and "
+        "FOR DELETE whose USING is true), then retry"
+    )
+
+
+def _no_table(where: str, what: str) -> str:
+    return (
+        f"{where} is {what}, and runs own days of tables: under another name of the same rows, another run could own one of "
+        "them as well. Let the writer name the table itself"
+    )
