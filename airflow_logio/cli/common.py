@@ -13,6 +13,7 @@ from rich.console import Console
 
 from airflow_logio.commands import with_log
 from airflow_logio.store import open_store
+from airflow_logio.store.records.run_records import Allowed
 from airflow_logio.store.rules.session_rules import Patience
 
 if TYPE_CHECKING:
@@ -74,7 +75,19 @@ PartitionOption = Annotated[
         help="Day or hour that the run is for, where the pipeline has one run for each; or A..B for a range",
     ),
 ]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="The run that begins, and no later one, replaces the day that another pipeline, or one of another log, owns",
+    ),
+]
 RunArgument = Annotated[str, typer.Argument(help="Run: its uid, the beginning of it, or its run id")]
+
+
+def allowed_by(*, take_over: bool) -> frozenset[Allowed]:
+    """What options of a command let a run do."""
+    return frozenset({Allowed.TAKE_OVER} if take_over else ())
 
 
 def warn(text: str) -> None:

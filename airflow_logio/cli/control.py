@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.common import LogOption, RunArgument, opened, out, warn
+from airflow_logio.cli.common import LogOption, RunArgument, TakeOverOption, allowed_by, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code
 from airflow_logio.cli.run import supervise
@@ -35,6 +35,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
 from airflow_logio.store.records.upkeep_records import Retried
+from airflow_logio.store.rules.allowed_rules import check_allowed
 from airflow_logio.supervision.mending import Remedy, broken, said_of
 from airflow_logio.supervision.mending import mend as mend_body
 from airflow_logio.supervision.presence import last_look, missing
@@ -416,20 +417,23 @@ def again(
     above: Annotated[
         int, typer.Option(help="Next runs get a number above this one: after the log was restored from a copy", min=0)
     ] = 0,
+    take_over: TakeOverOption = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until its drivers have halted")] = HALT_SECONDS,
 ) -> None:
     """Give runs up so that their days or hours are computed again; what they wrote stays until the next run replaces it.
 
     As `logio fresh`, also for runs that have finished. It says how the next run begins. Repeating it for the same run changes
-    nothing.
+    nothing, but for what the next run may do (--take-over), until that has begun.
     """
     if (run is None) == (partition is None):
         raise typer.BadParameter("name a run, or a partition with --partition", param_hint="RUN")
-    known = ConnectionUrls.load(warn)
+    known, allowed = ConnectionUrls.load(warn), allowed_by(take_over=take_over)
     with opened(known.log_url(log)) as store:
         found = [run_to_give_up(store, run)] if run is not None else _of_partitions(store, str(partition), pipeline)
         for one in found:
-            said = give_up(store, one, timeout, StopProgress().seen, because=because, above=above)
+            check_allowed(one.spec, allowed)
+        for one in found:
+            said = give_up(store, one, timeout, StopProgress().seen, because=because, above=above, allowed=allowed)
             out.print(said, markup=False)
 
 

@@ -28,7 +28,7 @@ from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.launch.start_run import check_beside_log, check_connections, check_table_databases, run_spec
 from airflow_logio.protocol.states import CONCLUDED
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
+from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunSpec
 from airflow_logio.store.rules.run_rules import check_graph, why_not_beside
 from airflow_logio.systems.inspection import check_sql_urls
 
@@ -54,6 +54,7 @@ class Wanted:
     """Whether another unfinished run of the pipeline is a reason not to start this one."""
     partition: str | None = None
     """The partition that the run is for, as it was written."""
+    allowed: frozenset[Allowed] = frozenset()
 
 
 def prepare(
@@ -182,6 +183,7 @@ def describe(
         payloads=payloads,
         code=loaded.code,
         spark=wanted.spark.to_keep(),
+        allowed=wanted.allowed,
     )
     if loaded.is_local and pipeline.local.prepare is not None and (said := pipeline.local.prepare(loaded.urls)):
         say(said)

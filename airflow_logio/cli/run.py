@@ -15,7 +15,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from airflow_logio.cli.common import LogOption, PartitionOption, err, opened, options, out, pairs, warn
+from airflow_logio.cli.common import (
+    LogOption,
+    PartitionOption,
+    TakeOverOption,
+    allowed_by,
+    err,
+    opened,
+    options,
+    out,
+    pairs,
+    warn,
+)
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.partitions import OnePartition, Partitions, RangeProgress, table_of
@@ -68,6 +79,7 @@ def run(
     at_once: Annotated[
         int, typer.Option("--at-once", min=1, help="Of a range of partitions: how many runs may be alive at a time")
     ] = 1,
+    take_over: TakeOverOption = False,
     log: LogOption = None,
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="Name of the run; an earlier run of that name is continued")
@@ -105,6 +117,7 @@ def run(
         replay_seconds=replay_seconds,
         alone=alone,
         partition=partition,
+        allowed=allowed_by(take_over=take_over),
     )
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)

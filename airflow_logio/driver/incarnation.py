@@ -24,7 +24,7 @@ from airflow_logio.protocol.states import ALIVE, GroupState, RunState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
-from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.run_records import Allowed, Run
 from airflow_logio.store.rules.run_rules import check_graph
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.connections import Connections, WriterIdentity
@@ -121,6 +121,7 @@ class Driver:
             pipeline=run.spec.key.pipeline,
             log_uid=log_uid,
             ordinal=run.ordinal,
+            takes_over=Allowed.TAKE_OVER in run.spec.allowed,
         )
         connections = Connections(
             pipeline.name,

@@ -25,7 +25,7 @@ from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.writes import Applied, Compared, HeldGroup, PendingWrite, WriteQueue, WriterKey, WriteStep
 from airflow_logio.spark.published_places import Copies, CopyTask, Lines, copied_by_spark
-from airflow_logio.spark.publishing import DatasetTarget, DayTarget, day_run
+from airflow_logio.spark.publishing import DatasetTarget, DayTarget
 from airflow_logio.spark.table_staging import StagingTarget
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.systems.connections import Connections
@@ -216,8 +216,7 @@ class Executors:
         connections = self.connections
         match writer:
             case DatasetWriter() if writer.by:
-                mine, takes_over = day_run(connections.identity), connections.identity.takes_over
-                day = DayTarget(writer, mine, self.bodies.dataset, self._copied, takes_over=takes_over)
+                day = DayTarget(writer, connections.identity, self.bodies.dataset, self._copied)
                 return IdempotentExecutor(operator, writer, day, connections)
             case DatasetWriter():
                 identity = connections.identity

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.run_records import (
     REPLAY_SECONDS,
+    Allowed,
     BacklogBound,
     OperatorShape,
     ReplicatedShape,
@@ -34,6 +35,7 @@ from airflow_logio.store.records.run_records import (
     ScopeShape,
     Supervision,
 )
+from airflow_logio.store.rules.allowed_rules import check_allowed
 from airflow_logio.systems.databases.table_names import check_schema_of_sqlite
 from airflow_logio.systems.payload_roots import HOW_TO_CONFIGURE, check_shared
 from airflow_logio.systems.rising_columns import not_followed
@@ -59,6 +61,7 @@ def run_spec(
     supervision: Supervision = Supervision.PROCESS,
     code: CodeBundle | None = None,
     spark: Mapping[str, Any] | None = None,
+    allowed: Collection[Allowed] = (),
 ) -> RunSpec:
     """The description of a run, checked: parameters, connections (name → connection id), readable sources.
 
@@ -66,7 +69,7 @@ def run_spec(
     `run_after`, when a scheduler let the run begin, or by the clock of this host.
     `replay_seconds` is by default `REPLAY_SECONDS`. `payloads` is the root of the deployment's payload store
     (`payload_root`); it is not part of the description. `code` is what drivers will import: give it to `start_run`, too.
-    `spark` is kept for later launches; it holds no secrets.
+    `spark` is kept for later launches; it holds no secrets. `allowed` is what a person lets the run do.
 
     Raises `ConfigurationError` or `PipelineDefinitionError`, naming what is wrong.
     """
@@ -79,7 +82,7 @@ def run_spec(
         check_session_zone(group, pipeline.operators, group.spark.get(SESSION_ZONE, UTC_ITSELF))
     actions = {name: _first_action(name, source, checked) for name, source in sources.items()}
     fingerprint = pipeline.fingerprint()
-    return RunSpec(
+    spec = RunSpec(
         key=RunKey(pipeline.name, dag_id, dag_run_id),
         pipeline_ref=str(ref),
         bundle_root=str(ref.bundle_root),
@@ -110,7 +113,10 @@ def run_spec(
             () if pipeline.partition is None else pipeline.partition.names,
         ),
         drivers_at_once=pipeline.drivers_at_once,
+        allowed=frozenset(allowed),
     )
+    check_allowed(spec, spec.allowed)
+    return spec
 
 
 def given_to(

@@ -11,10 +11,17 @@ which has no transaction, are in `folder_rules`.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from airflow_logio.errors import WriteRefused
+
+
+def again(pipeline: str, scope: str, *options: str) -> str:
+    """The command by which a person has the run of a scope computed again, with options."""
+    words = ("--pipeline", shlex.quote(pipeline), "--partition", scope.partition("=")[2], *options)
+    return f"`logio again {' '.join(words)}`"
 
 
 class DayRun(NamedTuple):
@@ -123,9 +130,8 @@ class ScopeContender:
         )
         return (
             f"{self._where} belongs to {whose}: its run {other.run_uid} has claimed it. Nothing orders that run and "
-            f"{self.mine.run_uid}. {self._stays}. If this pipeline is to replace it, delete its row of "
-            f"logio_scope, in the schema of the table: DELETE FROM logio_scope WHERE claimed_by = '{other.run_uid}' AND "
-            f"scope = '{self.scope}'; then `logio retry`"
+            f"{self.mine.run_uid}. {self._stays}. If pipeline {self.mine.pipeline!r} is to replace it, "
+            f"{self._again('--take-over')} lets its next run do so, and says how that begins"
         )
 
     def _not_younger(self, other: DayRun) -> str:
@@ -139,19 +145,15 @@ class ScopeContender:
             why = "If this run is the younger one, its log was restored from a copy"
         return (
             f"{self._where}: {is_what} {self.mine.run_uid}, number {self.mine.ordinal}. {self._stays}. {why}: then "
-            f"{self._again(f' --above {other.ordinal}')} begins a run with a greater number"
+            f"{self._again(f'--above {other.ordinal}')}: its next run has a greater number"
         )
 
-    def _again(self, option: str = "") -> str:
-        return f"`logio again --partition {self._key}{option}`"
+    def _again(self, *options: str) -> str:
+        return again(self.mine.pipeline, self.scope, *options)
 
     @property
     def _stays(self) -> str:
         return "What is in the table stays as it is"
-
-    @property
-    def _key(self) -> str:
-        return self.scope.partition("=")[2]
 
     @property
     def _where(self) -> str:

@@ -13,30 +13,44 @@ from contextlib import suppress
 import msgspec
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.dataflow.writers.folder_days import DAYS, RECEIPTS, SIGN, DayReceipt, DayRun, FolderDay, day_of
+from airflow_logio.dataflow.writers.folder_days import (
+    DAYS,
+    RECEIPTS,
+    SIGN,
+    DayReceipt,
+    DayRun,
+    FolderDay,
+    day_of,
+    line_of,
+)
 from airflow_logio.dataflow.writers.published_folder import counted_in, runs_of, visible_files
 from airflow_logio.errors import ConfigurationError, WriteRefused
 from airflow_logio.protocol.folder_rules import NamedFile
+from airflow_logio.protocol.scope_rules import again
 from airflow_logio.spark.published_places import ClosingNames, PublishedPlace
+from airflow_logio.systems.connections import WriterIdentity
+
+
+def day_run(run: WriterIdentity) -> DayRun:
+    """A run, as others of its line and of other lines compare it."""
+    return DayRun(run.ordinal, line_of(run.log_uid, run.pipeline), run.run_uid)
 
 
 class DayClaim:
-    """The claim of run `mine` at the day `scope` of a folder. `takes_over`: a person has said that it replaces another line.
+    """The claim of a run at the day `scope` of a folder.
 
     Nothing is removed but what the rule hides for ever, so that it does not matter who removes, when, or how often. All
     methods raise OSError.
     """
 
-    def __init__(
-        self, place: PublishedPlace, connection: str, mine: DayRun, scope: str, *, takes_over: bool = False
-    ) -> None:
+    def __init__(self, place: PublishedPlace, connection: str, run: WriterIdentity, scope: str) -> None:
         self.place = place
         self.scope = scope
-        self.mine = mine
+        self.mine = day_run(run)
         self._files = place.files
         self._records = f"{DAYS}/{scope}"
         self._named = f"{scope} of folder {place.files.where} of connection {connection!r}"
-        self._takes_over = takes_over
+        self._run = run
 
     def look(self) -> FolderDay:
         """The records of the day. Raises `WriteRefused` if the run may not publish into it; its files that can never count
@@ -51,7 +65,7 @@ class DayClaim:
     def check_not_replaced(self) -> FolderDay:
         """As `look`, and nothing is changed."""
         day = day_of(self._files, self.scope)
-        if (other := day.in_the_way(self.mine, takes_over=self._takes_over)) is not None:
+        if (other := day.in_the_way(self.mine, takes_over=self._run.takes_over)) is not None:
             raise self._refused(day, other)
         return day
 
@@ -154,17 +168,20 @@ class DayClaim:
             taken = day.is_hidden(mine)
             return WriteRefused(
                 f"{self._named} {'was taken over by' if taken else 'belongs to'} run {other.run_uid} of another pipeline or "
-                f"another log, and run {mine.run_uid} must not replace it. If a person wants it to: "
-                "`logio again --partition ... --take-over`"
+                f"another log, and run {mine.run_uid} must not replace it. The day stays as it is. If pipeline "
+                f"{self._run.pipeline!r} is to replace it, {self._again('--take-over')} lets its next run do so, and says "
+                "how that begins"
             )
         if other.ordinal == mine.ordinal:
             return WriteRefused(
                 f"{self._named}: run {other.run_uid} has the same ordinal {mine.ordinal} as run {mine.run_uid}: the log "
-                f"was restored from an older copy. Begin the day anew above it: `logio again --partition ... --above "
-                f"{other.ordinal}`"
+                f"was restored from an older copy. Begin the day anew above it: {self._again(f'--above {other.ordinal}')}"
             )
         return WriteRefused(
             f"{self._named} belongs to run {other.run_uid}, a younger one of this pipeline (ordinal {other.ordinal}), and "
             f"run {mine.run_uid} (ordinal {mine.ordinal}) must not write to it any more. If the log was restored from an "
-            f"older copy: `logio again --partition ... --above {other.ordinal}`"
+            f"older copy: {self._again(f'--above {other.ordinal}')}"
         )
+
+    def _again(self, option: str) -> str:
+        return again(self._run.pipeline, self.scope, option)

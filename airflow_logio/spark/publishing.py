@@ -10,7 +10,7 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.arrow_files import is_lasting, next_step
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.writers.folder_days import RECEIPTS, DayRun, line_of
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS
 from airflow_logio.dataflow.writers.folder_files import SCHEME
 from airflow_logio.errors import (
     ConfigurationError,
@@ -118,13 +118,8 @@ Pages = Iterable[Sequence[WriteAction]]
 """Write actions in the order of their numbers, read from the log a part at a time."""
 
 
-def day_run(identity: WriterIdentity) -> DayRun:
-    """A run, as others of its line and of other lines compare it."""
-    return DayRun(identity.ordinal, line_of(identity.log_uid, identity.pipeline), identity.run_uid)
-
-
 class DayTarget:
-    """Executes the write actions of a writer that owns a day of a folder, for run `mine`: an opening, and all others with the
+    """Executes the write actions of a writer that owns a day of a folder, for a run: an opening, and all others with the
     closing one. As `DatasetTarget` else."""
 
     unavailable: tuple[type[Exception], ...] = ()
@@ -132,25 +127,22 @@ class DayTarget:
     def __init__(
         self,
         writer: DatasetWriter,
-        mine: DayRun,
+        run: WriterIdentity,
         dataset: Callable[[str, str], Dataset],
         copy: CopyJob,
-        *,
-        takes_over: bool = False,
     ) -> None:
         self._writer = writer
-        self._mine = mine
+        self._run = run
         self._scope = writer.scope
         self._dataset = dataset
         self._copy = copy
-        self._takes_over = takes_over
 
     @contextmanager
     def connect(self, url: str) -> Iterator[DayClaim]:
         """The run's claim. Raises `ConfigurationError`, `ExternalUnavailable`."""
         place = place_of(self._writer, url)
         try:
-            yield DayClaim(place, self._writer.connection, self._mine, self._scope, takes_over=self._takes_over)
+            yield DayClaim(place, self._writer.connection, self._run, self._scope)
         finally:
             place.close()
 
@@ -177,7 +169,7 @@ class DayTarget:
             files = [file for page in pages for action in page for file in self._put(client, action)]
             crash_here(CrashPoint.IN_PUBLICATION)
             with asked(self._writer, what):
-                names = ClosingNames(closing.run_uid, closing.operator, closing.number, closing.token, self._mine)
+                names = ClosingNames(closing.run_uid, closing.operator, closing.number, closing.token, client.mine)
                 client.put_receipt(names, files)
         with asked(self._writer, what):
             client.clear()
@@ -259,7 +251,7 @@ def check_not_replaced(writer: DatasetWriter, url: str, run: WriterIdentity) -> 
     """Raises `WriteRefused` if a newer run has taken over the folder or partitions of it, so that this run could write there
     no more, `ExternalUnavailable` if the file system does not answer, `ConfigurationError`."""
     if writer.by:
-        day = DayClaim(place_of(writer, url), writer.connection, day_run(run), writer.scope, takes_over=run.takes_over)
+        day = DayClaim(place_of(writer, url), writer.connection, run, writer.scope)
         with asked(writer):
             if not day.is_closed():  # what it has closed it does not close again
                 day.check_not_replaced()

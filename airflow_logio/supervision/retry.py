@@ -19,7 +19,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, LAUNCHING, GroupState
 from airflow_logio.spark.publishing import check_not_replaced
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.run_records import Allowed, Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.look import Observation, Watcher
 from airflow_logio.systems.connections import Connections, WriterIdentity
@@ -115,7 +115,8 @@ def _check(context: Resumed, name: str, writer: Operator) -> None:
     run, line = context.run, (context.run.spec.key.pipeline, context.store.log_uid(), context.run.ordinal)
     if not isinstance(writer, TableWriter | DatasetWriter):
         return
-    identity = WriterIdentity(run.uid, 0, run.created_at, (), *line)
+    takes_over = Allowed.TAKE_OVER in run.spec.allowed
+    identity = WriterIdentity(run.uid, 0, run.created_at, (), *line, takes_over)
     if isinstance(writer, DatasetWriter):
         check_not_replaced(writer, context.connections[writer.connection], identity)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, ProtocolViolation
@@ -17,8 +17,9 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, ENDED, WAITING, GroupState, RunState, check_wish
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run, has_sources
+from airflow_logio.store.records.run_records import Allowed, Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.store.rules.allowed_rules import check_allowed, options_of
 from airflow_logio.store.rules.run_rules import check_not_given_up, how_to_begin_anew
 from airflow_logio.supervision.halt import force, refuse_requests
 from airflow_logio.supervision.look import Observation, Watcher
@@ -207,16 +208,18 @@ def give_up(
     *,
     because: str | None = None,
     above: int = 0,
+    allowed: Collection[Allowed] = (),
 ) -> str:
     """Halt the run, and give it up once its drivers have ended, within so many seconds; returns a sentence about the result.
 
     Only a person does that, and names the run by its uid. The fresh run has another uid, so asking again, as a retried or
-    cleared task does, finds this run given up and spares the fresh one. `seen` hears of every look at the groups. `because`
-    and `above` are those of `LogStore.supersede`.
+    cleared task does, finds this run given up and spares the fresh one. `seen` hears of every look at the groups. `because`,
+    `above` and `allowed` are those of `LogStore.supersede`.
 
-    Raises `ProtocolViolation` if a driver has not ended in time: then the run is not given up, and the request to halt
-    stands.
+    Raises `ConfigurationError` if the run cannot be allowed that, and `ProtocolViolation` if a driver has not ended in
+    time: then the run is not given up, and the request to halt stands.
     """
+    check_allowed(run.spec, allowed)
     if run.state is not RunState.SUPERSEDED:
         stopping = StopRun(store, run, StopMode.HALT)
         states = await_stop(stopping, seconds, seen)
@@ -225,6 +228,7 @@ def give_up(
                 f"{left_of(states)}: still not ended after {seconds:g} s, so the run is not given up. It has been asked to "
                 "halt: give it up again when it has"
             )
-    is_new = store.supersede(run.run_id, because=because, above=above)
+    is_new = store.supersede(run.run_id, because=because, above=above, allowed=allowed)
     said = "is given up" if is_new else "was given up before"
-    return f"run {run.spec.key}, uid {run.uid[:SHORTEST_UID]}, {said}. {how_to_begin_anew(run)}"
+    lets = f". The next run of {run.partition} has {options_of(allowed)}, no later one" if allowed else ""
+    return f"run {run.spec.key}, uid {run.uid[:SHORTEST_UID]}, {said}{lets}. {how_to_begin_anew(run)}"

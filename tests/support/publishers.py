@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 
 from airflow_logio import DatasetWriter, published_files
 from airflow_logio.dataflow.writers.action_writers import BEGIN, WriteAction
-from airflow_logio.dataflow.writers.folder_days import DayRun, line_of
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.writes import CLOSE
-from airflow_logio.spark.day_claims import DayClaim
+from airflow_logio.spark.day_claims import DayClaim, day_run
 from airflow_logio.spark.published_places import Copies, CopyTask, Lines
 from airflow_logio.spark.publishing import DatasetTarget, DayTarget, check_not_replaced
 from airflow_logio.systems.connections import WriterIdentity
@@ -102,9 +101,9 @@ class DayPublisher(Publisher):
     ) -> None:
         super().__init__(lake, payloads, run, token=token)
         self.run_uid = f"{log}{run}"
-        self._log, self._log_name = log.strip("'"), log
-        self.mine = DayRun(run, line_of(log.strip("'"), "orders"), self.run_uid)
-        self._takes_over = takes_over
+        line = ("orders", log.strip("'"), run)
+        self._run = WriterIdentity(self.run_uid, token, float(run), (), *line, takes_over)
+        self.mine = day_run(self._run)
         writer = DatasetWriter(
             "lake",
             "orders",
@@ -117,7 +116,7 @@ class DayPublisher(Publisher):
 
     @contextmanager
     def connected(self) -> Iterator[tuple[DayTarget, DayClaim]]:
-        target = DayTarget(self._writer, self.mine, self._payloads.dataset, self._copy, takes_over=self._takes_over)
+        target = DayTarget(self._writer, self._run, self._payloads.dataset, self._copy)
         with target.connect(self._lake) as claim:
             yield target, claim
 
@@ -127,9 +126,7 @@ class DayPublisher(Publisher):
 
     def check_retry(self) -> None:
         """As before a person resumes the run."""
-        line = ("orders", self._log, int(self.run_uid.removeprefix(self._log_name)))
-        identity = WriterIdentity(self.run_uid, 0, 0.0, (), *line, takes_over=self._takes_over)
-        check_not_replaced(self._writer, self._lake, identity)
+        check_not_replaced(self._writer, self._lake, self._run)
 
     def close_day(self, *actions: WriteAction) -> None:
         """With these actions, from number 2 on."""

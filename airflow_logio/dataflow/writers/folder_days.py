@@ -157,8 +157,8 @@ class FolderDay:
         named = " and ".join(f"run {run.run_uid} (ordinal {run.ordinal} of line {run.line})" for run in runs)
         return ConfigurationError(
             f"{self.scope} was closed by {named}, and none of them is known to replace the other: they are of several "
-            "logs or pipelines, or of a log that was restored. Compute that day again (`logio again`), with --take-over if "
-            "they are of several; other days can be read"
+            "logs or pipelines, or of a log that was restored. Compute that day again: `logio again --partition "
+            f"{self.scope.partition('=')[2]}`, with --take-over if they are of several; other days can be read"
         )
 
     def in_the_way(self, mine: DayRun, *, takes_over: bool) -> DayRun | None:

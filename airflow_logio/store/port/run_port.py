@@ -9,7 +9,7 @@ from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
-from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
+from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunSpec
 from airflow_logio.store.records.start_records import Attempt, Start
 from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
 
@@ -32,8 +32,9 @@ class RunLog(ABC):
         fingerprint, and `OtherRunUnfinished` instead of creating a run beside an unfinished one of its pipeline where
         `concurrent` forbids that. `code` is kept with a run that is created, under `spec.code_digest`; None if drivers find
         it installed. A run that is created gets the next ordinal of its pipeline, more than `above` where that is
-        given: a person says so whose tables know greater ones than a restored log. Raises `ConfigurationError` for an
-        `above` that is too great.
+        given: a person says so whose tables know greater ones than a restored log. It is allowed what `spec` says, and what
+        a person has let the next run of its partition do. Raises `ConfigurationError` for an `above` that is too great, and
+        `IncompatibleRun` for a run that is there and was not allowed all of that.
         """
 
     @abstractmethod
@@ -53,13 +54,17 @@ class RunLog(ABC):
         """
 
     @abstractmethod
-    def supersede(self, run_id: int, *, because: str | None = None, above: int = 0) -> bool:
+    def supersede(
+        self, run_id: int, *, because: str | None = None, above: int = 0, allowed: Collection[Allowed] = ()
+    ) -> bool:
         """Give a run up for good, so that the next start of its key begins a fresh one. Its rows stay. False if it
         already was.
 
-        `because` is kept with it. The next runs of its pipeline get ordinals above `above`. Groups that are dead or new are
-        halted with it. Raises `UnknownRun`, `ConfigurationError` for an ordinal that is too great, and `ProtocolViolation`
-        while groups are alive; the error names them.
+        `because` is kept with it. The next runs of its pipeline get ordinals above `above`. The next run of its partition,
+        whatever its key, is `allowed` that, and no later one; this may be said of a run that was given up before, until that
+        next one begins. Groups that are dead or new are halted with it. Raises `UnknownRun`, `ConfigurationError` for an
+        ordinal that is too great and for what the run cannot be allowed, and `ProtocolViolation` while groups are alive, or
+        if a later run of the partition has begun that would not be allowed it; the error names them.
         """
 
     @abstractmethod

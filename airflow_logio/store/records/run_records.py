@@ -116,6 +116,17 @@ class ConcurrentRuns(StrEnum):
     """Always: a user says that they have nothing in common."""
 
 
+class Allowed(StrEnum):
+    """What only a person lets a run do, by an option of `logio run` or `logio again` (design, "Days"); no schedule does."""
+
+    TAKE_OVER = "take-over"
+    """It replaces the day that another pipeline, or one of another log, owns by its value."""
+
+    @property
+    def option(self) -> str:
+        return f"--{self.value}"
+
+
 @dataclass(frozen=True, slots=True)
 class RunSpec:
     """Everything needed to start a run. Databases are named by connection id, never by URL."""
@@ -160,6 +171,8 @@ class RunSpec:
     """What writes, as other runs of the pipeline see it; None in runs of earlier versions, which did not say."""
     drivers_at_once: int | None = None
     """How many drivers of all runs of the pipeline may be alive when this one begins (`rules/place_rules.py`)."""
+    allowed: frozenset[Allowed] = frozenset()
+    """What a person lets this run do: all its drivers, whatever launches them, and no other run."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""
@@ -213,6 +226,8 @@ class Run:
     """The uid of the run that has begun in place of this one, which was given up."""
     because: str | None = None
     """Why it was given up, as a person has said it, or a clear."""
+    next_allowed: frozenset[Allowed] = frozenset()
+    """What the next run of its partition is allowed, as a person has said who gave it up; empty once that has begun."""
     damage: str | None = None
     """What is damaged in its row, and what to do. `spec` then has only what columns say: the key and the partition."""
 

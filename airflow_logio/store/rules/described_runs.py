@@ -15,7 +15,7 @@ import msgspec
 from airflow_logio.errors import ConfigurationError, LogInconsistent
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import storable, unstorable
-from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
+from airflow_logio.store.records.run_records import Allowed, Run, RunKey, RunSpec
 from airflow_logio.store.rules.row_forms import seal_json, unseal_json
 
 TABLE = "logio_run"
@@ -56,11 +56,20 @@ def described(row: Any) -> Run:
     partition = None if row.partition is None else _text(row.partition)
     spec, damage = _checked(row, key, partition)
     state, unknown = run_state(row.state)
-    ended = (row.ended_at, storable(row.superseded_by), storable(row.because))
+    allowed, misread = _next_allowed(row.next_allowed)
+    ended = (row.ended_at, storable(row.superseded_by), storable(row.because), allowed)
     run = Run(row.run_id, _text(row.uid), spec, state, row.created_at, row.ordinal, *ended)
     if damage is not None:
         return marked(run, damage, or_else=f"give this run up (`logio fresh {run.uid[:8]}`) and start it anew")
-    return marked(run, unknown)
+    return marked(run, unknown or misread)
+
+
+def _next_allowed(stored: str | None) -> tuple[frozenset[Allowed], str | None]:
+    """What is stored, or nothing, and what is wrong with it: nothing is allowed that cannot be read."""
+    try:
+        return msgspec.json.decode(stored or "[]", type=frozenset[Allowed]), None
+    except (msgspec.MsgspecError, ValueError) as error:
+        return frozenset(), f"what its next run is allowed cannot be read: {storable(str(error))}"
 
 
 def _checked(row: Any, key: RunKey, partition: str | None) -> tuple[RunSpec, str | None]:

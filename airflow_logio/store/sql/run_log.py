@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -17,8 +18,9 @@ from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import storable
 from airflow_logio.store.port.run_port import CodeLog, RunLog
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
-from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec
+from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunKey, RunSpec
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
+from airflow_logio.store.rules.allowed_rules import check_allowed_before, handed_on, next_allowed
 from airflow_logio.store.rules.described_runs import check_whole, described, encode_spec, sealed_spec
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
@@ -76,9 +78,14 @@ class SqlRunLog(SqlPart, RunLog):
             with suppress(UnknownRun):  # removed meanwhile
                 self._giving_up(old, lambda connection, run: supersede_again(connection, run, spec, attempt))
 
-    def supersede(self, run_id: int, *, because: str | None = None, above: int = 0) -> bool:
+    def supersede(
+        self, run_id: int, *, because: str | None = None, above: int = 0, allowed: Collection[Allowed] = ()
+    ) -> bool:
         check_above(above)
-        return self._giving_up(run_id, lambda connection, run: supersede(connection, run, because=because, above=above))
+        return self._giving_up(
+            run_id,
+            lambda connection, run: supersede(connection, run, because=because, above=above, allowed=allowed),
+        )
 
     def _giving_up(self, run_id: int, carried_out: Callable[[Connection, Run], bool]) -> bool:
         def once() -> bool:
@@ -225,7 +232,9 @@ def start(connection: Connection, spec: RunSpec, *, concurrent: ConcurrentRuns, 
         last = lock_pipeline(connection, spec.key.pipeline)
         run = _newest(connection, spec.key)
     check_partition(run, spec)
-    if run is None or run.state is RunState.SUPERSEDED:
+    if run is not None and run.state is not RunState.SUPERSEDED:
+        check_allowed_before(run, spec)
+    else:
         run = _begin(connection, spec, run, next_ordinal(last, above), concurrent, code)
     check_graph(run, spec.graph_fingerprint, spec.graph)
     return run
@@ -242,12 +251,24 @@ def _begin(
     """The generation after `before`. Under the lock of the pipeline."""
     check_alone(spec, _unfinished(connection, spec.key.pipeline), concurrent)
     key = replace(spec.key, generation=1 if before is None else before.spec.key.generation + 1)
-    run = _create(connection, replace(spec, key=key), earliest_start(before), ordinal)
+    allowed = spec.allowed | _take_allowed(connection, spec)
+    run = _create(connection, replace(spec, key=key, allowed=allowed), earliest_start(before), ordinal)
     keep_code(connection, run.run_id, spec.code_digest, code)
     if before is not None:
         runs = schema.run
         connection.execute(sa.update(runs).where(runs.c.run_id == before.run_id).values(superseded_by=run.uid))
     return run
+
+
+def _take_allowed(connection: Connection, spec: RunSpec) -> frozenset[Allowed]:
+    """What a person has let the run do that begins now in its partition. Under the lock of the pipeline; no later run has
+    it."""
+    newest = _newest_of_partition(connection, spec)
+    allowed = handed_on(newest)
+    if newest is not None and allowed:
+        runs = schema.run
+        connection.execute(sa.update(runs).where(runs.c.run_id == newest.run_id).values(next_allowed=None))
+    return allowed
 
 
 def start_attempt(
@@ -360,19 +381,29 @@ def _keep_decision(connection: Connection, key: RunKey, decided: Decided) -> Non
     )
 
 
-def supersede(connection: Connection, run: Run, *, because: str | None = None, above: int = 0) -> bool:
+def supersede(
+    connection: Connection,
+    run: Run,
+    *,
+    because: str | None = None,
+    above: int = 0,
+    allowed: Collection[Allowed] = (),
+) -> bool:
     """Mark the run superseded; False if it already is. Groups without a driver are halted, under raised epochs.
 
     If a claim comes first, its group is alive, and superseding is refused. A claim that comes later finds the run
     superseded. If the driver of a dead group turns out to be alive, it commits nothing more.
     """
     fences, groups, runs = schema.fence, schema.group, schema.run
-    if above:
+    if above or allowed:
         pipelines, last = schema.pipeline, lock_pipeline(connection, run.spec.key.pipeline)
         raised = sa.update(pipelines).where(pipelines.c.name == run.spec.key.pipeline)
         connection.execute(raised.values(ordinal=max(last, above)))
     state = _lock_run(connection, run)
-    if not check_superseding(run, state, group_states(connection, run)):
+    is_new = check_superseding(run, state, group_states(connection, run))
+    if allowed:
+        _allow_next(connection, run, allowed)
+    if not is_new:
         return False
     clock, idle = now(connection.dialect.name), [GroupState.NEW.value, GroupState.DEAD.value]
     without_driver = sa.select(groups.c.group_name).where(groups.c.run_id == run.run_id, groups.c.state.in_(idle))
@@ -388,6 +419,13 @@ def supersede(connection: Connection, run: Run, *, because: str | None = None, a
     ended = {"state": RunState.SUPERSEDED.value, "ended_at": sa.func.coalesce(runs.c.ended_at, clock)}
     connection.execute(sa.update(runs).where(runs.c.run_id == run.run_id).values(**ended, because=storable(because)))
     return True
+
+
+def _allow_next(connection: Connection, run: Run, allowed: Collection[Allowed]) -> None:
+    """Under the locks of the pipeline and of the run: the next one of the partition has not begun, and will see it."""
+    runs, said = schema.run, next_allowed(run, _newest_of_partition(connection, run.spec), allowed)
+    stored = msgspec.json.encode(said, order="deterministic").decode()
+    connection.execute(sa.update(runs).where(runs.c.run_id == run.run_id).values(next_allowed=stored))
 
 
 def _lock_run(connection: Connection, run: Run) -> RunState:
@@ -438,6 +476,24 @@ def _newest(connection: Connection, key: RunKey) -> Run | None:
     for run in described_runs(connection, query):
         return run if run.state is RunState.SUPERSEDED else check_whole(run)
     return None
+
+
+def _newest_of_partition(connection: Connection, spec: RunSpec) -> Run | None:
+    """The youngest run of the partition, whatever began it; None without a partition."""
+    table = schema.run
+    if spec.partition is None:
+        return None
+    query = (
+        sa.select(table)
+        .where(
+            table.c.pipeline == spec.key.pipeline,
+            table.c.partition == spec.partition,
+            table.c.state != RunState.REMOVING.value,
+        )
+        .order_by(table.c.ordinal.desc())
+        .limit(1)
+    )
+    return next(iter(described_runs(connection, query)), None)
 
 
 def _unfinished(connection: Connection, pipeline: str) -> Iterator[tuple[Run, GroupStates]]:

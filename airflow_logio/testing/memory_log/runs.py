@@ -5,7 +5,7 @@ All functions run in an open transaction."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -17,9 +17,10 @@ from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunSta
 from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
-from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec, senders_of
+from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunKey, RunSpec, senders_of
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
 from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, Retried
+from airflow_logio.store.rules.allowed_rules import check_allowed_before, handed_on, next_allowed
 from airflow_logio.store.rules.described_runs import encode_spec
 from airflow_logio.store.rules.row_forms import check_unchanged, encode_header
 from airflow_logio.store.rules.run_rules import (
@@ -49,6 +50,8 @@ def start(tables: Tables, spec: RunSpec, *, concurrent: ConcurrentRuns, code: by
     check_partition(None if newest is None else newest.as_run(), spec)
     if newest is None or newest.state is RunState.SUPERSEDED:
         newest = _begin(tables, spec, newest, concurrent=concurrent, code=code, above=above)
+    else:
+        check_allowed_before(newest.as_run(), spec)
     check_graph(newest.as_run(), spec.graph_fingerprint, spec.graph)
     return newest.as_run()
 
@@ -67,11 +70,21 @@ def _begin(
     generation = 1 if before is None else before.spec.key.generation + 1
     earliest = earliest_start(None if before is None else before.as_run())
     ordinal = next_ordinal(tables.ordinals.get(spec.key.pipeline, 0), above)
-    row = _create(tables, replace(spec, key=replace(spec.key, generation=generation)), earliest, ordinal)
+    key, allowed = replace(spec.key, generation=generation), spec.allowed | _take_allowed(tables, spec)
+    row = _create(tables, replace(spec, key=key, allowed=allowed), earliest, ordinal)
     keep_code(tables, row.run_id, spec.code_digest, code)
     if before is not None:
+        before = tables.runs[before.run_id]
         tables.put(tables.runs, before.run_id, replace(before, superseded_by=row.uid))
     return row
+
+
+def _take_allowed(tables: Tables, spec: RunSpec) -> frozenset[Allowed]:
+    newest = _newest_of_partition(tables, spec)
+    allowed = handed_on(newest)
+    if newest is not None and allowed:
+        tables.put(tables.runs, newest.run_id, replace(tables.runs[newest.run_id], next_allowed=frozenset()))
+    return allowed
 
 
 def start_attempt(
@@ -116,7 +129,9 @@ def _found(tables: Tables, row: RunRow) -> Found:
     return Found(run, group_states(tables, row.run_id), has_quarantine, digests)
 
 
-def supersede(tables: Tables, run_id: int, *, because: str | None = None, above: int = 0) -> bool:
+def supersede(
+    tables: Tables, run_id: int, *, because: str | None = None, above: int = 0, allowed: Collection[Allowed] = ()
+) -> bool:
     check_above(above)
     if run_id not in tables.runs:
         raise UnknownRun(f"no run {run_id} is in the log")
@@ -124,7 +139,12 @@ def supersede(tables: Tables, run_id: int, *, because: str | None = None, above:
     if above:
         name = row.spec.key.pipeline
         tables.put(tables.ordinals, name, max(tables.ordinals[name], above))
-    if not check_superseding(row.as_run(), row.state, group_states(tables, run_id)):
+    is_new = check_superseding(row.as_run(), row.state, group_states(tables, run_id))
+    if allowed:
+        newest = _newest_of_partition(tables, row.spec)
+        row = replace(row, next_allowed=next_allowed(row.as_run(), newest, allowed))
+        tables.put(tables.runs, run_id, row)
+    if not is_new:
         return False
     for key, group in list(tables.groups.items()):
         if key.run_id == run_id and group.state in (GroupState.NEW, GroupState.DEAD):
@@ -155,6 +175,18 @@ def _newest(tables: Tables, key: RunKey) -> RunRow | None:
     if not same:
         return None
     return tables.runs[tables.run_keys[max(same, key=lambda other: other.generation)]]
+
+
+def _newest_of_partition(tables: Tables, spec: RunSpec) -> Run | None:
+    """As the adapter for SQL."""
+    found = [
+        row
+        for row in tables.runs.values()
+        if row.spec.partition is not None
+        and (row.spec.key.pipeline, row.spec.partition) == (spec.key.pipeline, spec.partition)
+        and row.state is not RunState.REMOVING
+    ]
+    return max(found, key=lambda row: row.ordinal).as_run() if found else None
 
 
 def _unfinished(tables: Tables, pipeline: str) -> list[tuple[Run, GroupStates]]:

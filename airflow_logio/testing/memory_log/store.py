@@ -32,7 +32,7 @@ from airflow_logio.store.records.driver_records import (
     Load,
     Refused,
 )
-from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec
+from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunSpec
 from airflow_logio.store.records.start_records import Attempt, Start
 from airflow_logio.store.records.status_records import (
     GroupStatus,
@@ -182,9 +182,11 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return runs.start_attempt(self.tables, spec, attempt, concurrent=concurrent, code=code)
 
-    def supersede(self, run_id: int, *, because: str | None = None, above: int = 0) -> bool:
+    def supersede(
+        self, run_id: int, *, because: str | None = None, above: int = 0, allowed: Collection[Allowed] = ()
+    ) -> bool:
         with self.tables.transaction():
-            return runs.supersede(self.tables, run_id, because=because, above=above)
+            return runs.supersede(self.tables, run_id, because=because, above=above, allowed=allowed)
 
     def find_run(self, uid: str, *, damaged: bool = False) -> Run:
         with self.tables.transaction():

@@ -20,7 +20,7 @@ from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
 from airflow_logio.store.port.unfenced_port import DirectAddress, OutputPart
 from airflow_logio.store.records.driver_records import CodeChange, DriverIdentity, FenceRow, LaunchRecipe, Load
-from airflow_logio.store.records.run_records import Run, RunKey, RunSpec
+from airflow_logio.store.records.run_records import Allowed, Run, RunKey, RunSpec
 from airflow_logio.store.records.start_records import Decided
 from airflow_logio.store.records.status_records import PortProgress, ScalingRequest
 
@@ -103,6 +103,7 @@ class RunRow:
     ended_at: float | None = None
     superseded_by: str | None = None
     because: str | None = None
+    next_allowed: frozenset[Allowed] = frozenset()
 
     @property
     def dag_run_id(self) -> str:
@@ -110,7 +111,7 @@ class RunRow:
         return self.uid if self.state is RunState.REMOVING else self.spec.key.dag_run_id
 
     def as_run(self) -> Run:
-        ended = (self.ended_at, self.superseded_by, self.because)
+        ended = (self.ended_at, self.superseded_by, self.because, self.next_allowed)
         return Run(self.run_id, self.uid, self.spec, self.state, self.created_at, self.ordinal, *ended)
 
 

@@ -172,5 +172,7 @@ def test_a_restored_log_is_told_what_to_do() -> None:
         scope().check_claim(claimant("mine", 9, "z"))
     with pytest.raises(WriteRefused, match=r"the same number, 5.*--above 5"):
         scope().check_claim(claimant("mine", 5, "z"))
-    with pytest.raises(WriteRefused, match=r"pipeline 'clicks' of another log.*DELETE FROM logio_scope"):
+    with pytest.raises(
+        WriteRefused, match=r"of another log.*logio again --pipeline clicks --partition 2026-03-01 --take-over`"
+    ):
         scope().check_claim(claimant("another log", 1, "z"))

@@ -398,7 +398,7 @@ def test_an_older_run_does_not_begin_behind_a_younger_one(warehouse: Warehouse) 
 
 def test_a_restored_log_gives_a_greater_number(warehouse: Warehouse) -> None:
     Run(45).all(warehouse, 20)
-    with pytest.raises(WriteRefused, match=r"logio again --partition 2026-03-01 --above 45"):
+    with pytest.raises(WriteRefused, match=r"logio again --pipeline clicks --partition 2026-03-01 --above 45`"):
         Run(45, uid="other").open(warehouse)
     Run(46).all(warehouse, 30)
     assert rows(warehouse) == [(D1, 30, "clicks46")]
@@ -407,7 +407,9 @@ def test_a_restored_log_gives_a_greater_number(warehouse: Warehouse) -> None:
 def test_another_line_is_replaced_only_by_take_over(warehouse: Warehouse) -> None:
     Run(7).all(warehouse, 10)
     laptop = Run(1, uid="laptop", log_uid="other")
-    with pytest.raises(WriteRefused, match=r"of another log.*DELETE FROM logio_scope"):
+    with pytest.raises(
+        WriteRefused, match=r"of another log.*logio again --pipeline clicks --partition 2026-03-01 --take-over`"
+    ):
         laptop.open(warehouse)
     replace(laptop, takes_over=True).all(warehouse, 20)
     with pytest.raises(WriteRefused, match="another log"):
