@@ -35,7 +35,6 @@ def _add_to_runs() -> None:
         sa.Column("ordinal", sa.BigInteger()),
         sa.Column("superseded_by", sa.String(32)),
         sa.Column("because", sa.Text()),
-        sa.Column("next_allowed", sa.Text()),
     ):
         op.add_column("logio_run", column)
     op.execute("UPDATE logio_run SET ordinal = run_id")
