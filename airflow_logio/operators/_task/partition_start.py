@@ -101,8 +101,8 @@ class PartitionStart:
         """The partition that earlier attempts have started a run for: Airflow may have taken the DAG run's key away when it
         was cleared (`airflow partitions clear`)."""
         with opened_log(self.task.logio_conn_id, create=True) as store, suppress(UnknownRun):
-            find = run_in_dag, store, self.pipeline.name, *identity(self.context)
-            run = store.patience.call("finding the run", lambda: find[0](*find[1:]))
+            names = (self.pipeline.name, *identity(self.context))
+            run = store.patience.call("finding the run", lambda: run_in_dag(store, *names))
             if run.partition is not None and self.pipeline.partition is not None:
                 return self.pipeline.partition.key_of(run.partition)
         return None
