@@ -19,7 +19,7 @@ from typing import Any
 ASK_SECONDS = 5.0
 """How long the server may take to refuse once more: it hashes a password."""
 REACH_SECONDS = 0.5
-"""How long its host may take to answer. One that is away is not asked for its reasons."""
+"""How long its host may take to answer. One that does not answer is not asked for its reasons."""
 _SQLSTATE_ONLY = 3  # PQERRORS_SQLSTATE of libpq-fe.h, since version 12
 _CODE = re.compile(r":\s+([0-9A-Z]{5})$", re.MULTILINE)
 _FOR_URL = ("28", "3D", "42")

@@ -1,6 +1,6 @@
 """What a run waits for before it is one: the input of its sources (`Pipeline.source(..., wait=...)`).
 
-A look asks each source once and changes nothing. Whoever waits decides by `waiting` when to look again: a task of Airflow
+A look asks each source once and changes nothing. What waits decides by `waiting` when to look again: a task of Airflow
 between two deferrals, `logio run` in its terminal. Nothing is in the log meanwhile, and no process of Spark runs.
 """
 
@@ -129,7 +129,7 @@ class InputLook:
                 what = ", ".join(place.path for place in read_by(source, self._params)) or _what_is_asked(source)
                 raise ConfigurationError(
                     f"the input of source {name!r} of pipeline {self._pipeline.name!r} is there, and has no row: {what}. "
-                    "Nothing was started, because the source says on_empty='fail'. See whoever writes it; or say "
+                    "Nothing was started, because the source says on_empty='fail'. Ask who writes it; or say "
                     "on_empty='finish', and a run without rows finishes"
                 )
 

@@ -201,7 +201,7 @@ class LogioAssetsOperator(BaseOperator):
 
 
 class _Tried:
-    """The assets of which an attempt of this task has told, or has been about to."""
+    """The assets that an attempt of this task has told Airflow of, or was about to."""
 
     def __init__(self, context: Mapping[str, Any], run: Run) -> None:
         self._state = context["task_state_store"]

@@ -165,7 +165,7 @@ class DayTarget:
             if not is_closed:
                 client.check_files(has_records=records > 0 or self._writer.empty == "replace")
         if not is_closed:
-            # Reading pages is outside: a log that is away is waited for by the caller.
+            # Reading pages is outside: the caller waits for a log that is unavailable.
             files = [file for page in pages for action in page for file in self._put(client, action)]
             crash_here(CrashPoint.IN_PUBLICATION)
             with asked(self._writer, what):

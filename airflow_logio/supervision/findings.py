@@ -188,7 +188,7 @@ class FailureFinder:
         self._watchers: dict[int, Watcher] = {}
         self._suspects = False
         self._damaged = set[str]()
-        """Runs of which that was said."""
+        """Runs that were said to be damaged."""
 
     def look(self) -> Findings:
         """Look once at every group; those that are dead are declared so in the log (compare-and-set)."""
@@ -244,7 +244,7 @@ class FailureFinder:
         return Findings(tuple(failed), going_on, tuple(due), tuple(killed), unavailable)
 
     def _whole(self, sights: Sequence[RunSight]) -> list[RunSight]:
-        """Runs that are damaged are said once, while they go on."""
+        """Runs that are damaged are said once, while they continue."""
         for one in sights:
             is_over = one.run.state is not RunState.RUNNING
             if one.run.damage is None or is_over or self._pipeline not in (None, one.run.spec.key.pipeline):

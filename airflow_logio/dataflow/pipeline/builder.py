@@ -468,7 +468,7 @@ class Pipeline:
 
     @property
     def arrivals(self) -> Mapping[str, InputArrival]:
-        """Source → how it gets its input, for those of which something was said."""
+        """Source → how it gets its input, for sources that say so."""
         return dict(self._definition.arrivals)
 
     @property

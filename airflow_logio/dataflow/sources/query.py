@@ -124,7 +124,7 @@ class QuerySource(ConnectedSource):
 
     @staticmethod
     def bound(values: Mapping[str, Any], instants: Collection[str]) -> dict[str, Any]:
-        """The values of parameters as a connection gets them, of which these are instants."""
+        """The values of parameters as a connection gets them; `instants` names those that are instants."""
         return {name: datetime.fromisoformat(value) if name in instants else value for name, value in values.items()}
 
     def read_from(

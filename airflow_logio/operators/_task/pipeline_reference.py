@@ -46,8 +46,8 @@ def reference(pipeline: Pipeline | str) -> str:
 
 
 def launching_tasks(task: Any, pipeline: str) -> set[str]:
-    """The tasks in the DAG of `task`, mapped or not, that launch groups of the pipeline ``module:attr``, or do not say
-    of which one."""
+    """The tasks in the DAG of `task`, mapped or not, that launch groups of the pipeline ``module:attr``, or do not
+    name theirs."""
     found = [one for one in (task.dag.tasks if task.has_dag() else ()) if _compat.launches_group(one)]
     return {one.task_id for one in found if _pipeline_of(one) in (None, pipeline)}
 

@@ -50,7 +50,7 @@ def sealed_spec(text: str, uid: str, ordinal: int) -> str:
 def described(row: Any) -> Run:
     """The run of a row of `logio_run`, by the names of its columns. What is damaged in it is said in `Run.damage`.
 
-    Then its `spec` has only what columns say, as of a run of which nothing is known: it names no group and no writer.
+    Then its `spec` has only what columns say, as of an unknown run: it names no group and no writer.
     """
     key = RunKey(_text(row.pipeline), _text(row.dag_id), _text(row.dag_run_id), row.generation)
     partition = None if row.partition is None else _text(row.partition)

@@ -158,7 +158,7 @@ def sight(connection: Connection, beats: Engine, uids: Collection[str] | None, k
 
 
 def _rows(connection: Connection, query: sa.Select[Any]) -> tuple[list[Any], dict[int, str]]:
-    """The rows of all groups; and why those of some runs cannot be read, of which a text is none any more."""
+    """The rows of all groups; and why those of some runs cannot be read: one of their texts is none any more."""
     try:
         return list(connection.execute(query).all()), {}
     except (UnicodeDecodeError, sa.exc.OperationalError) as error:
@@ -178,7 +178,7 @@ def _rows(connection: Connection, query: sa.Select[Any]) -> tuple[list[Any], dic
 def _statuses(
     connection: Connection, beats: Engine, rows: Sequence[Any]
 ) -> tuple[dict[int, list[GroupStatus]], dict[int, str]]:
-    """The groups of each run; and why those of some cannot be read, of which one has a state that is none."""
+    """The groups of each run; and why those of some cannot be read: one of them has a state that is none."""
     groups: dict[int, list[GroupStatus]] = {row[0]: [] for row in rows}
     try:
         for run_id, status in statuses_of(connection, beats, rows):
