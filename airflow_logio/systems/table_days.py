@@ -30,6 +30,8 @@ _STORED_DAY = ("0000-00-00",)
 _STORED_HOURS = ("0000-00-00T00Z", "0000-00-00T0000Z", "0000-00-00T000000Z")
 _STORED_INSTANT = ("0000-00-00 00:00:00.000000",)
 """How a value is stored, a digit for each 0."""
+_QUARTERS = (0, 15, 30, 45)
+"""The minutes of UTC at which hours start, in zones of today."""
 
 _INDEXABLE = ("r", "p", "table")
 _INDEXED = sa.text("""
@@ -89,6 +91,8 @@ class DayRows:
     def check_stored(self) -> None:
         """Before days are owned by value for the first time. Raises `WriteRefused` for a value that looks like a day, and is
         stored in another form: no run would replace it."""
+        if self._kind.name == "timestamptz":
+            self._check_hours()
         if self._kind.name != "text" and not self._is_sqlite:
             return
         forms = _STORED_DAY if self._owned.is_day else _STORED_HOURS if self._kind.name == "text" else _STORED_INSTANT
@@ -101,6 +105,23 @@ class DayRows:
                 f"{self._where} has {found[0]!r} in column {self._owned.column!r}, by which runs are to own its rows. Values "
                 f"are compared as they are stored, such as {self._stored_value()!r}, so no run would replace that row: "
                 "change it, and all that are like it, first"
+            )
+
+    def _check_hours(self) -> None:
+        """Raises `WriteRefused` for an instant at which no hour starts, in any zone of today."""
+        if self._owned.start.minute % 15 or self._owned.start.second:  # in a zone of long ago
+            return
+        if self._is_sqlite:
+            quarters = [f"{minute:02}:00.000000" for minute in _QUARTERS]
+            is_inside = sa.and_(self._has_form(_STORED_INSTANT[0]), sa.func.substr(self._column, 15).not_in(quarters))
+        else:
+            minute = sa.func.date_trunc("minute", self._column)
+            is_inside = sa.or_(minute != self._column, sa.extract("minute", self._column).not_in(_QUARTERS))
+        if (found := self._connection.execute(sa.select(self._column).where(is_inside).limit(1)).first()) is not None:
+            raise WriteRefused(
+                f"{self._where} has {str(found[0])!r} in column {self._owned.column!r}, by which runs are to own its rows. "
+                f"No hour starts there, so no run would replace that row: let the column have the starts of hours, such as "
+                f"{self._stored_value()!r} (in UTC), in all rows, first"
             )
 
     def _has_form(self, form: str) -> sa.ColumnElement[bool]:

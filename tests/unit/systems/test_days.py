@@ -366,6 +366,21 @@ def test_a_day_that_is_stored_in_another_form_is_refused_at_first(warehouse: War
     Run(1, columns={}).open(warehouse)
 
 
+@pytest.mark.parametrize("time", ["00:10:00.000000", "00:30:00.000001", "01:00:15.000000"])
+def test_an_instant_at_which_no_hour_starts_is_refused_at_first(warehouse: Warehouse, time: str) -> None:
+    """As in a column of the times of events: only the rows of the full hour would be replaced."""
+    kind = "TIMESTAMP" if warehouse.engine.dialect.name == "sqlite" else "TIMESTAMPTZ"
+    execute(warehouse, f"CREATE TABLE t (hour {kind}, a BIGINT)")
+    put = "INSERT INTO t VALUES ('2026-10-25 {}', 1)"
+    execute(warehouse, *(put.format(f"{at}:00.000000") for at in ("00:00", "05:15", "23:30", "23:45")))
+    execute(warehouse, put.format(time))
+    run = Run(1, HOUR, by="hour", columns={})
+    with pytest.raises(WriteRefused, match=rf"{time.rstrip('0').rstrip(':.')}.* No hour starts there"):
+        run.open(warehouse)
+    execute(warehouse, f"DELETE FROM t WHERE hour = '2026-10-25 {time}'", "INSERT INTO t VALUES (NULL, 1)")
+    run.open(warehouse)
+
+
 @pytest.mark.parametrize("kind", ["TIMESTAMP", "BIGINT"])
 def test_a_column_that_holds_no_days_is_refused(warehouse: Warehouse, kind: str) -> None:
     execute(warehouse, f"CREATE TABLE t (day {kind}, a BIGINT, who TEXT)")
