@@ -6,6 +6,7 @@ What a scheduler does between attempts, the test does; drivers are what it tells
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,20 @@ from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
+from airflow_logio.hooks.connections import external_url
 from airflow_logio.operators._task.partition_start import PartitionStart
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.context import Context, encode_state
+from airflow_logio.protocol.scope_rules import DayRun
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql import run_log
+from airflow_logio.systems import warehouse_rows
+from airflow_logio.systems.databases.table_names import table_name
+from airflow_logio.systems.warehouse import Warehouse
 from tests.support.faults import inject
 from tests.support.logs import Driver, sent, start_driver
 
@@ -254,6 +260,27 @@ def test_what_was_quarantined_is_put_back(days: Cleared) -> None:
     assert days.started().uid == first.uid
     assert "1 quarantined Input Set(s) are put back" in days.said()
     assert (days.log.quarantined(first.run_id), days.log.find_run(first.uid).state) == ([], RunState.RUNNING)
+
+
+def test_a_day_that_a_younger_run_has_claimed_is_not_resumed(days: Cleared) -> None:
+    """As `logio retry` refuses it: all of it would be computed, and then parked."""
+    days.begin()
+    first = days.started()
+    assert days.log.park(start_driver(days.log, group="read", run=first).ref, "the database says no")
+    with (
+        closing(Warehouse("warehouse", external_url("warehouse_db"))) as warehouse,
+        warehouse.for_writes() as connection,
+    ):
+        warehouse_rows.make_tables(connection, None, for_days=True)
+        younger = DayRun("clicks", days.log.log_uid(), first.ordinal + 1, "f" * 32)
+        warehouse_rows.make_scope(connection, table_name(connection, "top"), f"day={D1}", younger)
+        connection.commit()
+    days.mark("failed")
+    days.clear()
+    said = days.refused()
+    assert "is not resumed: its writer 'save' would be refused" in said and f"`logio again {first.uid[:8]}`" in said
+    assert days.log.supersede(first.run_id)
+    assert days.started().uid != first.uid, "Airflow's own retry"
 
 
 def aside(driver: Driver) -> None:
