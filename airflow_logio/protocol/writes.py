@@ -144,14 +144,17 @@ class HeldGroup:
     first: int
     last: int
     records: int
+    outside: int = 0
+    """How many of them have their body outside of the log."""
 
 
 def extended(group: HeldGroup | None, write: PendingWrite) -> HeldGroup:
     """The held write actions with one more. Raises `LogInconsistent` for a gap."""
+    outside = int(write.ref is not None)
     if group is None:
-        return HeldGroup(write.number, write.number, write.records)
+        return HeldGroup(write.number, write.number, write.records, outside)
     check_next(group.last, write)
-    return HeldGroup(group.first, write.number, group.records + write.records)
+    return HeldGroup(group.first, write.number, group.records + write.records, group.outside + outside)
 
 
 def divided(writes: Iterable[PendingWrite]) -> tuple[Sequence[PendingWrite], HeldGroup | None]:

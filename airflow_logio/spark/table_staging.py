@@ -5,10 +5,12 @@ Small ones, and those for another database, pass through the driver.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +27,7 @@ from airflow_logio.systems.payloads import EpochPayloads
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.payload_store import Payloads
 from airflow_logio.systems.staging_tables import StagingTables
-from airflow_logio.systems.stored_records import RecordsInFiles, StagedFiles
+from airflow_logio.systems.stored_records import HeldFiles, RecordsInFiles, StagedActions, StagedFiles, no_part
 from airflow_logio.systems.warehouse import TableTarget, Warehouse
 
 STAGED_BYTES = 8 * 2**20
@@ -73,11 +75,7 @@ class StagingTarget:
 
     def apply(self, client: Warehouse, marker: Marker, actions: Sequence[WriteAction]) -> None:
         """Apply the actions in order. One of a dataset is a group of its own, as are those before it."""
-        if not self._has_swept and client.engine.dialect.name == "postgresql":
-            crash_here(CrashPoint.BEFORE_STAGING_SWEEP)
-            self._staging(client).sweep(marker)
-            crash_here(CrashPoint.AFTER_STAGING_SWEEP)
-            self._has_swept = True
+        self._sweep(client, marker)
         if marker.look is not None:  # nothing is applied in this step (ADR-88), so nothing is staged for it
             self._tables.apply(client, marker, actions)
             return
@@ -98,21 +96,76 @@ class StagingTarget:
         closing: WriteAction,
         pages: Iterable[Sequence[WriteAction]],
     ) -> None:
-        """As `TableTarget.apply_held`: the records of a day that a run owns are in the log, since each is looked at."""
-        self._tables.apply_held(client, marker, group, closing, pages)
+        """As `TableTarget.apply_held`. If datasets are large, executors load all of them into one staging table; the closing
+        transaction moves its rows."""
+        self._sweep(client, marker)
+        found: Sequence[tuple[WriteAction, Dataset]] = ()
+        # What an earlier driver has done is not looked at.
+        if group.outside and marker.applies(group, *client.shut_out(marker)):
+            found = self._datasets(pages)
+        records = {action.number: _OfStore(dataset) for action, dataset in found}
+        is_large = self._is_large(client, [dataset for _, dataset in found]) and self._are_alike(found)
+        table = self._made(client, marker, *found[0], group) if is_large else None
+        if table is None:
+            self._tables.apply_held(client, marker, group, closing, pages, HeldFiles(records))
+            return
+        try:
+            crash_here(CrashPoint.BEFORE_STAGING)
+            staged = self._staged_of(table, found)
+            crash_here(CrashPoint.AFTER_STAGING)
+            self._tables.apply_held(client, marker, group, closing, pages, HeldFiles(records, staged))
+            crash_here(CrashPoint.BEFORE_UNSTAGING)
+        finally:
+            self._drop(client, table)
+        crash_here(CrashPoint.AFTER_UNSTAGING)
+
+    def _sweep(self, client: Warehouse, marker: Marker) -> None:
+        """Once in an epoch, and again if an answer was lost."""
+        if not self._has_swept and client.engine.dialect.name == "postgresql":
+            crash_here(CrashPoint.BEFORE_STAGING_SWEEP)
+            self._staging(client).sweep(marker)
+            crash_here(CrashPoint.AFTER_STAGING_SWEEP)
+            self._has_swept = True
+
+    def _datasets(self, pages: Iterable[Sequence[WriteAction]]) -> Sequence[tuple[WriteAction, Dataset]]:
+        """The write actions whose records are in files, with these. Raises what reading the pages raises."""
+        found = []
+        for action in (action for page in pages for action in page if action.dataset is not None):
+            with _of_store():
+                dataset = self._dataset(_where(action), str(action.dataset))
+                dataset.check()
+            found.append((action, dataset))
+        return found
+
+    def _staged_of(self, table: TableName, found: Sequence[tuple[WriteAction, Dataset]]) -> StagedActions:
+        actions, datasets = zip(*found, strict=True)
+        where = f"write actions {actions[0].number} to {actions[-1].number} of {actions[0].operator!r}"
+        with _of_store():
+            files = self._staged(table, actions, datasets, where)
+        counts = [count for dataset in datasets for count in dataset.counts()]
+        columns = no_part(self._tables.writer, actions[0], datasets[0]).records.column_names
+        return StagedActions(files, frozenset(action.number for action in actions), counts, columns)
+
+    def _are_alike(self, found: Sequence[tuple[WriteAction, Dataset]]) -> bool:
+        """Whether all have the same columns: one that some lack has a default in the target only."""
+        named = (no_part(self._tables.writer, *one).records.column_names for one in found)
+        return len({frozenset(names) for names in named}) == 1
+
+    def _is_large(self, client: Warehouse, datasets: Sequence[Dataset]) -> bool:
+        size = sum(dataset.nbytes for dataset in datasets)
+        return size > STAGED_BYTES and client.engine.dialect.name == "postgresql"
 
     def _apply_dataset(self, client: Warehouse, marker: Marker, action: WriteAction) -> None:
-        where = f"write action {action.number} of {action.operator!r}"
+        where = _where(action)
         dataset = self._dataset(where, str(action.dataset))
         dataset.check()  # now, because no transaction may be idle for long
-        is_large = dataset.nbytes > STAGED_BYTES and client.engine.dialect.name == "postgresql"
-        table = self._made(client, marker, action, dataset) if is_large else None
+        table = self._made(client, marker, action, dataset) if self._is_large(client, [dataset]) else None
         if table is None:
             self._tables.apply(client, marker, [action], {action.number: RecordsInFiles(dataset)})
             return
         try:
             crash_here(CrashPoint.BEFORE_STAGING)
-            staged = self._staged(table, action, dataset, where)
+            staged = self._staged(table, [action], [dataset], where)
             crash_here(CrashPoint.AFTER_STAGING)
             self._tables.apply(client, marker, [action], {action.number: RecordsInFiles(dataset, staged)})
             crash_here(CrashPoint.BEFORE_UNSTAGING)
@@ -120,10 +173,17 @@ class StagingTarget:
             self._drop(client, table)
         crash_here(CrashPoint.AFTER_UNSTAGING)
 
-    def _made(self, client: Warehouse, marker: Marker, action: WriteAction, dataset: Dataset) -> TableName | None:
+    def _made(
+        self,
+        client: Warehouse,
+        marker: Marker,
+        action: WriteAction,
+        dataset: Dataset,
+        held: HeldGroup | None = None,
+    ) -> TableName | None:
         """As `StagingTables.make`. If the answer is lost, the table may be there: the next attempt sweeps first."""
         try:
-            return self._staging(client).make(marker, self._tables.writer, action, dataset)
+            return self._staging(client).make(marker, self._tables.writer, action, dataset, held)
         except ExternalUnavailable:
             self._has_swept = False
             raise
@@ -131,10 +191,23 @@ class StagingTarget:
     def _drop(self, client: Warehouse, *tables: TableName) -> None:
         self._left = self._staging(client).drop([*self._left, *tables])
 
-    def _staged(self, table: TableName, action: WriteAction, dataset: Dataset, where: str) -> StagedFiles:
-        files = len(dataset.manifest.files)
-        with handed_url(self._payloads, f"staging/{self._tables.writer.connection}", self._url) as ref:
-            named = (self._payloads.root, ref, action.connection, table, self._tables.writer, action, where)
+    def _staged(
+        self, table: TableName, actions: Sequence[WriteAction], datasets: Sequence[Dataset], where: str
+    ) -> StagedFiles:
+        """The files of all datasets, counted through."""
+        counts = [count for dataset in datasets for count in dataset.counts()]
+        firsts = tuple(accumulate((len(dataset.counts()) for dataset in datasets[:-1]), initial=0))
+        files, writer = len(counts), self._tables.writer
+        with handed_url(self._payloads, f"staging/{writer.connection}", self._url) as ref:
+            named = (
+                self._payloads.root,
+                ref,
+                writer.connection,
+                table,
+                writer.without_audits(),
+                tuple(actions),
+                firsts,
+            )
             load = partial(loaded, Loading(*named))
 
             def job(session: Any) -> pa.Table:
@@ -142,7 +215,36 @@ class StagingTarget:
                 return numbers.mapInArrow(load, RESULT).toArrow()
 
             lines = self._job(f"{where}: loading {table.table}", job).to_pylist()
-        return StagedFiles(table, _attempts(where, lines, dataset.counts()))
+        return StagedFiles(table, _attempts(where, lines, counts))
+
+
+class _OfStore:
+    """A dataset whose payload store may be unavailable: the log is not."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def counts(self) -> Sequence[int]:
+        return self._dataset.counts()
+
+    def empty(self) -> pa.Table:
+        return self._dataset.empty()
+
+    def batches(self, number: int | None = None) -> Iterator[tuple[int, pa.Table]]:
+        with _of_store():
+            yield from self._dataset.batches(number)
+
+
+@contextmanager
+def _of_store() -> Iterator[None]:
+    try:
+        yield
+    except errors.LogUnavailable as error:
+        raise ExternalUnavailable(str(error)) from error
+
+
+def _where(action: WriteAction) -> str:
+    return f"write action {action.number} of {action.operator!r}"
 
 
 def _groups(actions: Sequence[WriteAction]) -> Iterator[Sequence[WriteAction]]:
@@ -195,10 +297,10 @@ class Loading:
     connection: str
     table: TableName
     writer: TableWriter
-    action: WriteAction
-    """With the reference of its dataset."""
-    where: str
-    """What the dataset is the body of, for errors."""
+    actions: tuple[WriteAction, ...]
+    """With the references of their datasets."""
+    firsts: tuple[int, ...]
+    """For each, the number of its first file: those of all are counted through."""
 
 
 def loaded(loading: Loading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -225,8 +327,10 @@ def loaded(loading: Loading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _load(loading: Loading, warehouse: Warehouse, number: int) -> tuple[str, int]:
-    dataset = Payloads(loading.root).dataset(loading.where, str(loading.action.dataset))
-    return StagingTables(warehouse).load(loading.table, loading.writer, loading.action, dataset, number)
+    place = bisect_right(loading.firsts, number) - 1
+    action, first = loading.actions[place], loading.firsts[place]
+    dataset = Payloads(loading.root).dataset(_where(action), str(action.dataset))
+    return StagingTables(warehouse).load(loading.table, loading.writer, action, dataset, number - first, number)
 
 
 def _line(number: int, attempt: str = "", records: int = 0, error: str = "", said: str = "") -> pa.RecordBatch:

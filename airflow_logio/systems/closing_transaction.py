@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import groupby
+from typing import TypeVar, cast
 
 from sqlalchemy.engine import Connection
 
@@ -15,16 +17,23 @@ from airflow_logio.errors import LogInconsistent, WriteRefused
 from airflow_logio.protocol.external_rules import Contender
 from airflow_logio.protocol.scope_rules import ScopeContender
 from airflow_logio.protocol.writes import HeldGroup
-from airflow_logio.systems import day_audits, warehouse_rows
+from airflow_logio.systems import day_audits, stored_records, warehouse_rows
+from airflow_logio.systems.databases import table_inserts
+from airflow_logio.systems.databases.table_inserts import check_arrived
 from airflow_logio.systems.databases.table_names import TableName
+from airflow_logio.systems.stored_records import NO_HELD_FILES, HeldFiles, parts
 from airflow_logio.systems.table_days import DayRows
 from airflow_logio.systems.table_transaction import ALIVE_SECONDS, insert_records
+
+T = TypeVar("T")
+_END = object()
 
 
 class ClosingTransaction:
     """The held write actions `group` of a writer, all of them, on a connection whose transaction is open.
 
-    `pages` have all but the closing one, in order. They are read while the transaction is open.
+    `pages` have all but the closing one, in order. They are read while the transaction is open. `files` has the records that
+    are in files.
     """
 
     def __init__(
@@ -36,6 +45,7 @@ class ClosingTransaction:
         pages: Iterable[Sequence[WriteAction]],
         contender: Contender,
         scope: ScopeContender,
+        files: HeldFiles = NO_HELD_FILES,
     ) -> None:
         self._name = name
         self._marker = marker
@@ -44,6 +54,7 @@ class ClosingTransaction:
         self._pages = pages
         self._contender = contender
         self._scope = scope
+        self._files = files
 
     def apply(self, connection: Connection) -> None:
         """Switch the day and advance the marker, unless that is done.
@@ -56,9 +67,12 @@ class ClosingTransaction:
         self._check_claim(connection)
         rows = DayRows(connection, self._writer, self._name)
         self._scope.check_records(held=self._group.records, is_filled=rows.is_filled())
+        if (staged := self._files.staged) is not None:  # before anything is deleted
+            stored_records.check_whole(connection, self._name, staged.columns, staged.files, staged.counts)
+            rows.check_staged(staged)
         rows.delete()
         crash_here(CrashPoint.IN_DAY_SWITCH)
-        self._insert(connection)
+        self._insert(connection, rows)
         self._check_count(rows.count())
         scope = self._scope
         day_audits.ask_queries(connection, self._writer.audits, scope)
@@ -72,10 +86,14 @@ class ClosingTransaction:
         self._contender.check_not_given_up(given_up)
         self._scope.check_close(warehouse_rows.lock_scope(connection, self._name, self._scope.scope))
 
-    def _insert(self, connection: Connection) -> None:
-        inserted = 0
-        for actions in self._read(connection):
-            inserted += insert_records(connection, self._writer, self._name, actions)
+    def _insert(self, connection: Connection, rows: DayRows) -> None:
+        inserted = self._move(connection)
+        for page in _kept(connection, self._pages):
+            for is_stored, actions in groupby(page, self._is_stored):
+                if not is_stored:
+                    inserted += insert_records(connection, self._writer, self._name, list(actions))
+                    continue
+                inserted += sum(self._insert_stored(connection, rows, action) for action in actions)
         if inserted != self._group.records:
             numbers = f"{self._group.first} to {self._group.last}"
             raise LogInconsistent(
@@ -83,16 +101,29 @@ class ClosingTransaction:
                 f"given {inserted:,} of them"
             )
 
-    def _read(self, connection: Connection) -> Iterator[Sequence[WriteAction]]:
-        """The pages. To read one may take longer than the server lets a transaction stand still."""
-        pages = iter(self._pages)
-        while True:
-            alive = connection.dialect.name == "postgresql"
-            with kept_open(connection, ALIVE_SECONDS) if alive else nullcontext():
-                page = next(pages, None)
-            if page is None:
-                return
-            yield page
+    def _is_stored(self, action: WriteAction) -> bool:
+        return action.number in self._files.records
+
+    def _move(self, connection: Connection) -> int:
+        """What executors have loaded; how many rows."""
+        if (staged := self._files.staged) is None:
+            return 0
+        moved = stored_records.move(connection, self._name, staged.columns, staged.files)
+        check_arrived(self._writer.table, sum(staged.counts), moved)
+        return moved
+
+    def _insert_stored(self, connection: Connection, rows: DayRows, action: WriteAction) -> int:
+        """Bit by bit, unless they are moved; how many rows."""
+        staged = self._files.staged
+        if staged is not None and action.number in staged.numbers:
+            return 0
+        into, inserted = None, 0
+        for part in _kept(connection, parts(self._writer, action, self._files.records[action.number])):
+            rows.check_part(part)
+            into = into or table_inserts.prepared(connection, self._writer, self._name, [part])
+            into.insert(connection, into.converted([part]))
+            inserted += part.records.num_rows
+        return inserted
 
     def _check_count(self, found: int) -> None:
         if found == self._group.records:
@@ -102,3 +133,14 @@ class ClosingTransaction:
             f"that were there, and it has {found:,} of them now; nothing is changed. A trigger or a rule of the table "
             "changes the rows, or another program inserts rows of that day at the same time: change that, then retry"
         )
+
+
+def _kept(connection: Connection, read: Iterable[T]) -> Iterator[T]:
+    """What is read while the transaction is open: that may take longer than the server lets one stand still."""
+    items, is_server = iter(read), connection.dialect.name == "postgresql"
+    while True:
+        with kept_open(connection, ALIVE_SECONDS) if is_server else nullcontext():
+            item = next(items, _END)
+        if item is _END:
+            return
+        yield cast(T, item)

@@ -17,6 +17,7 @@ from airflow_logio.database_errors import is_lasting
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import LogioError
+from airflow_logio.protocol.writes import HeldGroup
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases.conversions import row_of
 from airflow_logio.systems.databases.table_inserts import Insertion, first_refused, prepared
@@ -64,8 +65,15 @@ class StagingTables:
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
-    def make(self, marker: Marker, writer: TableWriter, action: WriteAction, stored: StoredRecords) -> TableName | None:
-        """A staging table for the records of an action.
+    def make(
+        self,
+        marker: Marker,
+        writer: TableWriter,
+        action: WriteAction,
+        stored: StoredRecords,
+        held: HeldGroup | None = None,
+    ) -> TableName | None:
+        """A staging table for the records of an action; of all of `held`, if it is one of these.
 
         None if there is nothing to stage: the action was applied, or the user may make no table, or the target has columns
         that are named like those of staging tables. Raises as `Warehouse.apply`, for records of other columns as well.
@@ -80,7 +88,8 @@ class StagingTables:
             if not connection.execute(_MAY_NOTE).scalar_one():
                 return None
         with self._warehouse.translated(), engine.begin() as connection:
-            if not marker.unapplied([action], *warehouse_rows.lock_marker(connection, marker)):
+            before = warehouse_rows.lock_marker(connection, marker)
+            if not (marker.unapplied([action], *before) if held is None else marker.applies(held, *before)):
                 return None
             target, none = table_name(connection, writer.table), no_part(writer, action, stored)
             prepared(connection, writer, target, [none]).converted([none])
@@ -89,15 +98,21 @@ class StagingTables:
             return _make(connection, target, none.records.column_names, marker, action.number)
 
     def load(
-        self, table: TableName, writer: TableWriter, action: WriteAction, stored: StoredRecords, number: int
+        self,
+        table: TableName,
+        writer: TableWriter,
+        action: WriteAction,
+        stored: StoredRecords,
+        number: int,
+        file: int | None = None,
     ) -> tuple[str, int]:
         """Load one file, in one transaction: the name of this attempt, and its records. Called on executors.
 
-        Raises as `Warehouse.apply`.
+        In the table it is number `file`, where that has files of several actions. Raises as `Warehouse.apply`.
         """
         attempt = uuid.uuid4().hex
         place = [""]
-        settings = {f"logio.{FILE}": str(number), f"logio.{ATTEMPT}": attempt}
+        settings = {f"logio.{FILE}": str(number if file is None else file), f"logio.{ATTEMPT}": attempt}
         with (
             self._warehouse.translated(lambda _: place[0]),
             self._connected(settings) as connection,

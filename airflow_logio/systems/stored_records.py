@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import EVENT, WriteAction
+from airflow_logio.dataflow.writers.owned_days import SHOWN
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.systems.databases.postgres import arrived
@@ -51,6 +52,31 @@ class RecordsInFiles:
     records: StoredRecords
     staged: StagedFiles | None = None
     """None: they pass through the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedActions:
+    """The records of several write actions, in one staging table."""
+
+    files: StagedFiles
+    numbers: frozenset[int]
+    """The write actions."""
+    counts: Sequence[int]
+    """The records of each file, those of the first action first."""
+    columns: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFiles:
+    """Held write actions whose records are in files."""
+
+    records: Mapping[int, StoredRecords]
+    """By the number of the action."""
+    staged: StagedActions | None = None
+    """What executors have loaded; the others pass through the driver."""
+
+
+NO_HELD_FILES = HeldFiles({})
 
 
 def parts(
@@ -126,6 +152,20 @@ def move(
         f"WHERE {_NAMED}"
     )
     return arrived(connection, target, lambda on: on.exec_driver_sql(statement, _pairs(staged, file)).rowcount)
+
+
+def other_values(
+    connection: Connection, staged: StagedFiles, column: str, value: object
+) -> tuple[int, int, Sequence[str | None]]:
+    """Of the rows that the job has named: how many do not have the value in a column, how many values they have there, and
+    some of these as texts."""
+    named = quoted(connection, column)
+    query = (
+        f"SELECT CAST({named} AS text), sum(count(*)) OVER (), count(*) OVER () FROM {staged.table.quoted(connection)} "
+        f"WHERE {_NAMED} AND {named} IS DISTINCT FROM %s GROUP BY {named} ORDER BY count(*) DESC, {named} LIMIT {SHOWN}"
+    )
+    found = connection.exec_driver_sql(query, (*_pairs(staged), value)).all()
+    return (int(found[0][1]), int(found[0][2]), [row[0] for row in found]) if found else (0, 0, [])
 
 
 def _pairs(staged: StagedFiles, file: int | None = None) -> tuple[list[int], list[str]]:

@@ -7,7 +7,7 @@ all runs that own days there, so that they do not wait for each other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +18,13 @@ from airflow_logio.dataflow.column_types import ColumnType
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.owned_days import OwnedDay
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import WriteRefused
+from airflow_logio.errors import OperatorFailed, WriteRefused
 from airflow_logio.protocol.external_rules import Contender
 from airflow_logio.protocol.scope_rules import ScopeContender
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases import kept_rows, postgres, table_inserts
 from airflow_logio.systems.databases.table_names import TableName, always_quoted, folded, in_double_quotes
+from airflow_logio.systems.stored_records import StagedActions, other_values
 
 _DIGIT = "[0-9]"
 _STORED_DAY = ("0000-00-00",)
@@ -87,6 +88,23 @@ class DayRows:
                 f"{self._where} still has {left:,} rows of {self._owned.scope} after all of them were deleted; nothing is "
                 "changed. A trigger or a rule of the table keeps them: change it, then retry"
             )
+
+    def check_staged(self, staged: StagedActions) -> None:
+        """Raises `WriteRefused` if executors have loaded records of another day, or of none, with their count and values."""
+        wrong, distinct, shown = other_values(self._connection, staged.files, self._owned.column, self._plain_value())
+        if wrong:
+            said = self._owned.of_others(self._where, wrong, sum(staged.counts), shown, distinct)
+            raise WriteRefused(self._logged(said))
+
+    def check_part(self, part: WriteAction) -> None:
+        """The same for records that pass through the driver."""
+        try:
+            self._owned.check_records(f"{self._where}, write action {part.number}", part.records)
+        except OperatorFailed as error:
+            raise WriteRefused(self._logged(str(error))) from error
+
+    def _logged(self, said: str) -> str:
+        return f"{said}. The log has them, so that a retry would find them again: `logio again --partition {self._owned.key}`"
 
     def check_stored(self) -> None:
         """Before days are owned by value for the first time. Raises `WriteRefused` for a value that looks like a day, and is
@@ -155,9 +173,13 @@ class DayRows:
         """The day as the column has it."""
         if self._is_sqlite or self._kind.name == "text":
             return sa.literal(self._stored_value(), sa.Text())
+        return sa.literal(self._plain_value(), sa.Date() if self._kind.name == "date" else sa.DateTime(timezone=True))
+
+    def _plain_value(self) -> str | date | datetime:
+        """As PostgreSQL gets it."""
         if self._kind.name == "date":
-            return sa.literal(date.fromisoformat(self._owned.key), sa.Date())
-        return sa.literal(self._owned.start, sa.DateTime(timezone=True))
+            return date.fromisoformat(self._owned.key)
+        return self._owned.start if self._kind.name == "timestamptz" else self._owned.key
 
     def _stored_value(self) -> str:
         return f"{self._owned.start:%Y-%m-%d %H:%M:%S}.000000" if self._kind.name == "timestamptz" else self._owned.key

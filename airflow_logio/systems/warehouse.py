@@ -57,7 +57,7 @@ from airflow_logio.systems.databases.postgres_reads import read_times_as_text
 from airflow_logio.systems.databases.sql_types import know_exact_decimals
 from airflow_logio.systems.databases.sqlite import know_keys
 from airflow_logio.systems.databases.table_names import TableName, table_name
-from airflow_logio.systems.stored_records import RecordsInFiles
+from airflow_logio.systems.stored_records import NO_HELD_FILES, HeldFiles, RecordsInFiles, parts
 from airflow_logio.systems.table_transaction import NOTHING_STORED, TableTransaction
 
 log = logging.getLogger(__name__)
@@ -154,14 +154,16 @@ class Warehouse:
         scope: ScopeContender,
         *,
         given_up: tuple[str, ...] = (),
+        files: HeldFiles = NO_HELD_FILES,
     ) -> None:
         """Put the rows of a run, all of them, in the place of those that have its day, in one transaction.
 
-        `pages` have the write actions `group` but for the closing one. Raises as `apply`, and what reading them raises.
+        `pages` have the write actions `group` but for the closing one, `files` the records of these that are in files. Raises
+        as `apply`, and what reading them raises.
         """
         name = self._prepare(writer)
         contender = self._contender(name, writer, marker, given_up)
-        attempt = ClosingTransaction(name, marker, writer, group, pages, contender, scope)
+        attempt = ClosingTransaction(name, marker, writer, group, pages, contender, scope, files)
         try:
             with self.translated(), self.for_writes() as connection, connection.begin():
                 attempt.apply(connection)
@@ -327,6 +329,7 @@ class TableTarget:
         group: HeldGroup,
         closing: WriteAction,
         pages: Iterable[Sequence[WriteAction]],
+        files: HeldFiles = NO_HELD_FILES,
     ) -> None:
         """As `Warehouse.close_day`, if no audit finds a fault. Raises `WriteRefused` if one does, and `OperatorFailed` for
         an error of its author's code."""
@@ -337,8 +340,8 @@ class TableTarget:
             # What an earlier driver has done is not asked about, and none does it while the functions work.
             if not marker.applies(group, *client.shut_out(marker)):
                 return
-            day_audits.ask_functions(self.writer.audits, _Records(pages), scope)
-        client.close_day(marker, self.writer, group, pages, scope, given_up=self.given_up)
+            day_audits.ask_functions(self.writer.audits, _Records(self.writer, pages, files), scope)
+        client.close_day(marker, self.writer, group, pages, scope, given_up=self.given_up, files=files)
 
     @property
     def locks(self) -> Locks:
@@ -370,10 +373,17 @@ class TableTarget:
 class _Records:
     """The records of pages of write actions, as often as they are asked for."""
 
+    writer: TableWriter
     pages: Iterable[Sequence[WriteAction]]
+    files: HeldFiles
 
     def __iter__(self) -> Iterator[Iterator[pa.Table]]:
-        return ((action.records for action in page) for page in self.pages)
+        return (self._of(action) for page in self.pages for action in page)
+
+    def _of(self, action: WriteAction) -> Iterator[pa.Table]:
+        stored = self.files.records.get(action.number)
+        some = [action] if stored is None else parts(self.writer, action, stored)
+        return (part.records for part in some)
 
 
 _DUPLICATE_KEYS = ("23505", sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)

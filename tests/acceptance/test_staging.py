@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import duckdb
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.crash import CrashPoint
+from airflow_logio.dataflow import Days
 from airflow_logio.launch import bundle
 from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched
@@ -19,11 +21,13 @@ from airflow_logio.store.records.driver_records import Claim
 from airflow_logio.systems.payloads import Payloads, sweep_run
 from tests.support.crash_sites import IN_STAGINGS
 from tests.support.running import ArmedSparkLauncher, PlainLauncher, Running, running
-from tests.support.warehouse import rows_of
+from tests.support.warehouse import change, rows_of
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 STAGED = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_orders.py'}:staged")
+DAYS = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_days.py'}:staged")
+DAY, OTHER = "2026-03-01", "2026-03-02"
 FILES, ROWS, PICTURE = 2, 3_000, 4_000
 DEATHS = (
     f"{CrashPoint.BEFORE_STAGING_SWEEP}:1",
@@ -35,7 +39,17 @@ DEATHS = (
     f"{CrashPoint.AFTER_UNSTAGING}:1",
 )
 """Where the drivers of the table die, one incarnation after the other."""
+DEATHS_OF_A_DAY = (
+    f"{CrashPoint.BEFORE_STAGING_SWEEP}:1",
+    f"{CrashPoint.BEFORE_STAGING}:1",
+    f"{CrashPoint.AFTER_STAGING}:1",
+    f"{CrashPoint.IN_DAY_SWITCH}:1",
+    f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1",
+    f"{CrashPoint.BEFORE_UNSTAGING}:1",
+)
+"""The same for a table whose day is replaced: the first one has opened it, only the last one has switched it."""
 BEHIND_A_JOB = (
+    f"{CrashPoint.IN_DAY_SWITCH}:1",
     f"{CrashPoint.AFTER_STAGING}:1",
     f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1",
     f"{CrashPoint.BEFORE_UNSTAGING}:1",
@@ -52,13 +66,16 @@ class Launcher(PlainLauncher):
         return super().launch(claim, launch)
 
 
-def write_orders(folder: Path) -> Path:
-    folder.mkdir()
+def write_orders(folder: Path, day: str | None = None) -> Path:
+    folder.mkdir(parents=True)
     rng = np.random.default_rng(1)
     for number in range(FILES):
         pictures = [rng.bytes(PICTURE) for _ in range(ROWS)]
         ids = np.arange(number * ROWS, (number + 1) * ROWS)
-        pq.write_table(pa.table({"id": ids, "picture": pictures}), folder / f"orders-{number}.parquet")
+        table = pa.table({"id": ids, "picture": pictures})
+        if day is not None:
+            table = table.append_column("day", pa.array([date.fromisoformat(day)] * ROWS))
+        pq.write_table(table, folder / f"orders-{number}.parquet")
     return folder
 
 
@@ -75,6 +92,37 @@ def test_dying_around_staging_and_move(postgres_url: str, postgres_warehouse_url
         assert_moved(run, orders, postgres_warehouse_url, payloads)
 
 
+def test_dying_around_the_staging_of_a_day(postgres_url: str, postgres_warehouse_url: str, tmp_path: Path) -> None:
+    """Two datasets in one staging table take the place of the rows that a script has left for that day."""
+    orders, payloads = tmp_path / "orders", tmp_path / "payloads"
+    write_orders(orders / f"dt={DAY}", DAY)
+    change(
+        postgres_warehouse_url,
+        "CREATE TABLE orders (day date, id bigint, picture bytea, signature text, drawn uuid, PRIMARY KEY (day, id))",
+    )
+    for day in (DAY, OTHER):
+        change(postgres_warehouse_url, f"INSERT INTO orders VALUES ('{day}', -1), ('{day}', 1)")
+    armed = {("back", number): point for number, point in enumerate(DEATHS_OF_A_DAY, start=1)}
+    settings = {"ref": DAYS, "params": {"orders": str(orders)}, "payloads": str(payloads)}
+    key = Days("day", zone="UTC").key_of(DAY)
+    launcher = Launcher(tmp_path / "drivers", armed)
+    with running(postgres_url, postgres_warehouse_url, orders, launcher, partition=key, **settings) as run:
+        run.finish(timeout=800)
+        assert run.status("back").incarnation == 1 + len(DEATHS_OF_A_DAY), "every one of them was passed"
+        with duckdb.connect() as database:
+            query = f"SELECT id, md5(picture) FROM '{orders}/dt={DAY}/*.parquet' ORDER BY id"
+            expected = database.execute(query).fetchall()
+        found = f"SELECT id, md5(picture) FROM orders WHERE day = '{DAY}' ORDER BY id"
+        assert rows_of(postgres_warehouse_url, found) == expected
+        others = f"SELECT id, picture FROM orders WHERE day <> '{DAY}' ORDER BY id"
+        assert rows_of(postgres_warehouse_url, others) == [(-1, None), (1, None)]
+        same = "SELECT count(*), count(DISTINCT drawn) FROM orders WHERE signature = md5(picture)"
+        assert rows_of(postgres_warehouse_url, same) == [(FILES * ROWS, FILES * ROWS)]
+        live = "SELECT live_run, live_ordinal FROM logio_scope"
+        assert rows_of(postgres_warehouse_url, live) == [(run.run.uid, run.run.ordinal)]
+        assert_nothing_is_left(run, postgres_warehouse_url, payloads)
+
+
 def assert_moved(run: Running, orders: Path, warehouse_url: str, payloads: Path) -> None:
     """The table is what DuckDB makes of the files, and nothing is left beside it."""
     with duckdb.connect() as database:
@@ -84,6 +132,10 @@ def assert_moved(run: Running, orders: Path, warehouse_url: str, payloads: Path)
     assert rows_of(warehouse_url, found) == expected
     same = "SELECT count(*), count(DISTINCT drawn) FROM orders WHERE signature = md5(picture)"
     assert rows_of(warehouse_url, same) == [(FILES * ROWS, FILES * ROWS)]
+    assert_nothing_is_left(run, warehouse_url, payloads)
+
+
+def assert_nothing_is_left(run: Running, warehouse_url: str, payloads: Path) -> None:
     tables = "SELECT count(*) FROM pg_class WHERE relname LIKE 'logio_staging_%' AND relkind = 'r'"
     assert rows_of(warehouse_url, tables) == [(0,)]
     assert rows_of(warehouse_url, "SELECT count(*) FROM logio_staging") == [(0,)]

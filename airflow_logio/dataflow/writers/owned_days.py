@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -77,12 +77,17 @@ class OwnedDay:
         if (wrong := len(column) - (pc.sum(is_mine).as_py() or 0)) == 0:
             return
         values = pc.unique(column.filter(pc.invert(is_mine)))
-        shown = ", ".join("null" if one is None else str(one) for one in values[:SHOWN].to_pylist())
-        more = f", and {len(values) - SHOWN:,} more values" if len(values) > SHOWN else ""
-        raise OperatorFailed(
-            f"{where}: {wrong:,} of {len(column):,} records are not of {self.scope}, which the run owns: they have {shown}"
-            f"{more} there. Records of other days belong to their own runs: let OwnPartition send them elsewhere, or filter "
-            "them before the writer"
+        shown = [None if one is None else str(one) for one in values[:SHOWN].to_pylist()]
+        raise OperatorFailed(self.of_others(where, wrong, len(column), shown, len(values)))
+
+    def of_others(self, where: str, wrong: int, records: int, values: Sequence[str | None], distinct: int) -> str:
+        """The sentence for records of other days, or of none: some of the `distinct` values that they have."""
+        shown = ", ".join("null" if one is None else one for one in values)
+        more = f", and {distinct - len(values):,} more values" if distinct > len(values) else ""
+        return (
+            f"{where}: {wrong:,} of {records:,} records are not of {self.scope}, which the run owns: they have {shown}{more} "
+            "there. Records of other days belong to their own runs: let OwnPartition send them elsewhere, or filter them "
+            "before the writer"
         )
 
     def _value(self, where: str, kind: pa.DataType) -> pa.Scalar:

@@ -148,10 +148,15 @@ class TableWriter(ActionWriter):
         return records.select(list(self.columns))
 
     def takes_files(self) -> bool:
-        """Whether it may get the records of an event bit by bit: unless its author has changed what is written, or sent, or
-        each record is to be of the run's day."""
+        """Whether it may get the records of an event bit by bit: unless its author has changed what is written, or sent."""
         ours = (TableWriter.records, ActionWriter.process)
-        return (type(self).records, type(self).process) == ours and not self.by
+        return (type(self).records, type(self).process) == ours
+
+    def without_audits(self) -> TableWriter:
+        """For where rows are only loaded: an author's functions stay behind."""
+        own = copy(self)
+        own._audits = ()
+        return own
 
     def settings(self) -> dict[str, Any]:
         """As a run of an earlier version has them, where there is no lineage column."""

@@ -247,14 +247,17 @@ def _with_body(action: Any, serialized: Mapping[int, bytes | None]) -> Output:
 def written_in_files(operator: Operator, port: str, event: Event) -> Sequence[Output] | None:
     """What a `TableWriter` makes of an event that is a dataset, whose records stay in files up to the table (ADR-86).
 
-    It is the write action of the event, and the event sent on. None if the records are to be looked at here.
+    It is the write action of the event, and the event sent on, if the writer sends. None if the records are to be looked at
+    here.
 
-    Raises `OperatorFailed` for records of other columns than the table's.
+    Raises `OperatorFailed` for records of other columns than the table's, and for those that cannot be of a run's day.
     """
     dataset = dataset_of(event.payload)
     if dataset is None or PLACE in event.about or not isinstance(operator, TableWriter) or not operator.takes_files():
         return None
-    operator.records(InputEvent(port, event.event_id, dataset.empty()))
+    nothing = operator.records(InputEvent(port, event.event_id, dataset.empty()))
+    if operator.owned is not None:
+        operator.owned.check_records(f"table {operator.table!r}", nothing)
     described: dict[str, Any] = {"action": INSERT}
     if operator.lineage_column is not None:
         described[EVENT] = event.event_id
@@ -262,7 +265,7 @@ def written_in_files(operator: Operator, port: str, event: Event) -> Sequence[Ou
     payload = Borrowed(dataset) if isinstance(event.payload, Dataset) else event.payload
     return (
         Write(operator.connection, described, payload, dataset.num_rows),
-        Emit(operator.outputs[0], payload, dataset.num_rows),
+        *(Emit(output, payload, dataset.num_rows) for output in operator.outputs),
     )
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.errors import ExternalUnavailable, LogioError
 from airflow_logio.protocol.external_rules import MarkerRow, shuts_out
-from airflow_logio.protocol.writes import PendingWrite, WriterKey
+from airflow_logio.protocol.writes import HeldGroup, PendingWrite, WriterKey
 from airflow_logio.spark.table_staging import STAGED_BYTES, StagingTarget
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.databases.table_names import TableName
@@ -240,11 +240,13 @@ class SimulatedStaging(StagingTables):
         self._client = cast(StagingClient, client)
         self._database = self._client.database
 
-    def make(self, marker: Marker, writer: Any, action: WriteAction, stored: Any) -> TableName | None:
+    def make(
+        self, marker: Marker, writer: Any, action: WriteAction, stored: Any, held: HeldGroup | None = None
+    ) -> TableName | None:
         key = _key(marker)
 
         def made(row: MarkerRow) -> TableName | None:
-            if not marker.unapplied([action], *row):
+            if not (marker.unapplied([action], *row) if held is None else marker.applies(held, *row)):
                 return None
             return self._database.make(key, marker.token, action.number)
 
@@ -460,7 +462,8 @@ def staging_of(epoch: Evaluating, database: StagingDatabase, tables: SimulatedTa
 
     def job(_description: str, work: Callable[[Any], pa.Table]) -> pa.Table:
         def of_file(loading: Any, number: int) -> list[Record]:
-            return epoch.records(one_file(epoch.bodies.dataset(loading.where, str(loading.action.dataset)), number))
+            [action] = loading.actions
+            return epoch.records(one_file(epoch.bodies.dataset("a file", str(action.dataset)), number))
 
         return work(_TaskSession(client, of_file))
 
