@@ -28,9 +28,13 @@ from airflow_logio.systems.stored_records import StagedActions, other_values
 
 _DIGIT = "[0-9]"
 _STORED_DAY = ("0000-00-00",)
-_STORED_HOURS = ("0000-00-00T00Z", "0000-00-00T0000Z", "0000-00-00T000000Z")
+_STORED_HOURS = (
+    "0000-00-00T00Z",
+    *("0000-00-00T00[1-9]0Z", "0000-00-00T000[1-9]Z"),
+    *("0000-00-00T0000[1-9]0Z", "0000-00-00T00000[1-9]Z"),
+)
 _STORED_INSTANT = ("0000-00-00 00:00:00.000000",)
-"""How a value is stored, a digit for each 0."""
+"""How a value is stored, a digit for each 0. An hour has minutes, and seconds, only where they are not 00."""
 _QUARTERS = (0, 15, 30, 45)
 """The minutes of UTC at which hours start, in zones of today."""
 

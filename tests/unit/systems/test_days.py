@@ -366,6 +366,20 @@ def test_a_day_that_is_stored_in_another_form_is_refused_at_first(warehouse: War
     Run(1, columns={}).open(warehouse)
 
 
+@pytest.mark.parametrize(
+    ("value", "is_stored"),
+    [("2026-10-25T00Z", True), ("2026-10-25T0030Z", True), ("2026-10-25T0003Z", True), ("2026-10-25T0000Z", False)],
+)
+def test_an_hour_has_one_spelling(warehouse: Warehouse, value: str, is_stored: bool) -> None:
+    execute(warehouse, "CREATE TABLE t (hour TEXT, a BIGINT)", f"INSERT INTO t VALUES ('{value}', 1)")
+    run = Run(1, HOUR, by="hour", columns={})
+    if is_stored:
+        run.open(warehouse)
+        return
+    with pytest.raises(WriteRefused, match=r"such as '2026-10-25T00Z', so no run would replace that row"):
+        run.open(warehouse)
+
+
 @pytest.mark.parametrize("time", ["00:10:00.000000", "00:30:00.000001", "01:00:15.000000"])
 def test_an_instant_at_which_no_hour_starts_is_refused_at_first(warehouse: Warehouse, time: str) -> None:
     """As in a column of the times of events: only the rows of the full hour would be replaced."""
