@@ -145,7 +145,7 @@ class ScopeContender:
             why = "If this run is the younger one, its log was restored from a copy"
         return (
             f"{self._where}: {is_what} {self.mine.run_uid}, number {self.mine.ordinal}. {self._stays}. {why}: then "
-            f"{self._again(f'--above {other.ordinal}')}: its next run has a greater number"
+            f"{self._again(f'--above {other.ordinal}')} begins a run with a greater number"
         )
 
     def _again(self, *options: str) -> str:

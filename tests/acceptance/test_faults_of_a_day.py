@@ -40,7 +40,11 @@ def test_what_is_not_the_whole_day_replaces_nothing(day: OwnedDay) -> None:
     """No rows, a row of another day, one key twice, a drain by an earlier version, which nothing has refused."""
     other_day, twice = "SELECT DATE '2026-03-09', 5000, 'late'", f"SELECT DATE '{DAY}', 1, 'twice'"
     faults = {
-        "no rows": (0, "", "has rows, and run .* has none to put in their place.*`logio again --partition 2026-03-01`"),
+        "no rows": (
+            0,
+            "",
+            "has rows, and run .* has none to put in their place.*`logio again .*--partition 2026-03-01`",
+        ),
         "another day": (1_000, other_day, "1 .*2026-03-09"),
         "twice": (1_000, twice, "UNIQUE|duplicate key"),
         "drained": (
@@ -206,7 +210,9 @@ def test_a_run_of_a_restored_log_needs_a_greater_number(
     with day.run("run") as run:
         said = parked(run)
         assert f"run {lost.run.uid} has claimed it with the same number, 1, as run {run.run.uid}" in said, said
-        assert f"`logio again --partition {DAY} --above 1` begins a run with a greater number" in said
+        assert (
+            f"`logio again --pipeline owned_day --partition {DAY} --above 1` begins a run with a greater number" in said
+        )
         day.assert_is(first)
         code, _, told = Terminal(run, monkeypatch, capsys).logio("again", "--partition", DAY, "--above", "1")
         assert code == 0, told

@@ -16,6 +16,8 @@ from airflow_logio.launch import bundle
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Allowed
+from airflow_logio.store.sql import migrate
 from tests.support.frame_groups import orders_at, query
 from tests.support.running import ArmedSparkLauncher, has_ended, running
 from tests.support.waiting import eventually
@@ -37,15 +39,17 @@ class Lake:
         self.folder.mkdir()
         self._root, self._log_url = root, log_url
 
-    def run(self, name: str, orders: tuple[pa.Table, ...], armed: dict[int, str], **settings: Any) -> Any:
-        """With drivers that die where they are armed, by incarnation."""
+    def run(
+        self, name: str, orders: tuple[pa.Table, ...], armed: dict[int, str], *, log_url: str = "", **settings: Any
+    ) -> Any:
+        """With drivers that die where they are armed, by incarnation; of another log, if it is given."""
         where = self._root / f"orders_{name}"
         where.mkdir()
         for number, table in enumerate(orders):
             pq.write_table(table, where / f"{number}.parquet")
         launcher = ArmedSparkLauncher(self._root / "drivers", {("all", one): point for one, point in armed.items()})
         return running(
-            self._log_url,
+            log_url or self._log_url,
             "",
             where,
             launcher,
@@ -123,3 +127,31 @@ def test_a_run_without_records_keeps_the_old_day(lake: Lake) -> None:
         run.until(lambda: run.status("all").state is GroupState.PARKED, "the group is parked")
         assert "has none to put in their place" in str(run.status("all").error)
     assert lake.counted() == lake.listed() == lake.expected("old")
+
+
+def test_another_log_replaces_the_day_only_by_a_persons_word(lake: Lake, tmp_path: Path) -> None:
+    """It is killed before it claims the day, and before its receipt; a run of the first log sleeps before its own."""
+    laptop = f"sqlite:///{tmp_path}/laptop.db"
+    migrate.upgrade(laptop)
+    with lake.run("refused", NEW, {}, log_url=laptop) as run:
+        run.until(lambda: run.status("all").state is GroupState.PARKED, "the group is parked", timeout=300)
+        assert f"`logio again --pipeline lake_days --partition {DAY.text} --take-over`" in str(run.status("all").error)
+        assert run.store.supersede(run.run.run_id)
+    assert lake.counted() == lake.listed() == lake.expected("old"), "and no claim of it is left"
+    with lake.run("zombie", NEW, {1: f"{CrashPoint.IN_PUBLICATION}:1:stop"}, lease=Lease(300, 600)) as old:
+        old.until(lambda: old.is_running("all"), "the driver runs", timeout=300)
+        zombie = old.process("all")
+        stopped = psutil.STATUS_STOPPED
+        eventually(lambda: zombie.status() == stopped, what="it has stopped while it publishes", timeout=300)
+        armed = {1: f"{CrashPoint.BEFORE_WRITE}:1", 2: f"{CrashPoint.IN_PUBLICATION}:1"}
+        with lake.run("taken", OLD, armed, log_url=laptop, allowed={Allowed.TAKE_OVER}) as run:
+            run.finish()
+            assert run.status("all").incarnation == 3, "both were passed"
+        assert lake.counted() == lake.expected("taken") != []
+        zombie.resume()
+        old.until(lambda: old.status("all").state is GroupState.PARKED, "the zombie is parked", timeout=300)
+        assert "was taken over by run" in str(old.status("all").error)
+    assert lake.counted() == lake.listed() == lake.expected("taken"), "its files are gone, and never counted"
+    with lake.run("next", NEW, {}, log_url=laptop) as run:
+        run.finish()
+    assert lake.counted() == lake.listed() == lake.expected("next"), "the day is of that log: it needs no word any more"

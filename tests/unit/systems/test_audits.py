@@ -54,7 +54,7 @@ def test_rows_that_a_query_returns_keep_the_old_day(warehouse: Warehouse) -> Non
     said = str(refused.value)
     assert f"audit 'not negative' refuses the rows of run clicks3: 2 rows: (day={D1}, a=-6), (day={D1}, a=-5)" in said
     assert "What is in the table stays as it is" in said and "`logio retry`" in said
-    assert f"`logio again --partition {D1}`" in said
+    assert f"`logio again --pipeline clicks --partition {D1}`" in said
     assert rows(warehouse) == before
     run.close(warehouse, 11, 5)
     assert rows(warehouse) == [(D1, 5, "clicks3"), (D1, 11, "clicks3"), (D2, -20, "clicks2")]
