@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt .ci/setup .ci/bytecode
 java: ## find Java 17 or 21, or install it with apt-get where that is possible
 	@.ci/java
 
-demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE=1 exits then; DAG=logio_sales_scaled
+demo: $(STAMP) ## the sales pipeline in a real Airflow, checked at the end; ONCE=1 exits then; DAG=logio_daily
 	@JAVA_HOME="$$(.ci/java)" && export JAVA_HOME && exec $(BIN)/python -m demo
 
 test: $(STAMP) ## the tests that CI runs, in at most 15 minutes on two cores (ARGS="tests/unit -k name" for some)

@@ -31,8 +31,8 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
     try:
-        places = Places.of_this_clone()
         shown = example(os.environ.get("DAG") or "logio_sales")
+        places = Places.of_this_clone(copies_dags=shown.changes_code)
         demo = Demonstration(places, Progress(console), Standalone(places), shown, shows_login=not once)
     except LogioError as error:
         console.print(f"demo: {error}", style="red", markup=False)

@@ -6,8 +6,9 @@ They share no code with the pipelines, the protocol or the writers: another engi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import duckdb
 import pyarrow as pa
 import sqlalchemy as sa
 
+from airflow_logio import published_files
 from airflow_logio.databases import told
 from airflow_logio.errors import ConfigurationError
 from demo.data import warehouse_engine
@@ -251,6 +253,49 @@ def _listed(paths: Iterable[Path]) -> str:
     """Paths as a list of DuckDB's SQL."""
     quoted = ("'" + str(path).replace("'", "''") + "'" for path in paths)
     return f"[{', '.join(quoted)}]"
+
+
+# --- a run for each day -----------------------------------------------------------------------------------------------
+
+_ZONE = "Europe/Berlin"
+_CLICK = {"id": "BIGINT", "day": "DATE", "ts": "TIMESTAMPTZ", "visitor": "BIGINT", "page": "VARCHAR"}
+_CAME = f"""
+CREATE TABLE came AS
+SELECT id, dt AS came, (ts AT TIME ZONE '{_ZONE}')::DATE AS day, ts, visitor, page
+FROM read_parquet(?, hive_partitioning = true, hive_types = {{'dt': DATE}})
+"""
+_KEPT = "SELECT id, day, ts, visitor, page FROM came WHERE day = came"
+_LATE = "SELECT id, came AS day, ts, visitor, page FROM came WHERE day <> came"
+_TOP = """
+SELECT day, row_number() OVER (PARTITION BY day ORDER BY clicks DESC, page) AS rank, page, clicks
+FROM (
+    SELECT day, page, count(*) AS clicks FROM came
+    WHERE day = came AND NOT (list_contains(?, day) AND starts_with(page, '/coupon')) GROUP BY ALL
+) QUALIFY rank <= 10
+"""
+TOP = Table("top", {"day": "DATE", "rank": "INTEGER", "page": "VARCHAR", "clicks": "BIGINT"}, 2, _TOP)
+
+
+def check_clicks(lake: Path, warehouse_url: str, data: Path, without_coupons: Collection[date]) -> CheckResult:
+    """Compare the folders ``clicks`` and ``late_clicks`` of the lake, as their receipts count files, and table ``top`` with
+    the clicks in `data`. The table has no pages of coupons on some days.
+
+    Raises `ConfigurationError` if one of them cannot be read.
+    """
+    with duckdb.connect(":memory:") as database:
+        comparisons = []
+        try:
+            database.execute(_CAME, [str(data / "web" / "*" / "*.parquet")])
+            for folder, expected in (("clicks", _KEPT), ("late_clicks", _LATE)):
+                database.execute(f"CREATE OR REPLACE TABLE expected AS {expected}")
+                _read(database, [Path(file.path) for file in published_files(lake / folder)], _CLICK)
+                comparisons.append(compare(database, f"lake/{folder}", list(_CLICK), 1))
+            database.execute(f"CREATE OR REPLACE TABLE expected AS {TOP.expected}", [list(without_coupons)])
+        except (duckdb.Error, OSError) as error:
+            raise ConfigurationError(f"the lake {lake} cannot be compared with {data}: {error}") from error
+        load(database, warehouse_url, TOP)
+        comparisons.append(compare(database, TOP.name, list(TOP.columns), TOP.key))
+    return CheckResult(tuple(comparisons))
 
 
 # --- comparing two tables of DuckDB as bags of rows -------------------------------------------------------------------

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,14 @@ from airflow_logio.launch import bundle, driver_folders, spark_submit
 from airflow_logio.launch.driver_log import tail
 from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.status.run_summary import Outcome, RunSummary, summarize
-from airflow_logio.status.snapshot import Observer
+from airflow_logio.status.snapshot import Observer, Snapshot
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.local_run import DriverEnder
 from airflow_logio.ui.page_places import page_of_run
 from demo.checks import CheckResult
-from demo.examples import Example, Params
+from demo.examples import Example, Step
 from demo.places import Places
 from demo.rest import Airflow, AirflowUnavailable
 from demo.standalone import AirflowComponents, Standalone
@@ -74,6 +75,21 @@ class Verdict:
     result: CheckResult | None
     """None if there was nothing to compare."""
 
+    @classmethod
+    def of_all(cls, done: Sequence[StepDone]) -> Verdict:
+        """Of all steps, by what each has compared."""
+        if len(done) == 1:
+            return done[0].verdict
+        results = [(one.step.what, one.verdict.result) for one in done]
+        if any(result is None for _, result in results):
+            return done[-1].verdict
+        named = [
+            replace(compared, what=f"{what}: {compared.what}")
+            for what, result in results
+            for compared in (result.comparisons if result else ())
+        ]
+        return cls(done[-1].verdict.state, CheckResult(tuple(named)))
+
     @property
     def is_good(self) -> bool:
         return self.result is not None and self.result.exact and self.state == "success"
@@ -88,6 +104,24 @@ class Verdict:
         if wrong:
             return f"NOT exact: {wrong}" + (f"; exact: {right}" if right else "") + f"; {ended}"
         return "exact" if self.is_good else f"exact: {right}; but {ended}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """What came of a step."""
+
+    step: Step
+    followed: tuple[Followed, ...]
+    """Its DAG runs."""
+    verdict: Verdict
+
+    def as_json(self) -> dict[str, Any]:
+        compared = self.verdict.result.comparisons if self.verdict.result else ()
+        return {
+            "what": self.step.what,
+            "exact_tables": {one.what: one.exact for one in compared},
+            "dag_runs": [one.as_json() for one in self.followed],
+        }
 
 
 @dataclass(slots=True)
@@ -120,16 +154,15 @@ class Demonstration:
             airflow = self._start_airflow()
         with self.watch.measured("dag_parsed"):
             self._wait_for_dag(airflow)
-        triggered_at = time.time()
-        with self.watch.measured("dag_run"):
-            followed = self._follow(airflow, store, pipeline, params)
-        ended_at = time.time()
-        self._report_failure(airflow, followed)
-        with self.watch.measured("check"):
-            result = self._check(params)
-        verdict = Verdict(followed.state, result)
-        records = self.example.records_read(params)
-        self._write_summary(followed, verdict, records, triggered_at=triggered_at, ended_at=ended_at)
+        self._give_up_earlier(airflow, store)
+        airflow.unpause(self.example.dag_id)
+        done = list[StepDone]()
+        for step in self.example.steps(self.places, params, self.run_id, self.progress.say):
+            done.append(self._do(step, airflow, store, pipeline))
+            if not done[-1].verdict.is_good:
+                break
+        verdict = Verdict.of_all(done)
+        self._write_summary(done, verdict, self.example.records_read(params))
         return verdict
 
     def stop(self, patient: Callable[[], bool]) -> None:
@@ -205,17 +238,33 @@ class Demonstration:
         user, password = self.standalone.login() or ("admin", "?")
         return f"   user {user}, password {password}" if self.shows_login else ""
 
-    def _follow(self, airflow: Airflow, store: LogStore, pipeline: Pipeline, params: Params) -> Followed:
-        self._give_up_earlier(airflow, store)
-        airflow.unpause(self.example.dag_id)
-        airflow.trigger(self.example.dag_id, self.run_id, dict(params))
-        self.progress.say(f"triggered {self.example.dag_id}, run {self.run_id}: {self.page}{self.login}")
+    def _do(self, step: Step, airflow: Airflow, store: LogStore, pipeline: Pipeline) -> StepDone:
+        with self.watch.measured(" ".join(filter(None, ("dag_run", step.what)))):
+            began_at = time.time()
+            run_ids = step.begin(airflow)
+            self._say_begun(step, run_ids)
+            followers = [
+                Follower(store, pipeline, airflow, self.example.dag_id, run_id, began_at) for run_id in run_ids
+            ]
+            seen = Killer(self.progress.say) if step.kills else None
+            with self.progress:
+                followed = follow(followers, self.progress, self.look_after_airflow, seen)
+        for one in followed:
+            self._report_failure(airflow, one)
+        with self.watch.measured(" ".join(filter(None, ("check", step.what)))):
+            result = self._check(step)
+        failed = [one.state for one in followed if one.state != "success"]
+        return StepDone(step, followed, Verdict(failed[0] if failed else "success", result))
+
+    def _say_begun(self, step: Step, run_ids: Sequence[str]) -> None:
+        self.run_id = run_ids[-1]
+        begun = f"{self.example.dag_id}, run{'s' if len(run_ids) > 1 else ''} {', '.join(run_ids)}"
+        self.progress.say(f"{step.what or 'triggered'}: {begun}: {self.page}{self.login}")
+        if step.look:
+            self.progress.say(f"look at it: {step.look}")
         if "LOGIO_URL" not in os.environ:  # its own file: the address of a user's database is not repeated
             logio = Path(sys.executable).parent / "logio"
             self.progress.say(f"details, pids to kill: LOGIO_URL={self.places.log_url} {logio} status {self.run_id}")
-        follower = Follower(store, pipeline, airflow, self.look_after_airflow, self.example.dag_id)
-        with self.progress:
-            return follower.follow(self.run_id, self.progress)
 
     def _give_up_earlier(self, airflow: Airflow, store: LogStore) -> None:
         """Give up what interrupted demonstrations have left, because only one run is allowed at a time."""
@@ -229,7 +278,7 @@ class Demonstration:
     def _report_failure(self, airflow: Airflow, followed: Followed) -> None:
         if followed.state == "success":
             return
-        states = airflow.task_states(self.example.dag_id, self.run_id)
+        states = airflow.task_states(self.example.dag_id, followed.run_id)
         self.progress.say(f"the DAG run has failed: {', '.join(f'{task} {state}' for task, state in states.items())}")
         for group in followed.summary.groups if followed.summary else ():
             if group.error:
@@ -237,11 +286,11 @@ class Demonstration:
                 for line in tail(group.log_path):
                     self.progress.say(f"  | {line}")
 
-    def _check(self, params: Params) -> CheckResult | None:
+    def _check(self, step: Step) -> CheckResult | None:
         """None if there is nothing to check: a failed run may not have created the tables."""
         self.progress.say("checking the result with DuckDB, straight from the Parquet files")
         try:
-            result = self.example.check(self.places, params)
+            result = step.check()
         except ConfigurationError as error:
             self.progress.say(str(error))
             return None
@@ -259,21 +308,14 @@ class Demonstration:
         for run in runs:
             DriverEnder(store, run, run.spec.groups, self.places.drivers, HALT_SECONDS).end(patient)
 
-    def _write_summary(
-        self,
-        followed: Followed,
-        verdict: Verdict,
-        records: int | None,
-        *,
-        triggered_at: float,
-        ended_at: float,
-    ) -> None:
+    def _write_summary(self, done: Sequence[StepDone], verdict: Verdict, records: int | None) -> None:
+        followed = done[-1].followed[-1]
         details: dict[str, Any] = followed.summary.as_json() if followed.summary else {}
         if records is not None:
             details |= {"records": records, "records_per_second": None}
         seconds = {"total": self.watch.total, "first_to_last_event": None, **details.pop("seconds", {})}
         seconds["total"] = self.watch.total
-        stages = run_stages(followed.summary, triggered_at, ended_at) if followed.summary else {}
+        stages = run_stages(followed.summary, followed.began_at, followed.ended_at) if followed.summary else {}
         compared = verdict.result.comparisons if verdict.result else ()
         tables = {one.what: one.found_rows for one in compared if " " not in one.what}
         summary = {
@@ -286,74 +328,122 @@ class Demonstration:
             "rows_written": tables,
             **details,
         }
+        if len(done) > 1:  # the rest is of the last DAG run
+            summary["steps"] = [one.as_json() for one in done]
         self.places.summary.write_text(json.dumps(summary, indent=2) + "\n")
 
 
-# --- following the DAG run --------------------------------------------------------------------------------------------
+# --- following the DAG runs -------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Followed:
     """How a DAG run went; `run` is None if the DAG run ended before its first task started a run in the log."""
 
+    run_id: str
     state: str
     run: Run | None
     summary: RunSummary | None
-    seconds: float
+    began_at: float
+    ended_at: float
+
+    def as_json(self) -> dict[str, Any]:
+        run = self.run
+        return {
+            "dag_run": self.run_id,
+            "state": self.state,
+            "uid": run.uid if run else None,
+            "partition": run.spec.partition if run else None,
+            "code_digest": run.spec.code_digest if run else None,
+            "incarnations": {one.group: one.incarnation for one in self.summary.groups} if self.summary else {},
+        }
+
+
+def follow(
+    followers: Sequence[Follower],
+    progress: Progress,
+    look_after_airflow: Callable[[], None],
+    seen: Callable[[Snapshot], None] | None,
+) -> tuple[Followed, ...]:
+    """Block until all these DAG runs have ended. `seen` gets each snapshot of a run."""
+    ended = dict[str, Followed]()
+    while True:
+        look_after_airflow()
+        shown = dict[str, Snapshot]()
+        for one in followers:
+            if one.run_id in ended:
+                continue
+            snapshot = one.look(progress.say)
+            if snapshot is not None:
+                shown[one.name] = snapshot
+                if seen is not None:
+                    seen(snapshot)
+            if (end := one.ended()) is not None:
+                ended[one.run_id] = end
+        if len(followers) > 1:
+            progress.show_each(shown, f"{len(ended)} of {len(followers)}")
+        else:
+            for snapshot in shown.values():
+                progress.show(snapshot)
+        if len(ended) == len(followers):
+            return tuple(ended[one.run_id] for one in followers)
+        time.sleep(POLL_SECONDS)
 
 
 @dataclass(slots=True)
 class Follower:
-    """`follow` blocks until the DAG run has ended."""
+    """Follows one DAG run, and the run that the log has for it."""
 
     store: LogStore
     pipeline: Pipeline
     airflow: Airflow
-    look_after_airflow: Callable[[], None]
     dag_id: str
+    run_id: str
+    began_at: float
     _run: Run | None = None
     _observer: Observer | None = None
     _peak: dict[str, int] = field(default_factory=dict)
     _finished: bool = False
+    _state: str = "queued"
+    _asked_at: float = float("-inf")
 
-    def follow(self, run_id: str, progress: Progress) -> Followed:
-        began, asked, state = time.monotonic(), float("-inf"), "queued"
-        while True:
-            self.look_after_airflow()
-            self._look(run_id, progress)
-            if self._finished or time.monotonic() - asked >= ASK_AIRFLOW_SECONDS:
-                asked = time.monotonic()
-                state = self._state(run_id, state)
-                if state in ENDED:
-                    break
-            time.sleep(POLL_SECONDS)
-        self._look(run_id, progress)
-        seconds = time.monotonic() - began
-        return Followed(state, self._run, self._summary(seconds), seconds)
+    @property
+    def name(self) -> str:
+        """For people, in short."""
+        return (self._run and self._run.spec.partition) or self.run_id
 
-    def _look(self, run_id: str, progress: Progress) -> None:
+    def look(self, say: Callable[[str], None]) -> Snapshot | None:
+        """None if the log has no run yet. A DAG run that was cleared may get another one."""
         try:
-            if self._run is None or self._observer is None:
-                self._run = self.store.find_run(run_id)
-                self._observer = Observer(self.store, self._run)
+            run = self.store.find_run(self.run_id)
+            if self._observer is None or self._run is None or run.uid != self._run.uid:
+                self._observer, self._peak = Observer(self.store, run), {}
+            self._run = run
             snapshot = self._observer.take()
         except UnknownRun:
-            return
+            return None
         except LogUnavailable as error:
-            progress.say(f"the log does not answer: {error}")
-            return
+            say(f"the log does not answer: {error}")
+            return None
         for view in snapshot.groups:
             self._peak[view.name] = max(self._peak.get(view.name, 0), view.status.rss_bytes)
         self._finished = snapshot.finished
-        progress.show(snapshot)
+        return snapshot
 
-    def _state(self, run_id: str, last: str) -> str:
-        try:
-            return self.airflow.run_state(self.dag_id, run_id)
-        except AirflowUnavailable:
-            return last  # busy; the next look asks again
+    def ended(self) -> Followed | None:
+        """None as long as Airflow has not said that it has. Asks now and then, and often once the run has finished."""
+        if self._finished or time.monotonic() - self._asked_at >= ASK_AIRFLOW_SECONDS:
+            self._asked_at = time.monotonic()
+            try:
+                self._state = self.airflow.run_state(self.dag_id, self.run_id)
+            except AirflowUnavailable:
+                return None  # busy; the next look asks again
+        if self._state not in ENDED:
+            return None
+        ended_at = time.time()
+        return Followed(self.run_id, self._state, self._run, self._summary(ended_at), self.began_at, ended_at)
 
-    def _summary(self, seconds: float) -> RunSummary | None:
+    def _summary(self, ended_at: float) -> RunSummary | None:
         if self._run is None:
             return None
         groups = self.store.groups(self._run.run_id)
@@ -361,7 +451,25 @@ class Follower:
         outcome = Outcome.FINISHED if states <= CONCLUDED else Outcome.HALTED
         if GroupState.PARKED in states:
             outcome = Outcome.PARKED
-        return summarize(self.store, self._run, self.pipeline, outcome, seconds, self._peak)
+        return summarize(self.store, self._run, self.pipeline, outcome, ended_at - self.began_at, self._peak)
+
+
+@dataclass(slots=True)
+class Killer:
+    """Ends the first driver that it sees with SIGKILL, once."""
+
+    say: Callable[[str], None]
+    _has_killed: bool = False
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        for view in () if self._has_killed else snapshot.groups:
+            driver = view.status
+            if driver.state is GroupState.RUNNING and driver.identity is not None:
+                os.kill(driver.identity.pid, signal.SIGKILL)
+                self._has_killed = True
+                of = snapshot.run.spec.partition or snapshot.run.spec.key.dag_run_id
+                self.say(f"kill -9 {driver.identity.pid}: the driver of group {view.name}, {of}")
+                return
 
 
 # --- runs that an earlier demonstration has left unfinished, which would block the next one ---------------------------

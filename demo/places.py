@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +24,18 @@ class Places:
     """From LOGIO_PAYLOADS; by default a folder beside an SQLite log (None), or in `folder`."""
 
     @classmethod
-    def of_this_clone(cls, environment: Mapping[str, str] = os.environ) -> Places:
-        """Create the folder. Raises `ConfigurationError` if there are no example DAGs."""
+    def of_this_clone(cls, environment: Mapping[str, str] = os.environ, *, copies_dags: bool = False) -> Places:
+        """Create the folder, with a copy of the DAGs if they are going to be changed. Raises `ConfigurationError` if there
+        are no example DAGs."""
         root = Path(__file__).resolve().parents[1]
         dags = root / "dags"
         if not (dags / "logio_sales.py").is_file():
             raise ConfigurationError(f"the demonstration runs from a clone of the repository; there is no {dags}")
         folder = root / ".demo"
         folder.mkdir(mode=0o700, exist_ok=True)
+        if copies_dags:
+            shutil.rmtree(folder / "dags", ignore_errors=True)
+            dags = shutil.copytree(dags, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
         log_url = with_absolute_path(environment.get("LOGIO_URL", "")) or f"sqlite:///{in_url(folder / 'logio.db')}"
         return cls(
             folder,

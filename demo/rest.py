@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from datetime import date
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -71,6 +72,23 @@ class Airflow:
     def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
         self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", body)
+
+    def backfill(self, dag_id: str, first: date, last: date, conf: Mapping[str, Any]) -> dict[date, str]:
+        """Begin a DAG run for each day, whatever was there before. Returns day → its DAG run."""
+        for one in self._call("GET", f"/api/v2/backfills?dag_id={quote(dag_id)}").get("backfills", []):
+            if one["completed_at"] is None:  # of an earlier instance that was ended in the middle
+                self._call("PUT", f"/api/v2/backfills/{one['id']}/cancel")
+        dates = {"from_date": f"{first}T00:00:00Z", "to_date": f"{last}T00:00:00Z"}
+        body = {"dag_id": dag_id, **dates, "dag_run_conf": dict(conf), "reprocess_behavior": "completed"}
+        self._call("POST", "/api/v2/backfills", body)
+        number = (last - first).days + 1
+        found = self._call("GET", f"/api/v2/dags/{quote(dag_id)}/dagRuns?run_type=backfill&order_by=-id&limit={number}")
+        return {date.fromisoformat(run["partition_key"]): str(run["dag_run_id"]) for run in found["dag_runs"]}
+
+    def clear_run(self, dag_id: str, run_id: str) -> None:
+        """All tasks of the DAG run, with the newest code."""
+        body = {"dry_run": False, "only_failed": False, "run_on_latest_version": True}
+        self._call("POST", f"{self._run(dag_id, run_id)}/clear", body)
 
     def active_runs(self, dag_id: str) -> list[str]:
         """Runs that are queued or running."""

@@ -429,7 +429,11 @@ def again(
         raise typer.BadParameter("name a run, or a partition with --partition", param_hint="RUN")
     known, allowed = ConnectionUrls.load(warn), allowed_by(take_over=take_over)
     with opened(known.log_url(log)) as store:
-        found = [run_to_give_up(store, run)] if run is not None else _of_partitions(store, str(partition), pipeline)
+        found = (
+            [run_to_give_up(store, run, "again")]
+            if run is not None
+            else _of_partitions(store, str(partition), pipeline)
+        )
         for one in found:
             check_allowed(one.spec, allowed)
         for one in found:

@@ -186,15 +186,16 @@ SHORTEST_UID = 8
 """As `logio status` shows uids: so many digits are not those of another run by chance."""
 
 
-def run_to_give_up(store: LogStore, uid: str) -> Run:
-    """The run of this uid, or of this beginning of one. Raises `UnknownRun`, `ConfigurationError` for another name."""
+def run_to_give_up(store: LogStore, uid: str, command: str = "fresh") -> Run:
+    """The run of this uid, or of this beginning of one. Raises `UnknownRun`, `ConfigurationError` for another name, with the
+    `command` that takes the uid."""
     if len(uid) < SHORTEST_UID:
         raise ConfigurationError(f"{uid!r} names no run to be given up: give its uid, {SHORTEST_UID} digits or more")
     run = store.find_run(uid, damaged=True)
     if not run.uid.startswith(uid):
         raise ConfigurationError(
             f"{uid!r} names every generation of a run, and the next one, too: name the run that is to be given up by its "
-            f"uid. The newest is {run.uid[:SHORTEST_UID]} ({run.state.value}): `logio fresh {run.uid[:SHORTEST_UID]}`. "
+            f"uid. The newest is {run.uid[:SHORTEST_UID]} ({run.state.value}): `logio {command} {run.uid[:SHORTEST_UID]}`. "
             "`logio status` lists them"
         )
     return run

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_logio.commands import counted
 from airflow_logio.errors import NoPlace
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, WAITING, GroupState
 from airflow_logio.store.records.run_records import Run
@@ -38,8 +39,8 @@ def why_no_place(run: Run, runs: Mapping[int, GroupCounts]) -> str | None:
     if bound is None or not taken or sum(taken.values()) + own <= bound:
         return None
     return (
-        f"run {run.spec.key}, uid {run.uid[:8]}, waits for a place: it needs {own} drivers, {len(taken)} other run(s) of the "
-        f"pipeline have {sum(taken.values())}, and drivers_at_once is {bound}"
+        f"run {run.spec.key}, uid {run.uid[:8]}, waits for a place: it needs {counted(own, 'driver')}, "
+        f"{counted(len(taken), 'other run')} of the pipeline have {sum(taken.values())}, and drivers_at_once is {bound}"
     )
 
 

@@ -118,6 +118,15 @@ def test_a_backfill_names_the_days_that_a_schedule_does() -> None:
     assert keys(BERLIN, map(of, infos)) == WEEK_OF_CHANGE
 
 
+def test_a_backfill_of_a_schedule_in_the_morning_ends_at_its_last_run() -> None:
+    """So its last day is given with that time, as the page of days says."""
+    morning = CronPartitionTimetable("0 6 * * *", timezone="Europe/Berlin", run_offset=-1, key_format="%Y-%m-%d")
+    first = datetime(2026, 10, 23, tzinfo=UTC)
+    for hour, days in ((0, WEEK_OF_CHANGE[:3]), (6, WEEK_OF_CHANGE)):
+        last = datetime(2026, 10, 26, hour, tzinfo=UTC)
+        assert keys(BERLIN, map(of, morning.iter_partition_dagrun_infos(earliest=first, latest=last))) == days
+
+
 ENDED = [
     CronDataIntervalTimetable("0 0 * * *", timezone="Europe/Berlin"),
     CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin", run_offset=-1),

@@ -293,6 +293,9 @@ def test_a_run_that_has_finished_says_that_nothing_is_computed(
 def test_what_is_to_be_computed_again_is_named_once(store: LogStore, logio: Logio, days: dict[str, Run]) -> None:
     assert logio("again")[0] == 2
     assert logio("again", days["2026-03-01"].uid, "--partition", "2026-03-01")[0] == 2
+    first = days["2026-03-01"]
+    code, said = logio("again", first.spec.key.dag_run_id)
+    assert code == 1 and f"`logio again {first.uid[:8]}`" in " ".join(said.split()), "the command with the uid"
     code, said = logio("again", "--partition", "2026-02-01")
     assert code == 1 and "no run of partition 2026-02-01 is in the log" in said
     other = spec("g", dag_run="other")
