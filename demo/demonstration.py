@@ -465,7 +465,10 @@ class Killer:
         for view in () if self._has_killed else snapshot.groups:
             driver = view.status
             if driver.state is GroupState.RUNNING and driver.identity is not None:
-                os.kill(driver.identity.pid, signal.SIGKILL)
+                try:
+                    os.kill(driver.identity.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue  # it has ended since
                 self._has_killed = True
                 of = snapshot.run.spec.partition or snapshot.run.spec.key.dag_run_id
                 self.say(f"kill -9 {driver.identity.pid}: the driver of group {view.name}, {of}")
