@@ -34,8 +34,9 @@ def clicks_folder(folder: Path, say: Callable[[str], object]) -> Path:
     """
     if not _day_folder(folder, DAYS[-1]).is_dir():
         say(f"making clicks of {', '.join(map(str, DAYS))} in {folder}")
+        shares = {day: _shares(day) for day in (DAYS[0] - timedelta(days=1), *DAYS)}
         for day in DAYS:
-            made = pa.concat_tables([_shares(day - timedelta(days=1))[1], _shares(day)[0]]).sort_by("id")
+            made = pa.concat_tables([shares[day - timedelta(days=1)][1], shares[day][0]]).sort_by("id")
             bounds = np.linspace(0, made.num_rows, FILES + 1).astype(int)
             _write(_day_folder(folder, day), [made.slice(begin, end - begin) for begin, end in pairwise(bounds)])
     return folder
