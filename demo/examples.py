@@ -155,7 +155,7 @@ class DailyExample(Example):
         data, changed, run_of = Path(params["data"]), set[date](), dict[date, str]()
 
         def backfill(airflow: Airflow) -> list[str]:
-            run_of.update(airflow.backfill(self.dag_id, DAYS[0], DAYS[-1], params))
+            run_of.update(airflow.backfill_days(self.dag_id, DAYS[0], DAYS[-1], params))
             return [run_of[day] for day in DAYS]
 
         def again(day: date) -> Callable[[Airflow], list[str]]:

@@ -73,7 +73,7 @@ class Airflow:
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
         self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", body)
 
-    def backfill(self, dag_id: str, first: date, last: date, conf: Mapping[str, Any]) -> dict[date, str]:
+    def backfill_days(self, dag_id: str, first: date, last: date, conf: Mapping[str, Any]) -> dict[date, str]:
         """Begin a DAG run for each day, whatever was there before. Returns day → its DAG run."""
         for one in self._call("GET", f"/api/v2/backfills?dag_id={quote(dag_id)}").get("backfills", []):
             if one["completed_at"] is None:  # of an earlier instance that was ended in the middle
