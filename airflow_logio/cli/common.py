@@ -82,12 +82,20 @@ TakeOverOption = Annotated[
         help="The run that begins, and no later one, replaces the day that another pipeline, or one of another log, owns",
     ),
 ]
+EmptyOption = Annotated[
+    bool,
+    typer.Option(
+        "--empty",
+        help="The run that begins, and no later one, may leave its day empty although there are rows of before",
+    ),
+]
 RunArgument = Annotated[str, typer.Argument(help="Run: its uid, the beginning of it, or its run id")]
 
 
-def allowed_by(*, take_over: bool) -> frozenset[Allowed]:
+def allowed_by(*, take_over: bool, empty: bool) -> frozenset[Allowed]:
     """What options of a command let a run do."""
-    return frozenset({Allowed.TAKE_OVER} if take_over else ())
+    said = {Allowed.TAKE_OVER: take_over, Allowed.EMPTY: empty}
+    return frozenset(one for one, is_said in said.items() if is_said)
 
 
 def warn(text: str) -> None:

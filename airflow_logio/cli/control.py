@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.common import LogOption, RunArgument, TakeOverOption, allowed_by, opened, out, warn
+from airflow_logio.cli.common import EmptyOption, LogOption, RunArgument, TakeOverOption, allowed_by, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code
 from airflow_logio.cli.run import supervise
@@ -418,16 +418,17 @@ def again(
         int, typer.Option(help="Next runs get a number above this one: after the log was restored from a copy", min=0)
     ] = 0,
     take_over: TakeOverOption = False,
+    empty: EmptyOption = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until its drivers have halted")] = HALT_SECONDS,
 ) -> None:
     """Give runs up so that their days or hours are computed again; what they wrote stays until the next run replaces it.
 
     As `logio fresh`, also for runs that have finished. It says how the next run begins. Repeating it for the same run changes
-    nothing, but for what the next run may do (--take-over), until that has begun.
+    nothing, but for what the next run may do (--take-over, --empty), until that has begun.
     """
     if (run is None) == (partition is None):
         raise typer.BadParameter("name a run, or a partition with --partition", param_hint="RUN")
-    known, allowed = ConnectionUrls.load(warn), allowed_by(take_over=take_over)
+    known, allowed = ConnectionUrls.load(warn), allowed_by(take_over=take_over, empty=empty)
     with opened(known.log_url(log)) as store:
         found = (
             [run_to_give_up(store, run, "again")]

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_logio.cli.common import (
+    EmptyOption,
     LogOption,
     PartitionOption,
     TakeOverOption,
@@ -80,6 +81,7 @@ def run(
         int, typer.Option("--at-once", min=1, help="Of a range of partitions: how many runs may be alive at a time")
     ] = 1,
     take_over: TakeOverOption = False,
+    empty: EmptyOption = False,
     log: LogOption = None,
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="Name of the run; an earlier run of that name is continued")
@@ -117,7 +119,7 @@ def run(
         replay_seconds=replay_seconds,
         alone=alone,
         partition=partition,
-        allowed=allowed_by(take_over=take_over),
+        allowed=allowed_by(take_over=take_over, empty=empty),
     )
     known = ConnectionUrls.load(warn)
     log_url = known.log_url(log)

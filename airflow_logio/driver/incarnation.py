@@ -122,6 +122,7 @@ class Driver:
             log_uid=log_uid,
             ordinal=run.ordinal,
             takes_over=Allowed.TAKE_OVER in run.spec.allowed,
+            may_be_empty=Allowed.EMPTY in run.spec.allowed,
         )
         connections = Connections(
             pipeline.name,

@@ -110,8 +110,8 @@ class ScopeContender:
             return
         raise WriteRefused(
             f"{self._where} has rows, and run {self.mine.run_uid} has none to put in their place: was its input there? "
-            f"{self._stays}. A retry reads nothing again. When the input is there: {self._again()}. If days may become "
-            "empty, let the writer say empty='replace'"
+            f"{self._stays}. A retry reads nothing again. When the input is there: {self._again()}. If this day is "
+            f"to become empty: {self._again('--empty')}. If all days may, let the writer say empty='replace'"
         )
 
     def found_at_fault(self, audit: str, faults: str) -> str:

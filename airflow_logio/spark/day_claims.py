@@ -100,8 +100,8 @@ class DayClaim:
         if not has_records and self._has_records():
             raise WriteRefused(
                 f"{self._named} has records, and run {self.mine.run_uid} has none to put in their place: was its input "
-                "there? The day stays as it is. A retry reads nothing again. When the input is there: `logio again "
-                f"--partition {self.scope.partition('=')[2]}`. If days may become empty, let the writer say empty='replace'"
+                f"there? The day stays as it is. A retry reads nothing again. When the input is there: {self._again()}. If "
+                f"this day is to become empty: {self._again('--empty')}. If all may, let the writer say empty='replace'"
             )
 
     def put_receipt(self, names: ClosingNames, files: Iterable[NamedFile]) -> None:
@@ -183,5 +183,5 @@ class DayClaim:
             f"older copy: {self._again(f'--above {other.ordinal}')}"
         )
 
-    def _again(self, option: str) -> str:
-        return again(self._run.pipeline, self.scope, option)
+    def _again(self, *options: str) -> str:
+        return again(self._run.pipeline, self.scope, *options)

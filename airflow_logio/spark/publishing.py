@@ -163,7 +163,8 @@ class DayTarget:
         with asked(self._writer, what):
             is_closed = client.is_closed()
             if not is_closed:
-                client.check_files(has_records=records > 0 or self._writer.empty == "replace")
+                may_be_empty = self._run.may_be_empty or self._writer.empty == "replace"
+                client.check_files(has_records=records > 0 or may_be_empty)
         if not is_closed:
             # Reading pages is outside: the caller waits for a log that is unavailable.
             files = [file for page in pages for action in page for file in self._put(client, action)]

@@ -56,6 +56,8 @@ class WriterIdentity:
     """The place of the run among those of its pipeline, as its log has given it out."""
     takes_over: bool = False
     """A person has said that the run replaces what another pipeline, or one of another log, owns by value."""
+    may_be_empty: bool = False
+    """A person has said that the days of the run may become empty."""
 
     def token_after(self, moves: int) -> int:
         """The token for a slot that has changed owners so often: higher than that of any earlier owner."""

@@ -359,4 +359,5 @@ def table_target(operator: str, writer: TableWriter, connections: Connections) -
     """What executes the write actions of a `TableWriter`."""
     identity = connections.identity
     run = DayRun(identity.pipeline, identity.log_uid, identity.ordinal, identity.run_uid) if writer.by else None
-    return TableTarget(writer, connections.warehouse(writer.connection), identity.given_up, run, identity.takes_over)
+    warehouse, said = connections.warehouse(writer.connection), (identity.takes_over, identity.may_be_empty)
+    return TableTarget(writer, warehouse, identity.given_up, run, *said)

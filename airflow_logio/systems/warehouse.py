@@ -306,6 +306,8 @@ class TableTarget:
     """The run, for a writer that owns a day."""
     takes_over: bool = False
     """It replaces what another line owns: a person has said so."""
+    may_be_empty: bool = False
+    """Its day may become empty: a person has said so."""
     unavailable: tuple[type[Exception], ...] = ()
 
     def connect(self, _url: str) -> AbstractContextManager[Warehouse]:
@@ -365,7 +367,7 @@ class TableTarget:
             raise ProtocolViolation(
                 f"the writer of table {writer.table!r} owns a day, and is not of a run that has one"
             )
-        is_to_replace = writer.empty == "replace"
+        is_to_replace = self.may_be_empty or writer.empty == "replace"
         return ScopeContender(writer.table, client.name, writer.owned.scope, self.run, self.takes_over, is_to_replace)
 
 

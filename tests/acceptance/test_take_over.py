@@ -1,4 +1,5 @@
-"""Two logs and one warehouse: a laptop replaces production's day only at a person's word, which kills and recoveries keep."""
+"""What one run of a day does only at a person's word, which its drivers keep when they are killed: it replaces the day of
+another log, as a laptop that of production; it leaves its day empty."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ def laptop(day: OwnedDay, tmp_path: Path) -> OwnedDay:
     return OwnedDay(url, day.warehouse_url, tmp_path / "laptop")
 
 
-def word_of(said: str) -> list[str]:
+def word_of(said: str, option: str = "--take-over") -> list[str]:
     """The command that a refusal names, as a person copies it."""
-    (command,) = re.findall(r"`logio (again --pipeline [^`]* --take-over)`", said)
+    (command,) = re.findall(rf"`logio (again --pipeline [^`]* {option})`", said)
     return shlex.split(command)
 
 
@@ -86,3 +87,27 @@ def test_a_laptop_replaces_the_day_of_production_only_at_a_persons_word(
     with day.run("last") as run:
         refused(run)
     laptop.assert_is(mine)
+
+
+def test_a_day_becomes_empty_only_at_a_persons_word(
+    day: OwnedDay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = day.reads(0)
+    with day.run("nightly") as run:
+        run.finish()
+    nothing = day.reads(0, 0)
+    with day.run("none", lease=LEASE) as run:
+        said = parked(run)
+        day.assert_is(first)
+        logio = Terminal(run, monkeypatch, capsys).logio
+        code, out, err = logio(*word_of(said, "--empty"))
+        assert code == 0 and f"The next run of {DAY} has --empty, no later one" in out, out + err
+    armed = {("replacing", 1): f"{CrashPoint.BEFORE_WRITE}:1", ("replacing", 2): f"{CrashPoint.IN_DAY_SWITCH}:1"}
+    with day.run("none", armed) as run:
+        run.finish()
+        assert run.status("replacing").incarnation == 3, "both were passed"
+    day.assert_is(nothing)
+    second = day.reads(5_000)
+    with day.run("later") as run:
+        run.finish()
+    day.assert_is(second)

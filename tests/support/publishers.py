@@ -98,11 +98,12 @@ class DayPublisher(Publisher):
         store: int = 1,
         takes_over: bool = False,
         may_be_empty: bool = False,
+        word: bool = False,
     ) -> None:
         super().__init__(lake, payloads, run, token=token)
         self.run_uid = f"{log}{run}"
         line = ("orders", log.strip("'"), run)
-        self._run = WriterIdentity(self.run_uid, token, float(run), (), *line, takes_over)
+        self._run = WriterIdentity(self.run_uid, token, float(run), (), *line, takes_over, may_be_empty=word)
         self.mine = day_run(self._run)
         writer = DatasetWriter(
             "lake",

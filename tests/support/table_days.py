@@ -39,6 +39,7 @@ class Run:
     pipeline: str = "clicks"
     log_uid: str = "log"
     takes_over: bool = False
+    may_be_empty: bool = False
     given_up: tuple[str, ...] = ()
     started_at: float = 0.0
     columns: Any = None
@@ -58,7 +59,7 @@ class Run:
 
     def target(self, warehouse: Warehouse) -> TableTarget:
         run = DayRun(self.pipeline, self.log_uid, self.ordinal, self.name)
-        return TableTarget(self.writer, warehouse, self.given_up, run, self.takes_over)
+        return TableTarget(self.writer, warehouse, self.given_up, run, self.takes_over, self.may_be_empty)
 
     @property
     def marker(self) -> Marker:

@@ -121,6 +121,8 @@ class Allowed(StrEnum):
 
     TAKE_OVER = "take-over"
     """It replaces the day that another pipeline, or one of another log, owns by its value."""
+    EMPTY = "empty"
+    """Its days may become empty, although their writers refuse to replace rows by none."""
 
     @property
     def option(self) -> str:

@@ -139,3 +139,14 @@ def test_again_refuses_it_of_a_run_that_owns_no_day_and_of_one_that_has_a_younge
     code, said = logio("again", first.uid, "--take-over")
     assert code == 1 and f"`logio again {second.uid[:8]} --take-over`" in said
     assert store.find_run(second.uid).state is RunState.RUNNING
+
+
+def test_a_day_may_become_empty_by_a_word_of_its_own(store: LogStore, logio: Logio) -> None:
+    assert logio("run", "owned", "--partition", D1, "--empty")[0] == 0
+    assert store.find_run(f"owned__{D1}").spec.allowed == {Allowed.EMPTY}
+    code, said = logio("again", "--partition", D1, "--empty", "--take-over")
+    assert code == 0 and "has --empty --take-over, no later one" in said
+    assert logio("run", "owned", "--partition", D1)[0] == 0
+    assert store.find_run(f"owned__{D1}").spec.allowed == {Allowed.EMPTY, Allowed.TAKE_OVER}
+    code, said = logio("run", "whole", "--empty")
+    assert code == 1 and "--empty is for runs that own a day" in said

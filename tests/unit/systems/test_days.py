@@ -446,6 +446,18 @@ def test_another_line_is_replaced_only_by_take_over(warehouse: Warehouse) -> Non
     assert rows(warehouse) == [(D1, 20, "laptop")]
 
 
+def test_a_day_becomes_empty_by_the_word_of_one_run(warehouse: Warehouse) -> None:
+    Run(1).all(warehouse, 10)
+    with pytest.raises(
+        WriteRefused, match=r"become empty: `logio again --pipeline clicks --partition 2026-03-01 --empty`"
+    ):
+        Run(2).all(warehouse)
+    assert rows(warehouse) == [(D1, 10, "clicks1")]
+    Run(3, may_be_empty=True).all(warehouse)
+    assert rows(warehouse) == []
+    Run(4).all(warehouse)
+
+
 def test_a_run_that_was_given_up_is_fenced(warehouse: Warehouse) -> None:
     older, younger = Run(1), Run(2, given_up=("clicks1",))
     older.open(warehouse)
