@@ -113,7 +113,7 @@ def _checked_ready(ready: object) -> str | None:
     if ready is None:
         return None
     if isinstance(ready, str) and _is_query(ready):
-        check_select(ready)
+        check_select(ready, "ready")
     else:
         placeholders_of(ready, "ready")
     return str(ready)
