@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -18,7 +19,7 @@ from airflow_logio.protocol.run_writers import WriterShape
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.status.condition import condition_of_run
 from airflow_logio.store import open_store
-from airflow_logio.store.records.run_records import ConcurrentRuns, Run, Supervision
+from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, Supervision
 from airflow_logio.store.rules.described_runs import check_whole, described, encode_spec, sealed_spec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
@@ -50,6 +51,7 @@ def a_row(run: Run) -> dict[str, Any]:
         "ended_at": None,
         "superseded_by": None,
         "because": None,
+        "next_allowed": None,
     }
 
 
@@ -84,6 +86,12 @@ def test_no_bit_of_a_row_makes_another_run() -> None:
             assert column == "state" or not (found.spec.groups or found.spec.params or found.spec.writers)
             with pytest.raises(LogInconsistent, match="use the version" if column == "state" else "logio fresh"):
                 check_whole(found)
+    words = frozenset(Allowed)
+    stored = msgspec.json.encode(words).decode()
+    assert described(SimpleNamespace(**{**row, "next_allowed": stored})).next_allowed == words
+    for value in flips(stored):
+        found = described(SimpleNamespace(**{**row, "next_allowed": value}))
+        assert found.damage is not None and not found.next_allowed
     assert harmless < 150, "only in the last key itself, whose name no version before it knows"
 
 

@@ -55,6 +55,7 @@ def read_run(text: bytes) -> Any:
         ended_at=None,
         superseded_by=None,
         because=None,
+        next_allowed=None,
     )
     return check_whole(described(row))
 
