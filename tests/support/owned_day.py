@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.launch.launcher import Launcher
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import CONCLUDED, GroupState
+from airflow_logio.supervision.retry import check_days
+from tests.support.logs import SOMEBODY
 from tests.support.running import PlainLauncher, Running, running
 from tests.support.warehouse import change, rows_of
 
@@ -139,3 +142,18 @@ def parked(run: Running, group: str = "replacing") -> str:
     """Supervise until the group is parked; why it is."""
     run.until(lambda: run.status(group).state is GroupState.PARKED, f"{group} is parked")
     return run.status(group).error or ""
+
+
+@contextmanager
+def parked_before_it_wrote(day: OwnedDay) -> Iterator[Running]:
+    """A run whose closing group is parked; nothing of it is in the tables but what they keep of runs."""
+    day.begin()
+    day.reads(0)
+    with day.run("old") as begun:
+        check_days(begun.context, begun.groups)
+        claim = begun.store.claim(begun.run.run_id, "replacing", expected=0, reason="test")
+        session = begun.store.session(begun.store.register(claim, SOMEBODY))
+        session.open()
+        session.park("a fault")
+        session.close()
+        yield begun

@@ -14,8 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from airflow import settings
+from airflow.models.dagbag import DBDagBag
 from airflow.providers.common.compat.sdk import TaskDeferred
+from airflow.sdk import timezone
 from airflow.triggers.base import TriggerEvent
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
 from airflow_logio.launch import processes
 from airflow_logio.launch.code_bundle import CodeBundle
@@ -134,3 +139,21 @@ def fired(trigger: Any, meanwhile: Callable[[], object] | None = None) -> Any:
     payload = asyncio.run(first()).payload
     assert json.loads(json.dumps(payload)) == payload, "events are plain data"
     return payload
+
+
+def make_dag_run(dag_id: str, run_id: str, partition_key: str | None) -> None:
+    """What a trigger or the scheduler does, in Airflow's database: a DAG run that is running."""
+    with settings.Session() as session:
+        dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+        assert dag is not None
+        dag.create_dagrun(
+            run_id=run_id,
+            run_after=timezone.utcnow(),
+            start_date=timezone.utcnow(),
+            run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.TEST,
+            state=DagRunState.RUNNING,
+            partition_key=partition_key,
+            session=session,
+        )
+        session.commit()

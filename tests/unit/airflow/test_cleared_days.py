@@ -10,30 +10,18 @@ import pytest
 from airflow_logio.operators._task.group_task import GroupTask
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.supervision.look import Watcher
-from airflow_logio.supervision.retry import check_days
-from tests.support.logs import SOMEBODY
-from tests.support.owned_day import DAY, OwnedDay
+from tests.support.owned_day import DAY, OwnedDay, parked_before_it_wrote
 from tests.support.running import Running
 
 
 @pytest.fixture
 def day(sqlite_url: str, tmp_path: Path) -> OwnedDay:
-    made = OwnedDay(sqlite_url, f"sqlite:///{tmp_path}/tables.db", tmp_path)
-    made.begin()
-    made.reads(0)
-    return made
+    return OwnedDay(sqlite_url, f"sqlite:///{tmp_path}/tables.db", tmp_path)
 
 
 @pytest.fixture
 def run(day: OwnedDay) -> Iterator[Running]:
-    """Its closing group is parked; nothing of it is in the tables but what they keep of runs."""
-    with day.run("old") as begun:
-        check_days(begun.context, begun.groups)
-        claim = begun.store.claim(begun.run.run_id, "replacing", expected=0, reason="test")
-        session = begun.store.session(begun.store.register(claim, SOMEBODY))
-        session.open()
-        session.park("a fault")
-        session.close()
+    with parked_before_it_wrote(day) as begun:
         yield begun
 
 

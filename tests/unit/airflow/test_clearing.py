@@ -26,7 +26,6 @@ from airflow.sdk import DAG, CronPartitionTimetable, timezone
 from airflow.sdk.definitions.dag import _run_task
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.state import DagRunState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
 from airflow_logio.hooks.connections import external_url
 from airflow_logio.operators._task.partition_start import PartitionStart
@@ -44,6 +43,7 @@ from airflow_logio.systems.databases.table_names import table_name
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.faults import inject
 from tests.support.logs import Driver, sent, start_driver
+from tests.unit.airflow.support import make_dag_run
 
 D1, D2, D3 = "2026-03-01", "2026-03-02", "2026-03-03"
 START, GROUPS = "clicks.start_run", ("clicks.read", "clicks.count")
@@ -74,20 +74,7 @@ class Cleared:
 
     def begin(self, key: str | None = D1, run_id: str = "first") -> None:
         """What a trigger or the scheduler does."""
-        with settings.Session() as session:
-            dag = DBDagBag().get_latest_version_of_dag(self.dag.dag_id, session=session)
-            assert dag is not None
-            dag.create_dagrun(
-                run_id=run_id,
-                run_after=timezone.utcnow(),
-                start_date=timezone.utcnow(),
-                run_type=DagRunType.MANUAL,
-                triggered_by=DagRunTriggeredByType.TEST,
-                state=DagRunState.RUNNING,
-                partition_key=key,
-                session=session,
-            )
-            session.commit()
+        make_dag_run(self.dag.dag_id, run_id, key)
 
     def execute(self, run_id: str = "first", task_id: str = START) -> str | None:
         """The next attempt of a task; returns the state that it ends in."""

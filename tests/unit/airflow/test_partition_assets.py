@@ -12,7 +12,6 @@ from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
 from airflow.models import DagRun
 from airflow.models.asset import AssetEvent
 from airflow.models.dag import DagModel
-from airflow.models.dagbag import DBDagBag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.tasklog import LogTemplate
@@ -21,8 +20,6 @@ from airflow.sdk import DAG, Asset, CronPartitionTimetable, PartitionedAssetTime
 from airflow.sdk.definitions.dag import _run_task
 from airflow.serialization.definitions.dag import SerializedDAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
-from airflow.utils.state import DagRunState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import select, update
 
 from airflow_logio import Days, ParquetSource, Pipeline, TableWriter
@@ -34,6 +31,7 @@ from airflow_logio.ready_dags import build_assets_dag
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunKey
 from tests.support.logs import spec, start_driver
+from tests.unit.airflow.support import make_dag_run
 
 TOP = "logio://warehouse_db/top"
 CONNECTIONS = {"warehouse": "warehouse_db"}
@@ -58,20 +56,7 @@ class Airflow:
     producer: DAG
 
     def dag_run(self, run_id: str, key: str | None) -> None:
-        with settings.Session() as session:
-            dag = DBDagBag().get_latest_version_of_dag("producer", session=session)
-            assert dag is not None
-            dag.create_dagrun(
-                run_id=run_id,
-                run_after=timezone.utcnow(),
-                start_date=timezone.utcnow(),
-                run_type=DagRunType.MANUAL,
-                triggered_by=DagRunTriggeredByType.TEST,
-                state=DagRunState.RUNNING,
-                partition_key=key,
-                session=session,
-            )
-            session.commit()
+        make_dag_run("producer", run_id, key)
 
     def computed(self, run_id: str, day: str, records: int) -> Run:
         """A run of that DAG run, which has written."""
