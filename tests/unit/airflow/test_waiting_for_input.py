@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -269,7 +270,9 @@ def test_a_task_that_may_not_defer_waits_on_its_worker(
         if len(slept) == 3:
             one.arrives(1)
 
-    monkeypatch.setattr("airflow_logio.operators._task.input_wait.time.sleep", sleep)
+    # The module's own name, as other threads of this process sleep, too.
+    clock = SimpleNamespace(sleep=sleep, time=time.time)
+    monkeypatch.setattr("airflow_logio.operators._task.input_wait.time", clock)
     one.execute()
     assert one.runs == 1 and len(slept) == 3 and "The input is there, after" in capsys.readouterr().out
 
