@@ -5,6 +5,7 @@ way, held and used, a pending write action, a state with its context, a state ev
 there is a second one, with replicas: one was recovered, a slot has moved, a request to scale is open. A new migration needs
 one more, written by the code before it. (0008 has changed how PostgreSQL stores bodies, and no row: they are those of 0007.)
 In 0009 a day was given up and begun again, and another DAG run of that day drains. In 0010 a task has decided to begin a day.
+In 0011 a person has given a day up, and let the next run take it over.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.status.recoveries import recoveries
 from airflow_logio.store import open_store
 from airflow_logio.store.records.driver_records import GroupRef
+from airflow_logio.store.records.run_records import Allowed
 from airflow_logio.store.rules.row_forms import seal
 from airflow_logio.store.sql import migrate, schema
 from airflow_logio.store.sql.engines import beat_engine, log_engine, writing
@@ -176,9 +178,20 @@ def test_its_runs_are_in_order_and_later_ones_come_behind_them(older: tuple[str,
         assert store.start_run(replace(later, key=replace(later.key, pipeline=name))).ordinal == ordinal + 1
     if revision >= "0009":
         days = [run.uid for run in reversed(runs) if run.partition == "2026-03-01"]
-        others = 6 if revision == "0009" else 7
+        others = {"0009": 6, "0010": 7}.get(revision, 8)
         assert len(days) == 3 and last_of == {"sales": 2, "clicks": 5, "other": others}
         assert [run.uid for run in store.list_runs(partition="2026-03-01")] == days
+    store.dispose()
+
+
+def test_what_a_person_has_said_of_the_next_run_of_a_day_is_kept(empty_url: str) -> None:
+    leave(empty_url, "0011")
+    migrate.upgrade(empty_url)
+    store = open_store(empty_url)
+    (given_up,) = store.list_runs(partition="2026-03-03")
+    after = replace(given_up.spec, key=replace(given_up.spec.key, dag_run_id="begun after the upgrade"))
+    assert store.start_run(after).spec.allowed == {Allowed.TAKE_OVER}
+    assert store.find_run(given_up.uid).next_allowed == frozenset()
     store.dispose()
 
 

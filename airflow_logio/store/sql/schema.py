@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0011"
+REVISION = "0012"
 """The Alembic revision that creates what this module declares."""
 
 VERSION_TABLE = "logio_alembic_version"
@@ -174,12 +174,51 @@ run = Table(
     UniqueConstraint("pipeline", "dag_id", "dag_run_id", "generation"),
 )
 Index("ix_logio_run_partition", run.c.pipeline, run.c.partition, run.c.ordinal)
+Index("ix_logio_run_ended_at", run.c.pipeline, run.c.ended_at)  # which are old enough to be removed
+Index("ix_logio_run_state", run.c.state, run.c.run_id)  # supervisors look for the few that are running
+Index("ix_logio_run_dag_run_id", run.c.dag_run_id)
+Index("ix_logio_run_dag_id", run.c.dag_id, run.c.run_id)
+
+removed_run = Table(
+    "logio_removed_run",
+    metadata,
+    Column("uid", String(32), primary_key=True),
+    Column("pipeline", _Name, nullable=False),
+    Column("dag_id", _Name, nullable=False),
+    Column("dag_run_id", _Name, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("partition", _Name),
+    Column("ordinal", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("removed_at", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    comment="runs that are no longer in the log, or are being removed: which, when and why",
+)
+Index("ix_logio_removed_run_partition", removed_run.c.pipeline, removed_run.c.partition, removed_run.c.ordinal)
+Index("ix_logio_removed_run_dag_run_id", removed_run.c.dag_run_id)
+
+day_read = Table(
+    "logio_day_read",
+    metadata,
+    Column("run_id", _Id, primary_key=True, autoincrement=False),
+    Column("op", _Name, primary_key=True),
+    Column("place", Text, primary_key=True),  # a table or folder that runs own by value
+    Column("scope", _Name, primary_key=True),  # which part of it: ``day=2026-03-01``
+    Column("live_run", String(32), primary_key=True),  # the uid of the run that had left it as it was read
+    Column("read_at", Double, nullable=False),
+    comment="which days, of tables and folders that runs own by value, a run has read, and as which run had left them",
+)
+Index("ix_logio_day_read_live_run", day_read.c.live_run)
 
 pipeline = Table(
     "logio_pipeline",
     metadata,
     Column("name", _Name, primary_key=True),
     Column("ordinal", BigInteger, nullable=False),  # the last one given; it stays when its run is removed
+    Column("keep_seconds", Double),  # how long its ended runs stay; none: until a person removes them
+    Column("swept_at", Double),  # when a supervisor has last begun to remove those
+    Column("due", Text),  # what is to be there by when (JSON), as its youngest run says
     comment="the order of the runs of a pipeline: who begins one holds this row",
 )
 

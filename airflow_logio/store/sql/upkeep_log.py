@@ -40,6 +40,7 @@ ROWS = (
     schema.scaling,
     schema.code_change,
     schema.code,
+    schema.day_read,
     schema.driver,
 )
 """Tables with rows of a run, the large ones first. The run's groups go before them, and its own row last."""
