@@ -46,6 +46,7 @@ from airflow_logio.dataflow.sources.arrival import FINISH, InputArrival
 from airflow_logio.dataflow.sources.query import QuerySource
 from airflow_logio.dataflow.windows import Window
 from airflow_logio.dataflow.windows.zones import check_zone
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.errors import PipelineDefinitionError
 from airflow_logio.protocol.replicas import base_operator, replicated_group
 from airflow_logio.protocol.values import ExecutionMode, Port
@@ -647,6 +648,8 @@ class Pipeline:
         self._open()
         check_name("operator", name)
         operator = _checked_operator(self._definition, name, operator, role)
+        if isinstance(operator, OwningWriter) and self.partition is not None:
+            operator = operator.in_pipeline_by(self.partition.name)
         named = {port: self._reference(upstream) for port, upstream in (inputs or {}).items()}
         pairs = _senders_of(self._definition, name, operator, [self._reference(u) for u in upstreams], named)
         self._definition.operators[name] = operator

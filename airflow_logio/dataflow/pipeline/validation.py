@@ -26,6 +26,7 @@ from airflow_logio.dataflow.sources.arrival import InputArrival, arrival_of
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE, UTC_ITSELF, same_zone
 from airflow_logio.dataflow.writers.action_writers import GUARANTEES, ActionWriter
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.dataflow.writers.parquet_writer import ParquetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import PipelineDefinitionError
@@ -131,8 +132,8 @@ def _check_connections(definition: Definition, name: str, operator: Operator) ->
     _check_closes(definition, name, operator)
     if operator.writes() and not isinstance(operator, ManualOperator):
         _check_writer(definition, name, operator)
-    if isinstance(operator, TableWriter | DatasetWriter) and operator.by:
-        _check_by(definition, name, operator)
+    if isinstance(operator, OwningWriter) and operator.owns:
+        _check_owns(definition, name, operator)
     if isinstance(operator, DatasetWriter):
         _check_overwritten(definition, name, operator)
 
@@ -189,20 +190,21 @@ def _check_closes(definition: Definition, name: str, operator: Operator) -> None
         )
 
 
-def _check_by(definition: Definition, name: str, writer: TableWriter | DatasetWriter) -> None:
+def _check_owns(definition: Definition, name: str, writer: OwningWriter) -> None:
     """Refuse a writer whose runs would not know what they own."""
     partition = definition.partition
     if partition is None:
+        said = f"by={writer.by!r}" if writer.by else f"on_new_run={writer.on_new_run!r}"
         definition.refuse(
-            f"writer {name!r} says by={writer.by!r}, and runs of the pipeline have no partition: define it with "
-            f"partition=Days({writer.by[0]!r}, zone=...)"
+            f"writer {name!r} says {said}, and runs of the pipeline have no partition: define it with "
+            f"partition=Days({writer.partition or 'day'!r}, zone=...)"
         )
-    if writer.by != (partition.name,):
+    if writer.by and writer.by != (partition.name,):
         definition.refuse(
             f"writer {name!r} says by={writer.by!r}, and the partition of the pipeline is {partition.written()}: write "
             f"by=({partition.name!r},)"
         )
-    if not isinstance(writer, TableWriter):
+    if not isinstance(writer, TableWriter) or not writer.by:
         return
     kind = None if writer.columns is None else writer.columns[partition.name]
     if kind is not None and kind not in ("text", "date" if partition.what == "day" else "timestamptz"):
@@ -454,7 +456,7 @@ def _check_tables(definition: Definition) -> None:
                 f"{a.on_new_run!r} and {b.on_new_run!r}: a new run would find the rows of one when the other begins. "
                 "Let both say 'append', or let them write different tables"
             )
-        differ = a.on_new_run != b.on_new_run or bool(a.by)
+        differ = a.on_new_run != b.on_new_run or a.owns
         if a.connection == b.connection and differ and may_be_one_table(a.table, b.table):
             definition.refuse(
                 f"operators {first!r} and {second!r} write tables {a.table!r} and {b.table!r} of {a.connection!r} with "
@@ -468,7 +470,7 @@ def _check_folders(definition: Definition) -> None:
     for (first, a), (second, b) in combinations(writers, 2):
         if a.connection != b.connection:
             continue
-        if a.folder == b.folder and (a.by or b.by):
+        if a.folder == b.folder and (a.owns or b.owns):
             definition.refuse(
                 f"operators {first!r} and {second!r} both write folder {a.folder!r} of {a.connection!r}, and one of them "
                 "owns days of it: it would replace what the other one writes. Let them write different folders"

@@ -61,14 +61,15 @@ class Audit:
         return table
 
 
-def check_audits(where: str, given: Any, by: tuple[str, ...]) -> tuple[Audit, ...]:
-    """What an author gives as `audit`: SQL, a function, or a mapping of names to these. Raises PipelineDefinitionError."""
+def check_audits(where: str, given: Any, *, owns: bool) -> tuple[Audit, ...]:
+    """What an author gives as `audit`: SQL, a function, or a mapping of names to these. Raises PipelineDefinitionError unless
+    runs of the writer own what they write."""
     if given is None:
         return ()
-    if not by:
+    if not owns:
         raise PipelineDefinitionError(
-            f"{where}: audit is asked before a day is replaced, so it needs on_new_run='overwrite' with by=...; without "
-            "them, rows are in the table as they come"
+            f"{where}: audit is asked before a day is replaced, so it needs on_new_run='overwrite' with by=..., or "
+            "'supersede'; without them, rows are in the table as they come"
         )
     if not isinstance(given, Mapping):
         return (_audit(f"{where}: audit", getattr(given, "__name__", AUDIT), given),)

@@ -9,15 +9,15 @@ from typing import Any
 from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable
 from airflow_logio.dataflow.placeholders import in_folder_of_run, placeholders_of, relative_folder
-from airflow_logio.dataflow.writers.action_writers import ActionWriter
-from airflow_logio.dataflow.writers.owned_days import OwnedDay, check_by, check_empty
+from airflow_logio.dataflow.writers.owned_days import check_by, check_empty
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 
 ON_NEW_RUN = ("append", "replace", "error", "overwrite")
 
 
-class DatasetWriter(ActionWriter):
+class DatasetWriter(OwningWriter):
     """Writes the records of each event into a folder of Parquet files, partitioned if wanted. Spark's executors write,
     the driver sees no record.
 
@@ -71,7 +71,7 @@ class DatasetWriter(ActionWriter):
         self.on_new_run = on_new_run
         where = f"writer of folder {self.folder!r}"
         self.by = check_by(where, by)
-        self.empty = check_empty(where, empty, self.by)
+        self.empty = check_empty(where, empty, owns=self.owns)
         self.closes = bool(self.by)
         self._scope = ""
         self._check()
@@ -85,7 +85,7 @@ class DatasetWriter(ActionWriter):
         if not self.by:
             return own
         own = copy(own)
-        own._scope = OwnedDay.of_run(self.by[0], params).scope
+        own._scope = self.day_of(params).scope
         return own
 
     @property

@@ -30,14 +30,17 @@ def check_by(where: str, by: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_empty(where: str, empty: str, by: tuple[str, ...]) -> str:
-    """What an author gives as `empty`. Raises PipelineDefinitionError."""
+def check_empty(where: str, empty: str, *, owns: bool) -> str:
+    """What an author gives as `empty`, for a writer whose runs own what they write, or not. Raises
+    PipelineDefinitionError."""
     if empty not in EMPTY:
         raise PipelineDefinitionError(
             f"{where}: empty={empty!r} is none of {quoted(EMPTY)}.{did_you_mean(empty, EMPTY)}"
         )
-    if empty != "refuse" and not by:
-        raise PipelineDefinitionError(f"{where}: empty={empty!r} is for writers with by; leave it out")
+    if empty != "refuse" and not owns:
+        raise PipelineDefinitionError(
+            f"{where}: empty={empty!r} is for writers with by, or with on_new_run='supersede'; leave it out"
+        )
     return empty
 
 

@@ -69,7 +69,7 @@ def _mode(writer: TableWriter | DatasetWriter) -> str:
 
 def _together(operator: Operator) -> Together:
     if isinstance(operator, TableWriter | DatasetWriter):
-        if operator.by:
+        if operator.owns:
             return Together.BY_PARTITION
         return Together.ALWAYS if operator.on_new_run == "append" else Together.NEVER
     # Files of a ParquetWriter are in a folder of their run's own.
@@ -81,6 +81,6 @@ def _repeats(operator: Operator, partition: Collection[str]) -> Repeats:
     remove what the new run writes to as well, so what only the old one has written to would stay."""
     if isinstance(operator, TableWriter | DatasetWriter):
         own_place = not operator.placeholders().isdisjoint(partition)
-        if operator.by or (operator.on_new_run == "replace" and own_place):
+        if operator.owns or (operator.on_new_run == "replace" and own_place):
             return Repeats.REPLACED
     return Repeats.ADDED

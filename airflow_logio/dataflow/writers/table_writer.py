@@ -13,6 +13,7 @@ from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.audits import Audit, AuditFunction, check_audits
 from airflow_logio.dataflow.writers.owned_days import OwnedDay, check_by, check_empty
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 LINEAGE_TYPE = "bigint"
@@ -21,7 +22,7 @@ _BY_DAYS = ("by", "empty", "owned", "closes", "outputs")
 """Settings of writers that own days: others are described as in earlier versions."""
 
 
-class TableWriter(ActionWriter):
+class TableWriter(OwningWriter):
     """Inserts the records of each event into a SQL table, in one transaction with the marker of the write action.
     Exactly once, even when a replaced driver keeps writing: the marker refuses it. A write is refused if the database
     drops rows of it (by a trigger, a rule, a view).
@@ -57,7 +58,6 @@ class TableWriter(ActionWriter):
 
     write_guarantee = "conditional"
     actions_at_once = 4_096
-    by: tuple[str, ...] = ()
     owned: OwnedDay | None = None
     """The day that the run owns, once it is known (`for_run`)."""
     _audits: tuple[Audit, ...] = ()
@@ -90,8 +90,8 @@ class TableWriter(ActionWriter):
         self.lineage_column = None if lineage_column is None else check_sql_name("column name", lineage_column)
         self.needs_event_ids = lineage_column is not None
         self.by = check_by(f"writer of table {table!r}", by)
-        self.empty = check_empty(f"writer of table {table!r}", empty, self.by)
-        self._audits = check_audits(f"writer of table {table!r}", audit, self.by)
+        self.empty = check_empty(f"writer of table {table!r}", empty, owns=self.owns)
+        self._audits = check_audits(f"writer of table {table!r}", audit, owns=self.owns)
         if self.by:
             self.closes = True
             self.outputs = ()
@@ -131,7 +131,7 @@ class TableWriter(ActionWriter):
         if not self.by:
             return self
         own = copy(self)
-        own.owned = OwnedDay.of_run(self.by[0], params)
+        own.owned = self.day_of(params)
         instants = (f"{self.by[0]}_start", f"{self.by[0]}_end")
         own._audits = tuple(audit.for_run(params, instants) for audit in self._audits)
         return own

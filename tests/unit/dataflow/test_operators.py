@@ -29,6 +29,7 @@ from airflow_logio.dataflow import (
 )
 from airflow_logio.dataflow.describing import stable_name
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 from tests.unit.dataflow.conftest import FakeExternal
@@ -128,7 +129,7 @@ def test_an_operator_of_ours_keeps_the_name_that_runs_have_recorded() -> None:
             if one.__module__.startswith("airflow_logio.dataflow.") and not inspect.isabstract(one):
                 found.add(one)
     below = "airflow_logio.dataflow."
-    assert {stable_name(one).removeprefix(below) for one in found - {ActionWriter}} == RECORDED
+    assert {stable_name(one).removeprefix(below) for one in found - {ActionWriter, OwningWriter}} == RECORDED
     sums = WindowedOperator(summed(["a"], ["b"]), EveryEvents(1))
     assert FunctionOperator(selected(["a"])).settings()["function"] == f"{below}ready_made._Selected"
     assert sums.settings()["function"] == f"{below}ready_made._Summed"

@@ -61,7 +61,7 @@ def test_runs_of_two_days_may_live_at_once_and_a_day_computed_again_is_replaced(
         ({"partition_by": ("store",)}, "come first in partition_by"),
         ({"partition_by": ()}, "come first in partition_by"),
         ({"empty": "keep"}, "is none of 'refuse' and 'replace'"),
-        ({"by": (), "empty": "replace"}, "is for writers with by; leave it out"),
+        ({"by": (), "empty": "replace"}, "is for writers with by, or with on_new_run=.supersede."),
     ],
 )
 def test_a_writer_that_could_own_no_day_is_refused(changed: dict[str, Any], says: str) -> None:

@@ -1,0 +1,60 @@
+"""Writers of tables and folders whose runs may own what they write (design, "Days"): by its value, or as what the runs of
+one partition have written, wherever its values lie (``on_new_run="supersede"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any, Self
+
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.dataflow.writers.owned_days import OwnedDay
+from airflow_logio.errors import PipelineDefinitionError
+
+SUPERSEDE = "supersede"
+
+
+class OwningWriter(ActionWriter):
+    """Base of `TableWriter` and `DatasetWriter`."""
+
+    on_new_run: str
+    by: tuple[str, ...] = ()
+    _partition: str = ""
+
+    @property
+    def supersedes(self) -> bool:
+        """Whether a run replaces what earlier runs of its partition, of the same pipeline, have written."""
+        return self.on_new_run == SUPERSEDE
+
+    @property
+    def owns(self) -> bool:
+        """Whether its runs own what they write: then each run of the pipeline has a partition."""
+        return bool(self.by) or self.supersedes
+
+    @property
+    def partition(self) -> str:
+        """The name of the partition by which its runs own what they write; empty if none, or not known yet."""
+        return self.by[0] if self.by else self._partition if self.supersedes else ""
+
+    def in_pipeline_by(self, partition: str) -> Self:
+        """The writer in a pipeline whose partition has this name."""
+        if not self.supersedes:
+            return self
+        own = copy(self)
+        own._partition = partition
+        return own
+
+    def day_of(self, params: Mapping[str, Any]) -> OwnedDay:
+        """The partition of a run with these parameters."""
+        return OwnedDay.of_run(self.partition, params)
+
+
+def check_supersede(where: str, on_new_run: str, by: tuple[str, ...]) -> None:
+    """Refuse what says twice, differently, which rows a new run replaces. Raises PipelineDefinitionError."""
+    if on_new_run == SUPERSEDE and by:
+        raise PipelineDefinitionError(
+            f"{where}: on_new_run='supersede' with by={by!r}. To replace what has the run's {by[0]}, say 'overwrite' with "
+            "by. To replace what earlier runs of its partition have written, wherever its values lie, say 'supersede' "
+            "without by"
+        )
