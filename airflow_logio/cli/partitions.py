@@ -1,4 +1,4 @@
-"""`logio run --partition A..B`: a run for each partition of a range, some of them at a time.
+"""`logio run --partition A..B`, and `logio retry`: a run for each partition of a range, some of them at a time.
 
 Each is a run as any other, with its own supervisor (`LocalRun`) in a thread of its own; the main thread begins them in
 order, shows what they do, and gets the signals. Nothing that happens to one run ends another: what it raises is what became
@@ -20,25 +20,37 @@ from rich.table import Table
 from airflow_logio.cli.display import Progress
 from airflow_logio.cli.input_wait import LOOK_SECONDS as INPUT_SECONDS
 from airflow_logio.cli.run_tables import add_row, new_table
-from airflow_logio.dataflow.pipeline.days import PartitionKey
-from airflow_logio.errors import LogioError
+from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.launch.input_arrival import Waiting
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import RunState
 from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.status.snapshot import Snapshot
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.supervision.local_run import LocalRun
 
 LOOK_SECONDS = 0.25
+MOST_RUNS = 100_000
+"""Of the days or hours that are to be computed again: a range has 10,000 at most, and each may have had several."""
 WAITING, NOT_BEGUN, REFUSED, FAILED = "waiting for input", "not begun", "refused", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that is to be supervised: all its groups, unless some are named."""
+
+    context: LaunchContext
+    groups: Sequence[str] | None = None
+    is_launched: bool = False
+    """Whether drivers of it may run already: then it is supervised in any case, and a halt ends them."""
 
 
 @dataclass(slots=True)
 class OnePartition:
     """What became of a partition so far. Only its own thread writes `summary` and `error` while that is alive."""
 
-    key: PartitionKey
+    key: str
     run: Run | None = None
     supervisor: LocalRun | None = None
     thread: threading.Thread | None = None
@@ -57,6 +69,11 @@ class OnePartition:
     @property
     def is_finished(self) -> bool:
         return self.summary is not None and self.summary.outcome is Outcome.FINISHED
+
+    @property
+    def waits_for_a_person(self) -> bool:
+        """Whether a group of its run is parked, or Input Sets are set aside."""
+        return self.summary is not None and self.summary.outcome in (Outcome.PARKED, Outcome.QUARANTINED)
 
     @property
     def state(self) -> str:
@@ -86,7 +103,7 @@ class OnePartition:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "partition": self.key.text,
+            "partition": self.key,
             "state": self.state,
             "error": self.why or None,
             "run": None if self.run is None else self.run.uid,
@@ -98,9 +115,7 @@ class Partitions:
     """The runs of partitions, at most `at_once` of them alive. `begin` gets or creates the run of one, or says what that
     waits for: it is asked again, and those behind it begin."""
 
-    def __init__(
-        self, keys: Sequence[PartitionKey], begin: Callable[[PartitionKey], LaunchContext | Waiting], at_once: int
-    ) -> None:
+    def __init__(self, keys: Sequence[str], begin: Callable[[str], Begun | Waiting], at_once: int) -> None:
         self.all = [OnePartition(key) for key in keys]
         self._begin = begin
         self._at_once = at_once
@@ -142,21 +157,23 @@ class Partitions:
 
     def _start(self, one: OnePartition) -> None:
         try:
-            context, one.waiting = self._begin(one.key), None
-            if isinstance(context, Waiting):
-                one.waiting = context
+            begun, one.waiting = self._begin(one.key), None
+            if isinstance(begun, Waiting):
+                one.waiting = begun
                 return
-            one.run = context.run
-            one.was_finished = context.run.state in (RunState.FINISHED, RunState.QUARANTINED)
-            if self._halts:
+            one.run = begun.context.run
+            one.was_finished = one.run.state in (RunState.FINISHED, RunState.QUARANTINED)
+            if self._halts and not begun.is_launched:
                 return
-            supervisor = LocalRun(context)
+            supervisor = LocalRun(begun.context, begun.groups)
         except Exception as error:
             one.waiting, one.error = None, error
             return
         one.supervisor = supervisor
-        if not self._halts:  # a halt that comes from here on reaches the supervisor
-            thread = threading.Thread(target=one.supervise, name=f"run of {one.key.text}")
+        for _ in range(self._halts):  # one that comes from here on reaches the supervisor
+            supervisor.halt()
+        if begun.is_launched or not self._halts:
+            thread = threading.Thread(target=one.supervise, name=f"run of {one.key}")
             thread.start()
             one.thread = thread
 
@@ -180,13 +197,13 @@ class RangeProgress:
     def show(self, partitions: Sequence[OnePartition]) -> None:
         for one in partitions:
             has_ended = not one.is_running and (one.summary is not None or one.error is not None)
-            if has_ended and one.key.text not in self._told:
-                self._told.add(one.key.text)
-                self._progress.say(f"{one.key.text}: {one.state}")
-            if one.waiting is not None and self._waits.get(one.key.text) != one.waiting.what:
-                self._waits[one.key.text] = one.waiting.what
-                self._progress.say(f"{one.key.text} {one.waiting}")
-        alive = {one.key.text: one.snapshot for one in partitions if one.is_running and one.snapshot is not None}
+            if has_ended and one.key not in self._told:
+                self._told.add(one.key)
+                self._progress.say(f"{one.key}: {one.state}")
+            if one.waiting is not None and self._waits.get(one.key) != one.waiting.what:
+                self._waits[one.key] = one.waiting.what
+                self._progress.say(f"{one.key} {one.waiting}")
+        alive = {one.key: one.snapshot for one in partitions if one.is_running and one.snapshot is not None}
         self._progress.show_each(alive, f"{len(self._told):,} of {len(partitions):,}")
 
 
@@ -199,10 +216,28 @@ def table_of(what: str, partitions: Sequence[OnePartition]) -> Table:
         made = one.summary
         add_row(
             table,
-            one.key.text,
+            one.key,
             one.state,
             "" if made is None else f"{made.records:,}",
             "" if made is None else f"{made.seconds:.1f}",
             "" if one.run is None else one.run.uid[:8],
         )
     return table
+
+
+def newest_of(store: LogStore, written: str, pipeline: str | None) -> list[Run]:
+    """The newest run of each partition, in order. Raises `ConfigurationError` if there is none, or of several pipelines."""
+    first, _, last = written.partition("..")
+    newest: dict[tuple[str, str], Run] = {}
+    for run in store.list_runs(pipeline=pipeline, partitions=(first, last or first), limit=MOST_RUNS):
+        key = str(run.partition)
+        place = (run.spec.key.pipeline, key)
+        if place not in newest or run.ordinal > newest[place].ordinal:
+            newest[place] = run
+    if not newest:
+        raise ConfigurationError(f"no run of partition {written} is in the log: `logio run --partition` begins one")
+    if len(names := sorted({name for name, _ in newest})) > 1:
+        raise ConfigurationError(
+            f"pipelines {', '.join(names)} have runs of partition {written}: say which one with --pipeline"
+        )
+    return [newest[place] for place in sorted(newest)]

@@ -30,7 +30,7 @@ from airflow_logio.cli.common import (
 )
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
-from airflow_logio.cli.partitions import OnePartition, Partitions, RangeProgress, table_of
+from airflow_logio.cli.partitions import Begun, OnePartition, Partitions, RangeProgress, table_of
 from airflow_logio.cli.preparation import (
     CLI_DAG_ID,
     Wanted,
@@ -46,7 +46,6 @@ from airflow_logio.cli.preparation import (
 )
 from airflow_logio.cli.spark_options import ConfOption, ConnectOption, MasterOption, MemoryOption, SparkOptions
 from airflow_logio.commands import counted, with_log
-from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch.driver_log import tail
@@ -164,19 +163,26 @@ def _run_range(
             _say(text)
 
     with opened(log_url, create=True) as store:
-        waits = {key: input_of(loaded, key) for key in keys}
+        waits = {key.text: (key, input_of(loaded, key)) for key in keys}
 
-        def begun(key: PartitionKey) -> LaunchContext | Waiting:
-            if waiting := waits[key].look(store, CLI_DAG_ID, name_of(wanted, loaded, key)):
+        def begun(text: str) -> Begun | Waiting:
+            key, wait = waits[text]
+            if waiting := wait.look(store, CLI_DAG_ID, name_of(wanted, loaded, key)):
                 return waiting
             described = describe(payloads, wanted, loaded, key, say_once)
-            return begin(store, log_url, payloads, wanted, described, say_once)
+            return Begun(begin(store, log_url, payloads, wanted, described, say_once))
 
-        partitions = Partitions(keys, begun, at_once)
-        with halting(partitions.halt) as signals, RangeProgress(out) as progress:
-            partitions.run(progress.show)
-    what = "partition" if loaded.pipeline.partition is None else loaded.pipeline.partition.what
-    report_range(out, what, partitions.all, debug=options.debug)
+        partitions = Partitions(list(waits), begun, at_once)
+        what = "partition" if loaded.pipeline.partition is None else loaded.pipeline.partition.what
+        return supervise_range(partitions, what, f"`logio retry --partition {wanted.partition}`", json_path)
+
+
+def supervise_range(partitions: Partitions, what: str, retry: str, json_path: Path | None) -> int:
+    """Supervise runs of partitions in the foreground; returns the exit code. `what` a partition is called; `retry` is the
+    command that resumes those that are parked."""
+    with halting(partitions.halt) as signals, RangeProgress(out) as progress:
+        partitions.run(progress.show)
+    report_range(out, what, partitions.all, retry, debug=options.debug)
     if json_path is not None:
         _write_json(json_path, {"partitions": [one.as_json() for one in partitions.all]})
     if signals:
@@ -239,22 +245,27 @@ def report(console: Console, summary: RunSummary, *, debug: bool = False) -> Non
     _causes(console, summary, debug=debug)
 
 
-def report_range(console: Console, what: str, partitions: Sequence[OnePartition], *, debug: bool = False) -> None:
-    """A table of all partitions; then, for each that has not finished, why, and the command that comes next."""
+def report_range(
+    console: Console, what: str, partitions: Sequence[OnePartition], retry: str, *, debug: bool = False
+) -> None:
+    """A table of all partitions; then, for each that has not finished, why, and the commands that come next."""
     console.print(table_of(what, partitions))
     refused: dict[str, list[str]] = {}
     for one in partitions:
         if one.why:
-            refused.setdefault(f"{one.state}: {one.why}", []).append(one.key.text)
+            refused.setdefault(f"{one.state}: {one.why}", []).append(one.key)
         elif one.summary is not None and not one.is_finished:
-            console.print(f"{one.key.text}, run {one.summary.run.spec.key.dag_run_id}:", style="bold", markup=False)
+            console.print(f"{one.key}, run {one.summary.run.spec.key.dag_run_id}:", style="bold", markup=False)
             _causes(console, one.summary, debug=debug)
     for why, keys in refused.items():
         more = f" and {len(keys) - 1:,} more" if len(keys) > 1 else ""
         console.print(f"{keys[0]}{more} {why}", style="bold red", markup=False)
     finished = sum(one.is_finished for one in partitions)
-    rest = "" if finished == len(partitions) else "; the same command begins or resumes the others"
+    stuck = sum(one.waits_for_a_person for one in partitions)
+    rest = "; the same command begins or resumes the others" if finished + stuck < len(partitions) else ""
     console.print(f"{finished:,} of {counted(len(partitions), what)} finished{rest}", markup=False)
+    if stuck:
+        console.print(f"{stuck:,} wait for you: fix the cause, then {retry} ({CHANGED})", markup=False)
 
 
 def _causes(console: Console, summary: RunSummary, *, debug: bool) -> None:

@@ -114,15 +114,18 @@ def test_a_red_day_stops_no_other_and_the_same_command_runs_the_rest(folder: Pat
 
     write(folder, "2026-03-30")
     (folder / "data" / "2026-03-29.bad").unlink()
-    (retry,) = set(re.findall(r"`logio retry (\w{8}) all`", printed))
-    again = of_range(folder, f"{DAYS[0]}..{DAYS[-1]}")
+    days = f"{DAYS[0]}..{DAYS[-1]}"
+    again = of_range(folder, days)
     printed, _ = again.communicate(timeout=240)
     assert again.returncode == 1, "a parked group waits for a person"
     told = {day: state for day, (state, _) in table(printed).items()}
     assert told == dict(zip(DAYS, ("finished before", "parked", "finished", "finished before"), strict=True)), printed
-    retried = started(folder, "retry", retry, "all")
+    assert f"3 of 4 days finished\n1 wait for you: fix the cause, then `logio retry --partition {days}`" in printed
+    retried = started(folder, "retry", "--partition", days, "--code", "new")
     printed, _ = retried.communicate(timeout=240)
     assert retried.returncode == 0, printed
+    assert "3 runs of 2026-03-28..2026-03-31 finished before" in printed and "1 of 1 partition finished" in printed
+    assert "group all of 2026-03-29: " in printed and "2026-03-29: finished" in printed
     last = of_range(folder, f"{DAYS[0]}..{DAYS[-1]}")
     printed, _ = last.communicate(timeout=240)
     assert last.returncode == 0, printed

@@ -13,7 +13,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.cli import control
+from airflow_logio.cli import retry
 from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import GroupState, RunState
@@ -30,7 +30,7 @@ __all__ = ["faulty_warehouse"]  # a fixture
 pytestmark = pytest.mark.acceptance
 
 REOPENED = ["checked", "save"]
-_launch = control._launch
+_launch = retry._launch
 
 
 @pytest.fixture
@@ -86,10 +86,10 @@ def reopen(run: Running, monkeypatch: pytest.MonkeyPatch, *, launches: bool) -> 
         launched.append(group)
         return _launch(context, group)
 
-    monkeypatch.setattr(control, "_launch", launch)
-    monkeypatch.setattr(control, "check_supervised", lambda *_: None)
+    monkeypatch.setattr(retry, "_launch", launch)
+    monkeypatch.setattr(retry, "check_supervised", lambda *_: None)
     with nullcontext() if launches else pytest.raises(Died):
-        control.retry(run.run.uid, detach=True, group=None, log=None, master="local[1]", json_path=None)
+        retry.retry(run.run.uid, detach=True, group=None, log=None, master="local[1]", json_path=None)
     assert launched == (REOPENED if launches else [])
 
 

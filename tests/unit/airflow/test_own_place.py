@@ -12,7 +12,7 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException
 from airflow.serialization.serialized_objects import BaseSerialization
 
-from airflow_logio.cli import control
+from airflow_logio.cli import retry
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError, ProtocolViolation
 from airflow_logio.launch.launcher import launch_group
 from airflow_logio.operators._task.launches import Launching
@@ -497,5 +497,5 @@ def test_a_launch_by_a_person_ends_it(log: LogStore, run: Run, launcher: FakeLau
     assert log.park(ready(log, launcher, "totals"), "no")
     recipe = log.launch_recipe(run.run_id, "totals")
     assert recipe is not None
-    assert control._launch(Launching(log, "logio_default", elsewhere).context(run, "totals", recipe), "totals") == 2
+    assert retry._launch(Launching(log, "logio_default", elsewhere).context(run, "totals", recipe), "totals") == 2
     assert not status(log, run).own_place

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio.cli import control, preparation, run
+from airflow_logio.cli import preparation, retry, run
 from airflow_logio.cli.app import main
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch import start_run as run_specs
@@ -46,9 +46,9 @@ def logio(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOGIO_URL", sqlite_url)
     monkeypatch.setenv("LOGIO_CONN_WAREHOUSE", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    for module in (run, control):
+    for module in (run, retry):
         monkeypatch.setattr(module, "supervise", supervise)
-    monkeypatch.setattr(control, "_launch", lambda context, group: 1)
+    monkeypatch.setattr(retry, "_launch", lambda context, group: 1)
     monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
     pq.write_table(pa.table({"item": [1], "price": [1.5]}), tmp_path / "prices.parquet")
     shutil.copy(PRICES, tmp_path / "shop_prices.py")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_logio.cli import control, run
+from airflow_logio.cli import retry, run
 from airflow_logio.cli.app import main
 from airflow_logio.dataflow import DatasetWriter, ParquetSource, Pipeline, TableWriter
 from airflow_logio.launch import spark_submit
@@ -171,8 +171,8 @@ def test_what_is_said_to_be_next_works_as_it_is_written(
     assert code == 1 and f"`logio retry {run.uid[:8]}`" in said and f"`logio fresh {run.uid[:8]}`" in said
     assert "clear its red tasks" not in said and "LogioPipelineGroup" not in said, "nobody said Airflow"
     launched: list[str] = []
-    monkeypatch.setattr(control, "_launch", lambda _context, group: launched.append(group))
-    monkeypatch.setattr(control, "supervise", lambda *_: 0)
+    monkeypatch.setattr(retry, "_launch", lambda _context, group: launched.append(group))
+    monkeypatch.setattr(retry, "supervise", lambda *_: 0)
     assert logio("retry", run.uid[:8])[0] == 0
     assert launched == [group.group for group in store.groups(run.run_id)]
 

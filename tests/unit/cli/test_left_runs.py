@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from airflow_logio.cli import control
+from airflow_logio.cli import retry
 from airflow_logio.cli.status import PlainScreen
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.launch.processes import boot_id, this_host
@@ -46,8 +46,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append("supervise")
         return 0
 
-    monkeypatch.setattr(control, "_launch", lambda _context, group: found.append(group))
-    monkeypatch.setattr(control, "supervise", supervise)
+    monkeypatch.setattr(retry, "_launch", lambda _context, group: found.append(group))
+    monkeypatch.setattr(retry, "supervise", supervise)
     return found
 
 
@@ -118,7 +118,7 @@ def test_a_run_whose_drivers_live_is_running_and_warned_of(
     for _ in range(2):
         screen.show(reporter.look())
     assert printed.getvalue().count("warning: no process supervises this run") == 1, "--watch says so as well, once"
-    monkeypatch.setattr(control, "find_lost", lambda *_: {})  # they give heartbeats
+    monkeypatch.setattr(retry, "find_lost", lambda *_: {})  # they give heartbeats
     assert logio("retry", run.uid[:8])[0] == 0
     assert launched == ["supervise"]
 
@@ -128,7 +128,7 @@ def test_a_run_that_somebody_supervises_is_left_to_them(
 ) -> None:
     drive(store, run)
     monkeypatch.setattr(condition, "LEFT_SECONDS", 30.0)
-    monkeypatch.setattr(control, "find_lost", lambda *_: {})
+    monkeypatch.setattr(retry, "find_lost", lambda *_: {})
     assert listed(logio) == ("running", "")
     shown = logio("status", run.uid)[1]
     assert "no process supervises" not in shown and "supervised by process 12 on here, last seen" in shown
@@ -173,7 +173,7 @@ def test_a_retry_leaves_no_drivers_to_nobody(
             "no process supervises it now" in said and f"`{' '.join(['logio retry', run.uid[:8], *options])}`" in said
         )
     assert store.group(run.run_id, "totals").state is GroupState.RUNNING, "nothing was done"
-    monkeypatch.setattr(control, "LEFT_SECONDS", 30.0)
+    monkeypatch.setattr(retry, "LEFT_SECONDS", 30.0)
     store.note_supervisor("process 13 on here", run_uid=run.uid)
     assert logio("retry", run.uid[:8], "--detach")[0] == 0
     assert launched == GROUPS

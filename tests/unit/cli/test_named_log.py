@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from airflow_logio.cli import control
+from airflow_logio.cli import retry
 from airflow_logio.commands import with_log
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.launch.spark_settings import SparkSettings
@@ -52,8 +52,8 @@ def prod(logio: Logio, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[SparkSettings]:
     """With which settings `logio retry` launches; nothing is launched."""
     found: list[SparkSettings] = []
-    monkeypatch.setattr(control, "_launch", lambda context, _group: found.append(context.settings))
-    monkeypatch.setattr(control, "supervise", lambda *_: 0)
+    monkeypatch.setattr(retry, "_launch", lambda context, _group: found.append(context.settings))
+    monkeypatch.setattr(retry, "supervise", lambda *_: 0)
     return found
 
 
