@@ -16,6 +16,7 @@ from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.sql.store import SqlLogStore
 from tests.support.garbage import NOTHING, OTHER, Left, event, expiry, left, used
 from tests.support.logs import IN, OUT, UNDONE, fetched, held, start_driver
+from tests.support.own_calls import replace_call
 
 SOURCE, MIDDLE, TARGET = Port("source", "out"), Port("middle", "out"), Port("target", "out")
 
@@ -90,7 +91,7 @@ def test_no_drivers_clock_makes_lineage_old(sql_store: SqlLogStore, monkeypatch:
     flow(session, 1, 3)
     before = left(sql_store)
     in_a_year = time.time() + 365 * 86_400
-    monkeypatch.setattr(time, "time", lambda: in_a_year)
+    replace_call(monkeypatch, time, "time", lambda: in_a_year)
     expire_all(session, 3_600.0)
     assert left(sql_store) == before
 

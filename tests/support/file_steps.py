@@ -1,4 +1,4 @@
-"""Stands before each call of this process to file system or object store: to die, or to let another one work meanwhile."""
+"""Stands before each call of a test to file system or object store: to die, or to let another one work meanwhile."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from airflow_logio.dataflow.writers import arrow_files, folder_files
 from airflow_logio.spark import object_place
+from tests.support.own_calls import replace_call
 
 CALLS = ("open", "link", "replace", "unlink", "mkdir", "listdir", "scandir", "chmod", "chown", "fsync")
 
@@ -48,7 +49,7 @@ def standing(at: int, then: Callable[[], None] | None = None) -> Iterator[Steps]
     with pytest.MonkeyPatch.context() as patch:
         for owner, names in ((os, CALLS), (builtins, ("open",))):
             for name in names:
-                patch.setattr(owner, name, _counting(getattr(owner, name), steps))
+                replace_call(patch, owner, name, _counting(getattr(owner, name), steps))
         yield steps
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TypeGuard
 
 import grimp
 import pytest
@@ -174,3 +175,63 @@ def test_pages_that_promise_name_tests_that_are_there(page: Path) -> None:
         if not found.exists() or (function and f"def {function}(" not in found.read_text(encoding="utf-8")):
             missing.append(one)
     assert not missing
+
+
+TESTS = Path(__file__).parents[1]
+PATCHES = ("setattr", "delattr")
+OF_THE_PROCESS = {"argv", "dont_write_bytecode", "executable", "modules", "path", "stdin"}
+"""Names of `sys` that a test may replace: values that no thread waits for or counts."""
+
+
+def test_no_test_replaces_a_function_for_threads_that_others_have_left() -> None:
+    """They call it, too: whatever is counted or refused there depends on what the worker has run before."""
+    patched = {}
+    for module in TESTS.rglob("*.py"):
+        text = module.read_text(encoding="utf-8")
+        if "setattr(" not in text and "delattr(" not in text:
+            continue
+        tree = ast.parse(text)
+        standard = _standard_names(tree)
+        for call in filter(_is_patch, ast.walk(tree)):
+            if name := _replaced(call, standard):
+                patched[f"{module.relative_to(TESTS)}:{call.lineno}"] = name
+    assert not patched, f"give the module of ours another one to see (tests/support/own_calls.py): {patched}"
+
+
+def _standard_names(tree: ast.Module) -> set[str]:
+    """What a module has imported from the standard library: modules, functions and classes, by the names that it uses."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {one.asname or one.name for one in node.names if _is_standard(one.name)}
+        elif isinstance(node, ast.ImportFrom) and not node.level and _is_standard(node.module or ""):
+            names |= {one.asname or one.name for one in node.names}
+    return names
+
+
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _is_patch(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PATCHES
+
+
+def _replaced(call: ast.Call, standard: set[str]) -> str:
+    """What a call replaces for the whole process, of the standard library; `""` if nothing."""
+    first, second = [*map(_text, call.args[:2]), "", ""][:2]
+    is_dotted = bool(call.args) and isinstance(call.args[0], ast.Constant)
+    owner, _, name = first.rpartition(".") if is_dotted else (first, "", second)
+    _, dot, last = owner.rpartition(".")
+    is_standard = owner in standard or (_is_standard(last) and not last.startswith("_") and (is_dotted or bool(dot)))
+    is_harmless = last == "sys" and name in OF_THE_PROCESS
+    return f"{owner}.{name}" if is_standard and not is_harmless and not _is_ours(owner) else ""
+
+
+def _text(node: ast.expr) -> str:
+    return str(node.value) if isinstance(node, ast.Constant) else ast.unparse(node)
+
+
+def _is_ours(module: str) -> bool:
+    path = PACKAGE.parent / Path(*module.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()

@@ -38,6 +38,7 @@ from airflow_logio.supervision.findings import FailureFinder
 from airflow_logio.supervision.policies import DS2
 from airflow_logio.triggers.group import LogioGroupTrigger
 from airflow_logio.triggers.log_poller import LogLook
+from tests.support.own_calls import as_seen
 from tests.support.waiting import eventually
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, register, run_started
 
@@ -242,7 +243,7 @@ def test_a_trigger_that_does_not_come_is_asked_after(
     assert FailureFinder(log, run_uid=run.uid).look().killed == (), "it is given time"
     with monkeypatch.context() as later:
         clock = time.time() + killed_tasks.ARRIVAL_SECONDS + 1
-        later.setattr(time, "time", lambda: clock)
+        later.setattr(killed_tasks, "time", as_seen(time, time=lambda: clock))
         supervise(run, log)
         assert [replace(one, ask_at=None) for one in asked] == [TASK]
         assert FailureFinder(log, run_uid=run.uid).look().killed == (), "not again so soon"

@@ -236,6 +236,7 @@ def test_what_opening_the_log_raises_is_said_by_each(monkeypatch: pytest.MonkeyP
         assert all("ConfigurationError" in one["cause"] for one in triggerer.fired())
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_poller_that_breaks_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its triggers fail, and their tasks try again."""
 
@@ -243,7 +244,6 @@ def test_a_poller_that_breaks_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> 
         raise MemoryError("broken")
 
     monkeypatch.setattr(log_poller._LogPoller, "_poll", broken)
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
     trigger = LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid="x", group="a")
     with Triggerer([trigger]) as triggerer:
         eventually(triggerer.tasks[0].done, what="it fails")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from airflow_logio.cli import connection_file
 from airflow_logio.cli.connection_file import ConnectionFile, ConnectionUrls, variable
 from airflow_logio.errors import ConfigurationError
+from tests.support.own_calls import as_seen
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +139,7 @@ def test_every_log_has_a_variable_for_its_payload_store() -> None:
 def warnings_of(content: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said of the settings of a terminal, once per command."""
     written(Path("logio.toml"), content)
-    monkeypatch.setattr("os.environ", {"HOME": "/nowhere"} | environment)
+    monkeypatch.setattr(connection_file, "os", as_seen(os, environ={"HOME": "/nowhere"} | environment))
     warnings: list[str] = []
     ConnectionUrls.load(warnings.append)
     return warnings

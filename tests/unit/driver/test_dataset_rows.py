@@ -16,11 +16,12 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.spark.chains import Evaluated
 from airflow_logio.store.rules.row_forms import Reference
-from airflow_logio.systems.payloads import EpochPayloads, Payloads
+from airflow_logio.systems.payloads import EpochPayloads, Payloads, storage
 from airflow_logio.systems.payloads.bodies import Bodies
 from airflow_logio.systems.payloads.dataset import Borrowed, Dataset
 from tests.support.datasets import dataset_of
 from tests.support.logs import OUT
+from tests.support.own_calls import as_seen
 
 ORDERS = pa.table({"id": list(range(100))})
 
@@ -66,7 +67,7 @@ def test_every_row_that_names_the_records_has_files_of_its_own(
 ) -> None:
     """An event, and write actions of two tables; removed in any order, the others stay whole."""
     if not links:
-        monkeypatch.setattr(os, "link", _linked)
+        monkeypatch.setattr(storage, "os", as_seen(os, link=_linked))
     made = dataset_of(epoch, ORDERS.slice(0, 60), ORDERS.slice(60))
     refs = named(epoch, event(Evaluated(made)), write("a", Evaluated(made)), write("b", Evaluated(made)))
     assert refs[0] == str(made.reference), "what was made belongs to the first row"

@@ -16,6 +16,7 @@ from airflow_logio.launch import driver_process
 from airflow_logio.launch.spark_settings import SparkSettings
 from airflow_logio.testing.memory_log import MemoryLogStore
 from tests.support.logs import start_driver
+from tests.support.own_calls import as_seen
 
 
 def test_one_that_cannot_be_started_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +58,7 @@ def test_the_driver_that_has_taken_over_gets_its_work_done_first(
     driver = start_driver(MemoryLogStore())
     started: list[int] = []
     now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(standby_keeper, "time", as_seen(time, monotonic=lambda: now[0]))
     monkeypatch.setattr(StandbyKeeper, "_start", lambda keeper: started.append(keeper._config.claim.incarnation))
     for incarnation, waits in ((1, False), (2, True)):
         config: Any = SimpleNamespace(claim=replace(driver.claim, incarnation=incarnation), standby=None)

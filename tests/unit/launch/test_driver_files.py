@@ -18,6 +18,7 @@ from airflow_logio.launch.driver_log import LogReader, older, tail
 from airflow_logio.launch.processes import APPLICATION
 from airflow_logio.store.records.driver_records import DriverRecord
 from tests.store.small_disk import small_folder
+from tests.support.own_calls import replace_call
 
 PRINTER = """
 import sys
@@ -65,7 +66,7 @@ def test_what_ends_meanwhile_stops_no_launch(tmp_path: Path, monkeypatch: pytest
         return scan(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", removing)
+        replace_call(patch, os, "scandir", removing)
         driver_folders.discard_secrets(group)
     assert not spilled.exists(), "it was in the middle of it"
     assert left(group / "1") == ["driver.log", driver_folders.SCRATCH] and left(group / "2") == ["driver.log"]

@@ -14,6 +14,7 @@ import pytest
 from airflow_logio.launch import processes
 from airflow_logio.launch.processes import wait_for_end
 from airflow_logio.store.records.driver_records import DriverIdentity
+from tests.support.own_calls import as_seen
 
 PATIENCE = 60.0
 
@@ -42,7 +43,9 @@ def waited(identity: DriverIdentity, seconds: float, first: Callable[[], None] =
 @pytest.fixture(params=["told by the system", "looked at"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "looked at":
-        monkeypatch.delattr(os, "pidfd_open", raising=False)
+        on_macos = as_seen(os)
+        del on_macos.pidfd_open
+        monkeypatch.setattr(processes, "os", on_macos)
     return str(request.param)
 
 

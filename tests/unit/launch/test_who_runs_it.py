@@ -8,6 +8,7 @@ import pwd
 import pytest
 
 from airflow_logio.launch.processes import this_person
+from tests.support.own_calls import replace_call
 
 
 def test_a_user_without_a_name_is_told_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +20,7 @@ def test_a_user_without_a_name_is_told_by_number(monkeypatch: pytest.MonkeyPatch
     def unknown(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    replace_call(monkeypatch, pwd, "getpwuid", unknown)
     assert this_person() == f"user {os.getuid()}"
     monkeypatch.setenv("USER", "grace")
     assert this_person() == "grace"

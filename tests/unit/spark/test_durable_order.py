@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.dataflow import ParquetWriter, WriteAction
+from airflow_logio.dataflow.writers import parquet_writer
 from airflow_logio.dataflow.writers.folder_days import DAYS, RECEIPTS
 from airflow_logio.dataflow.writers.published_folder import RUNS
 from airflow_logio.systems.payloads import Payloads, task_files
 from tests.support.datasets import dataset_of
 from tests.support.lakes import FolderLake
+from tests.support.own_calls import as_seen, replace_call
 from tests.support.publishers import DayPublisher, Publisher
 
 Call = tuple[str, str]
@@ -42,7 +44,7 @@ def recorded() -> Iterator[list[Call]]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("link", "replace", "chmod", "fchmod", "fsync"):
-            patch.setattr(os, name, watched(name, getattr(os, name)))
+            replace_call(patch, os, name, watched(name, getattr(os, name)))
         yield calls
 
 
@@ -164,7 +166,7 @@ def test_a_file_of_a_parquet_writer_is_on_the_disk_before_it_has_its_name(root: 
         real(descriptor)
 
     with pytest.MonkeyPatch.context() as patch, writer.connect(str(root)) as place:
-        patch.setattr(os, "fsync", fsync)
+        patch.setattr(parquet_writer, "os", as_seen(os, fsync=fsync))
         writer.write(place, action)
     assert had_its_name[str(target.with_name(f".{target.name}.1.tmp"))] is False
     assert had_its_name[str(target.parent)] is True, "the name, too, before the action is done"

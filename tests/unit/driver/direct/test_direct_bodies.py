@@ -28,6 +28,7 @@ from airflow_logio.protocol.replay import MOST_HINTS
 from airflow_logio.protocol.values import Event, Kind, MadeOf, Port
 from airflow_logio.store.port.unfenced_port import DirectAddress
 from airflow_logio.systems.arrow import BYTES_OF_A_TABLE, as_read, digest_of, encode
+from tests.support.own_calls import as_seen
 
 OUT = Port("doubled", "out")
 
@@ -339,7 +340,7 @@ def test_what_is_no_body_counts_for_nothing(sender: Sender, caplog: pytest.LogCa
 class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        patch.setattr("airflow_logio.driver.direct.direct_bodies.time.monotonic", lambda: self.now)
+        patch.setattr(direct_bodies, "time", as_seen(time, monotonic=lambda: self.now))
 
 
 @pytest.fixture

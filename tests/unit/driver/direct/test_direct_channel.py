@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import time
 import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from airflow_logio.systems.arrow import digest_of
 from airflow_logio.testing.memory_log.store import MemoryAddressBook, MemoryLogStore
 from airflow_logio.testing.memory_log.tables import GroupKey
 from tests.support.bundle.replayed import pipeline as chain
+from tests.support.own_calls import as_seen
 from tests.support.waiting import eventually
 
 TABLE = pa.table({"id": [1, 2, 3]})
@@ -138,7 +140,7 @@ class Lag:
         self.sender = channel(chain, "doubled", log)
         self.sender.start(SQLITE)
         patch.setattr(log, "groups", self._groups)
-        patch.setattr("airflow_logio.driver.direct.direct_channel.time.monotonic", lambda: float(self.looks))
+        patch.setattr(direct_channel, "time", as_seen(time, monotonic=lambda: float(self.looks)))
         patch.setattr(self.sender._kept, "wait_until_asked", lambda _: None)
 
     def _groups(self, run_id: int) -> list[SimpleNamespace]:
@@ -319,7 +321,7 @@ def test_the_next_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch) ->
         (socket.AF_INET, socket.SOCK_DGRAM, 0, "", ("255.255.255.255", 5432)),  # no one may connect to it
         (socket.AF_INET, socket.SOCK_DGRAM, 0, "", ("127.0.0.1", 5432)),
     ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: of_name)
+    monkeypatch.setattr(direct_channel, "socket", as_seen(socket, getaddrinfo=lambda *_, **__: of_name))
     assert host_towards("postgresql://db/log") == "127.0.0.1"
 
 

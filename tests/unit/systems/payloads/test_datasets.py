@@ -22,6 +22,7 @@ from airflow_logio.systems.payloads.manifests import DataFile, Manifest, manifes
 from tests.store.small_disk import small_folder
 from tests.support.datasets import dataset_of
 from tests.support.logs import IN, OUT, replace_driver, start_driver
+from tests.support.own_calls import replace_call
 
 ORDERS = pa.table({"id": list(range(1000)), "store": [number % 3 for number in range(1000)]})
 
@@ -310,7 +311,7 @@ def test_a_removal_that_was_cut_short_is_repeated(
 
     real = Path.unlink
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", interrupted)
+        replace_call(patch, Path, "unlink", interrupted)
         with pytest.raises(LogUnavailable):
             payloads.remove([str(made.reference)])
     left = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}

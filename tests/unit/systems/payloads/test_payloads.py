@@ -25,10 +25,11 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.arrow import encode
 from airflow_logio.systems.payload_roots import payload_root, redacted, shown
-from airflow_logio.systems.payloads import EpochPayloads, Payloads, sweep_group, sweep_run
+from airflow_logio.systems.payloads import EpochPayloads, Payloads, storage, sweep_group, sweep_run
 from airflow_logio.systems.payloads.bodies import Bodies, size_of
 from airflow_logio.systems.payloads.stored_effects import store_effect, stored_batches
 from tests.support.logs import IN, OUT, Driver, fetched, replace_driver, sent, start_driver
+from tests.support.own_calls import as_seen
 
 BODY = os.urandom(3000)
 
@@ -166,7 +167,7 @@ def test_file_and_folders_are_synced_before_the_reference_is_known(
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         real(descriptor)
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(storage, "os", as_seen(os, fsync=fsync))
     reference = Payloads(str(tmp_path / "p")).epoch("run", "g", 1, 0).store("bodies/a.out/1", BODY)
     file = tmp_path / "p" / reference.path
     made = [str(folder) for folder in file.parents if folder.is_relative_to(tmp_path)]
