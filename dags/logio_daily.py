@@ -27,6 +27,7 @@ with DAG(
     # Midnight in the pipeline's zone. run_offset=-1: a run is for the day that has ended.
     schedule=CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin", run_offset=-1, key_format="%Y-%m-%d"),
     start_date=datetime(2017, 1, 1, tzinfo=UTC),
+    end_date=datetime(2017, 4, 1, tzinfo=UTC),  # the example has no input of today: leave it out of a DAG of yours
     catchup=False,
     params={"data": Param("/data", type="string", description="Folder with web/dt=<day>/*.parquet")},
     tags=["logio", "example"],

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,6 @@ def test_days_are_backfilled_killed_and_cleared_and_each_is_exact(
     replaced = {runs[str(day)]["uid"] for day in DAYS[:2]}
     assert {uid for uid, state in states.items() if state is RunState.SUPERSEDED} == replaced
     assert list(states.values()).count(RunState.FINISHED) == 3 and len(states) == 5
+    with closing(sqlite3.connect(places.airflow_home / "airflow.db")) as database:
+        ended = database.execute("SELECT run_type, state FROM dag_run").fetchall()
+    assert ended == [("backfill", "success")] * len(DAYS), "the schedule begins none of today, which would be red"
