@@ -41,6 +41,14 @@ class UnknownRun(ConfigurationError):
     """No run of that name is in the log."""
 
 
+class RunRemoved(UnknownRun):
+    """The run was in the log, and was removed: it says when, and by what. `when` says so without its name."""
+
+    def __init__(self, told: str, when: str = "") -> None:
+        super().__init__(told)
+        self.when = when
+
+
 class LineageUnknown(ConfigurationError):
     """Lineage was asked of a port outside every scope, of an event that is not in the log, or where no path leads."""
 

@@ -18,19 +18,30 @@ from airflow_logio.cli.spark_options import (
     SparkOptions,
     options_for,
 )
-from airflow_logio.errors import ConfigurationError, LogUnavailable, UnknownRun
+from airflow_logio.errors import ConfigurationError, LogUnavailable, RunRemoved, UnknownRun
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.launch.processes import this_host, this_person
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import ScalingRequest
+from airflow_logio.store.records.upkeep_records import RemovedRun
 from airflow_logio.store.rules.allowed_rules import check_allowed
 from airflow_logio.supervision.mending import Remedy, broken, said_of
 from airflow_logio.supervision.mending import mend as mend_body
 from airflow_logio.supervision.presence import last_look, missing
 from airflow_logio.supervision.scaling import Stage, Step, asked_for, carry_out
-from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, give_up, not_ended, run_to_give_up
+from airflow_logio.supervision.stop_run import (
+    States,
+    StopMode,
+    StopRun,
+    await_stop,
+    check_nothing_said,
+    give_up,
+    give_up_removed,
+    not_ended,
+    run_to_give_up,
+)
 from airflow_logio.systems.payloads import Payloads
 
 HALT_SECONDS = 30.0
@@ -242,12 +253,29 @@ def again(
         raise typer.BadParameter("name a run, or a partition with --partition", param_hint="RUN")
     known, allowed = ConnectionUrls.load(warn), allowed_by(take_over=take_over, empty=empty)
     with opened(known.log_url(log)) as store:
-        found = [run_to_give_up(store, run, "again")] if run is not None else newest_of(store, str(partition), pipeline)
+        found = [_again(store, run)] if run is not None else newest_of(store, str(partition), pipeline)
         for one in found:
-            check_allowed(one.spec, allowed)
+            if isinstance(one, RemovedRun):
+                check_nothing_said(one, allowed, above)
+            else:
+                check_allowed(one.spec, allowed)
         for one in found:
+            if isinstance(one, RemovedRun):
+                out.print(give_up_removed(store, one), markup=False)
+                continue
             said = give_up(store, one, timeout, StopProgress().seen, because=because, above=above, allowed=allowed)
             out.print(said, markup=False)
+
+
+def _again(store: LogStore, name: str) -> Run | RemovedRun:
+    """As `run_to_give_up`, also of a run that was removed."""
+    try:
+        return run_to_give_up(store, name, "again")
+    except RunRemoved:
+        removed = store.removed_run(name)
+        if removed is None or not removed.uid.startswith(name):
+            raise
+        return removed
 
 
 def _named(store: LogStore, name: str, *, yes: bool) -> Run:

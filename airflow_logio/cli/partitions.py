@@ -28,6 +28,7 @@ from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.status.snapshot import Snapshot
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.upkeep_records import RemovedRun
 from airflow_logio.supervision.local_run import LocalRun
 
 LOOK_SECONDS = 0.25
@@ -225,14 +226,19 @@ def table_of(what: str, partitions: Sequence[OnePartition]) -> Table:
     return table
 
 
-def newest_of(store: LogStore, written: str, pipeline: str | None) -> list[Run]:
-    """The newest run of each partition, in order. Raises `ConfigurationError` if there is none, or of several pipelines."""
+def newest_of(store: LogStore, written: str, pipeline: str | None) -> list[Run | RemovedRun]:
+    """The newest run of each partition, in order, also if it was removed. Raises `ConfigurationError` if there is none, or of
+    several pipelines."""
     first, _, last = written.partition("..")
-    newest: dict[tuple[str, str], Run] = {}
-    for run in store.list_runs(pipeline=pipeline, partitions=(first, last or first), limit=MOST_RUNS):
-        key = str(run.partition)
-        place = (run.spec.key.pipeline, key)
-        if place not in newest or run.ordinal > newest[place].ordinal:
+    keys = (first, last or first)
+    newest: dict[tuple[str, str], Run | RemovedRun] = {}
+    found: list[Run | RemovedRun] = [*store.removed_runs(pipeline=pipeline, partitions=keys, limit=MOST_RUNS)]
+    found += store.list_runs(pipeline=pipeline, partitions=keys, limit=MOST_RUNS)
+    for run in found:
+        key = run.key if isinstance(run, RemovedRun) else run.spec.key
+        place = (key.pipeline, str(run.partition))
+        is_gone = isinstance(run, Run) and run.state is RunState.REMOVING  # there is one of the other kind, too
+        if not is_gone and (place not in newest or run.ordinal > newest[place].ordinal):
             newest[place] = run
     if not newest:
         raise ConfigurationError(f"no run of partition {written} is in the log: `logio run --partition` begins one")

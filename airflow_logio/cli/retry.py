@@ -147,7 +147,10 @@ def _supervised(run: Run, launched: Mapping[str, int]) -> list[str] | None:
 
 def _retry_range(way: _Way, written: str, pipeline: str | None, at_once: int, json_path: Path | None) -> int:
     """Retry the newest run of each partition that is named, unless it has finished; returns the exit code."""
-    newest = newest_of(way.store, written, pipeline)
+    found = newest_of(way.store, written, pipeline)
+    newest = [run for run in found if isinstance(run, Run)]
+    if gone := len(found) - len(newest):
+        out.print(f"{counted(gone, 'run')} of {written} had ended, and the log has removed them", markup=False)
     runs = {str(run.partition): run for run in newest if run.state is not RunState.FINISHED}
     if done := len(newest) - len(runs):
         out.print(f"{counted(done, 'run')} of {written} finished before", markup=False)

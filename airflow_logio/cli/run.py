@@ -45,6 +45,7 @@ from airflow_logio.cli.preparation import (
     prepare,
 )
 from airflow_logio.cli.spark_options import ConfOption, ConnectOption, MasterOption, MemoryOption, SparkOptions
+from airflow_logio.cli.upkeep import say_removed
 from airflow_logio.commands import counted, with_log
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import spark_submit
@@ -131,7 +132,9 @@ def run(
             _say(
                 f"this run has finished before: nothing is computed now. To compute it again: {step}, then this command"
             )
-        raise typer.Exit(supervise(context, None, json_path))
+        code = supervise(context, None, json_path)
+        say_removed(store, known, known.payloads(log), context.run.spec.key.pipeline)
+        raise typer.Exit(code)
 
 
 def _say(text: str) -> None:
@@ -174,7 +177,9 @@ def _run_range(
 
         partitions = Partitions(list(waits), begun, at_once)
         what = "partition" if loaded.pipeline.partition is None else loaded.pipeline.partition.what
-        return supervise_range(partitions, what, f"`logio retry --partition {wanted.partition}`", json_path)
+        code = supervise_range(partitions, what, f"`logio retry --partition {wanted.partition}`", json_path)
+        say_removed(store, known, payloads, loaded.pipeline.name)
+        return code
 
 
 def supervise_range(partitions: Partitions, what: str, retry: str, json_path: Path | None) -> int:

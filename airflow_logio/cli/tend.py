@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,7 @@ from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import LaunchRecipe
 from airflow_logio.store.records.run_records import Run, Supervision
+from airflow_logio.supervision.keeping import Places, remove_old
 from airflow_logio.supervision.run_tender import Round, RunTender, tend_once
 
 AGAIN_SECONDS = 5.0
@@ -119,7 +121,10 @@ class _Daemon:
                     uid = None if self._run is None else _tended(store, self._run).uid
                     name = f"logio tend on {this_host()}"
                     out.print(f"{name}: {'all runs' if uid is None else f'run {uid[:8]}'}", markup=False)
-                    RunTender(store, name, lambda one: _Child(one, self._options), run_uid=uid).tend(self._stop, poll)
+                    places = Places(self._known.payloads(self._log), self._known.find)
+                    old = partial(remove_old, store, places) if uid is None else None
+                    tender = RunTender(store, name, lambda one: _Child(one, self._options), run_uid=uid, old=old)
+                    tender.tend(self._stop, poll)
             except LogUnavailable as error:
                 warn(f"{error}; again in {AGAIN_SECONDS:.0f} s")
                 self._stop.wait(AGAIN_SECONDS)

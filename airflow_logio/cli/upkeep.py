@@ -18,9 +18,10 @@ from airflow_logio.errors import LogInconsistent, LogioError, PipelineDefinition
 from airflow_logio.launch.driver_folders import discard, folders_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.upkeep_records import BY_GC
 from airflow_logio.store.rules.run_rules import GroupStates, check_ended
 from airflow_logio.store.sql.revision import check as check_schema
-from airflow_logio.supervision import tidying
+from airflow_logio.supervision import keeping, tidying
 from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of
 from airflow_logio.systems.payloads import Payloads, sweep_run
 
@@ -80,6 +81,12 @@ def gc(
         out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
 
 
+def say_removed(store: LogStore, known: ConnectionUrls, payloads: str | None, pipeline: str) -> None:
+    """Remove runs of a pipeline that are older than it says (`keep_runs`), and print what was removed."""
+    for said in keeping.remove_old(store, keeping.Places(payloads, known.find), pipeline):
+        out.print(said, markup=False)
+
+
 def _age(text: str) -> float:
     try:
         return retention_seconds(text)
@@ -135,6 +142,7 @@ def _remove(store: LogStore, run: Run, payloads: Payloads | None, *, unfinished:
             _discard(payloads),
             _clear(payloads, run),
             unfinished=unfinished,
+            reason=BY_GC,
             patience=TERMINAL_PATIENCE,
             progress=progress,
         )

@@ -26,6 +26,12 @@ def period_seconds(what: str, text: object, examples: str) -> float:
     return float(int(match[1]) * _SECONDS[match[2]])
 
 
+def period_text(seconds: float) -> str:
+    """As an author writes a period of so many whole seconds, in its largest unit: ``90d``."""
+    unit = next(unit for unit in ("d", "h", "m", "s") if seconds % _SECONDS[unit] == 0)
+    return f"{int(seconds) // _SECONDS[unit]}{unit}"
+
+
 def window_seconds(text: object) -> int:
     """Length of a window in seconds.
 

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Allowed, Run
+from airflow_logio.store.records.upkeep_records import RemovedRun
 from airflow_logio.store.rules.run_rules import check_graph
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.connections import Connections, WriterIdentity
@@ -213,7 +215,19 @@ def given_up(store: LogStore, run: Run) -> tuple[str, ...]:
         found += store.list_runs(
             pipeline=key.pipeline, partition=run.partition, state=RunState.SUPERSEDED, limit=MOST_GIVEN_UP
         )
-    return tuple(sorted({one.uid for one in found} - {run.uid}))
+    uids = {one.uid for one in found} | {one.uid for one in _removed(store, run) if one.state is RunState.SUPERSEDED}
+    return tuple(sorted(uids - {run.uid}))
+
+
+def _removed(store: LogStore, run: Run) -> Iterator[RemovedRun]:
+    """Runs as in `given_up`, which are no longer in the log: their drivers may live all the same."""
+    key = run.spec.key
+    if key.generation > 1:
+        same_name = store.removed_runs(pipeline=key.pipeline, dag_run_id=key.dag_run_id, limit=MOST_GIVEN_UP)
+        yield from (one for one in same_name if one.key.dag_id == key.dag_id and one.key.generation < key.generation)
+    if run.partition is not None:
+        day = (run.partition, run.partition)
+        yield from store.removed_runs(pipeline=key.pipeline, partitions=day, limit=MOST_GIVEN_UP)
 
 
 def _check_fingerprint(pipeline: Pipeline, run: Run, ref: GroupRef) -> None:

@@ -197,7 +197,8 @@ class DriverHost:
 
     def marker(self, connection: str) -> Marker:
         identity = self._settings.connections.identity
-        return Marker(identity.run_uid, self._operator, connection, 0, identity.token, identity.started_at)
+        where = (identity.run_uid, self._operator, connection, 0)
+        return Marker(*where, identity.token, identity.started_at, line=identity.line)
 
     def encode(self, table: pa.Table) -> bytes:
         return encode(table)

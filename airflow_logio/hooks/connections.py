@@ -6,6 +6,7 @@ the URL is handed on, and no message repeats it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -19,6 +20,8 @@ from airflow_logio.databases import SECRETS, is_of_libpq, of_postgres, read_url,
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.store.records.driver_records import GroupNeeds, LaunchRecipe
 from airflow_logio.store.records.run_records import Run
+
+log = logging.getLogger(__name__)
 
 OWN_URL = "sqlalchemy_url"
 """A connection of any type may give its URL under this key of its extra."""
@@ -43,6 +46,15 @@ def database_url(conn_id: str) -> str:
             f"database; use type postgres or sqlite, or put a SQLAlchemy URL under {OWN_URL!r} into its extra"
         )
     return _masked(url)
+
+
+def known_url(conn_id: str) -> str | None:
+    """As `database_url`; None for a connection that there is not, that is no database, or that cannot be asked for now."""
+    try:
+        return database_url(conn_id)
+    except Exception as error:  # what a secrets backend raises is its own
+        log.debug("connection %r is not known: %s", conn_id, type(error).__name__)
+        return None
 
 
 def external_url(conn_id: str) -> str:

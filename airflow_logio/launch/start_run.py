@@ -113,6 +113,7 @@ def run_spec(
             () if pipeline.partition is None else pipeline.partition.names,
         ),
         drivers_at_once=pipeline.drivers_at_once,
+        keep_seconds=pipeline.keep_seconds,
         allowed=frozenset(allowed),
     )
     check_allowed(spec, spec.allowed)

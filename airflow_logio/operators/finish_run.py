@@ -15,6 +15,7 @@ from airflow_logio.task_arguments import with_told_arguments
 
 if TYPE_CHECKING:
     from airflow_logio.dataflow.pipeline import Pipeline
+    from airflow_logio.store.port import LogStore
     from airflow_logio.store.records.run_records import Run
     from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 
@@ -67,6 +68,8 @@ class LogioFinishRunOperator(BaseOperator):
                 clear_up(LogioHook(self.logio_conn_id).get_payloads(), store, run)
             aside = call("looking for quarantine", lambda: store.quarantined(run.run_id))
             say_status(self.log, store, run.uid, self.logio_conn_id)
+            if finished:
+                self._remove_old(store, run)
         if not finished:
             raise AirflowFailException(
                 f"run {run.spec.key} is not finished: {', '.join(left)}. Clear the tasks of these groups; "
@@ -96,6 +99,14 @@ class LogioFinishRunOperator(BaseOperator):
         from airflow_logio.operators._task.openlineage_answers import lineage_of
 
         return lineage_of(self, None, task_instance, counts=counts)
+
+    def _remove_old(self, store: LogStore, run: Run) -> None:
+        """Last, when all of this run is known that is told: whatever goes wrong with it is logged."""
+        from airflow_logio.hooks.connections import known_url
+        from airflow_logio.supervision.keeping import Places, remove_old
+
+        places = Places(LogioHook(self.logio_conn_id).get_payloads(), known_url)
+        remove_old(store, places, run.spec.key.pipeline)
 
     def _report_quarantine(self, run: Run, aside: Sequence[QuarantinedInputSet]) -> None:
         for one in aside:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, WriteRefused
 from airflow_logio.protocol.writes import Action, HeldGroup, unapplied
@@ -28,6 +28,19 @@ class MarkerRow(NamedTuple):
 
     number: int = 0
     token: int = 0
+
+
+class Marked(Protocol):
+    """What a driver says of itself at its marker (`Marker`)."""
+
+    @property
+    def run_uid(self) -> str: ...
+    @property
+    def operator(self) -> str: ...
+    @property
+    def connection(self) -> str: ...
+    @property
+    def line(self) -> tuple[str, str, int] | None: ...
 
 
 class Owner(NamedTuple):
@@ -72,6 +85,19 @@ def check_token(operator: str, connection: str, token: int, row: MarkerRow) -> N
             f"write actions of {operator!r} on {connection!r}: token {row.token} has written, but this driver holds {token}: "
             "it was replaced"
         )
+
+
+def check_not_removed(marker: Marked, removed_up_to: int) -> None:
+    """Refuse a driver that finds no marker of its own, where those of runs up to that ordinal were removed: its run is no
+    longer in its log, and all that it had to write was written, or given up. Raises `WriteRefused`."""
+    if marker.line is None or marker.line[2] > removed_up_to:
+        return
+    raise WriteRefused(
+        f"write actions of {marker.operator!r} on {marker.connection!r}: run {marker.run_uid}, number {marker.line[2]} of "
+        f"its pipeline, was removed from its log, as all up to {removed_up_to} were, and must not write any more. If it "
+        f"has just begun, its log was restored from a copy: `logio again {marker.run_uid[:8]} --above {removed_up_to}`, then "
+        "the next run has a greater number"
+    )
 
 
 def shuts_out(operator: str, connection: str, token: int, row: MarkerRow) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psutil
 
@@ -35,6 +35,8 @@ from airflow_logio.supervision.tend import RecoveryOutcome, recover_group
 log = logging.getLogger(__name__)
 
 NOTE_SECONDS = 5.0
+OLD_SECONDS = 60.0
+"""How often it asks whether runs are to be removed: a read of a small table."""
 AGAIN_SECONDS = 30.0
 """After a round that has failed, the run is left alone for so long."""
 
@@ -51,7 +53,8 @@ class Round:
 
 
 class RunTender:
-    """One supervisor of all runs of a log, or of one. `begin` starts a round of the run with that uid.
+    """One supervisor of all runs of a log, or of one. `begin` starts a round of the run with that uid, `old` removes what
+    is old (`keeping.remove_old`).
 
     While its last round of a run has failed, it does not tell the log that it supervises: then another process that could
     recover the run does so (`presence.missing`).
@@ -66,7 +69,9 @@ class RunTender:
         run_uid: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         void: VoidDriverEnder | None = None,
+        old: Callable[[], Sequence[str]] | None = None,
     ) -> None:
+        self._old = OldRuns(old) if old is not None else None
         self._store = store
         self._name = name
         self._begin = begin
@@ -90,7 +95,7 @@ class RunTender:
             if uid not in self._rounds and self._clock() - self._failed.get(uid, float("-inf")) >= AGAIN_SECONDS:
                 log.warning("%s: %s", one, one.cause if isinstance(one, FailedGroup) else "its next step can be taken")
                 self._rounds[uid] = self._begin(uid)
-        for task in (self._note, self._void.look):
+        for task in (self._note, self._void.look, *(() if self._old is None else (self._old.look,))):
             try:
                 task()
             except LogUnavailable as error:  # one of them may be refused alone
@@ -169,6 +174,32 @@ def _scale(context: LaunchContext, due: DueScaling) -> bool:
     step = carry_out(context, request)
     log.log(logging.WARNING if step.stage is Stage.REFUSED else logging.INFO, "%s: %s", due, step.sentence)
     return True
+
+
+class OldRuns:
+    """Removes old runs beside the supervision, in a thread of its own: a recovery never waits for it."""
+
+    def __init__(self, remove: Callable[[], Sequence[str]], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._remove = remove
+        self._clock = clock
+        self._looked_at = float("-inf")
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is being removed."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def look(self) -> None:
+        """Begin to remove, if the last time is over and some while ago. Waits for nothing."""
+        if self.is_over and self._clock() - self._looked_at >= OLD_SECONDS:
+            self._looked_at = self._clock()
+            self._thread = threading.Thread(target=self._work, name="logio-old-runs", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        for said in self._remove():
+            log.warning("%s", said)
 
 
 GRACE_SECONDS = 30.0

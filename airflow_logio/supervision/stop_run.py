@@ -19,8 +19,10 @@ from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Allowed, Run, has_sources
 from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.store.records.upkeep_records import RemovedRun
 from airflow_logio.store.rules.allowed_rules import check_allowed, options_of
-from airflow_logio.store.rules.run_rules import check_not_given_up, how_to_begin_anew
+from airflow_logio.store.rules.removed_rules import said_of
+from airflow_logio.store.rules.run_rules import check_not_given_up, how_to_begin_after, how_to_begin_anew
 from airflow_logio.supervision.halt import force, refuse_requests
 from airflow_logio.supervision.look import Observation, Watcher
 
@@ -233,3 +235,20 @@ def give_up(
     said = "is given up" if is_new else "was given up before"
     lets = f". The next run of {run.partition} has {options_of(allowed)}, no later one" if allowed else ""
     return f"run {run.spec.key}, uid {run.uid[:SHORTEST_UID]}, {said}{lets}. {how_to_begin_anew(run)}"
+
+
+def check_nothing_said(removed: RemovedRun, allowed: Collection[Allowed], above: int) -> None:
+    """Raises `ConfigurationError` for a word on the next run of a partition whose run was removed: no row would have it."""
+    if not allowed and not above:
+        return
+    options = " ".join(filter(None, (options_of(allowed), f"--above {above}" if above else "")))
+    raise ConfigurationError(
+        f"{said_of(removed)}, and {options} cannot be said of it. Say it of the next one: begin that, and if it is refused, "
+        f"`logio again` its uid with {options}"
+    )
+
+
+def give_up_removed(store: LogStore, removed: RemovedRun) -> str:
+    """Let the next run of a removed one's name begin, whatever that has written; returns a sentence about the result."""
+    said = "is given up" if store.give_up_removed(removed.uid) else "was given up before"
+    return f"{said_of(removed)}, and {said}. {how_to_begin_after(removed.key, removed.partition)}"

@@ -11,7 +11,7 @@ from airflow_logio.databases import read_url
 from airflow_logio.errors import ConfigurationError, LogioError, UnknownRun
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.upkeep_records import Collected
+from airflow_logio.store.records.upkeep_records import BY_PERSON, Collected
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.payloads import Payloads, clear_away
@@ -63,15 +63,17 @@ def remove(
     clear: Callable[[], None] = lambda: None,
     *,
     unfinished: bool = False,
+    reason: str = BY_PERSON,
     patience: Patience | None = None,
     progress: Progress = lambda _: None,
 ) -> int:
     """Remove an ended run with all its rows. Raises `ProtocolViolation` if it has not ended, `LogUnavailable`.
 
+    The log keeps which run it was, and the reason, as half a sentence.
     `clear` removes what the run has outside the log. The run's own row goes after that: an interrupted removal is found by
     it, and made good by the next one.
     """
-    batch = partial(store.remove_run, run_id, BATCH_ROWS, unfinished=unfinished)
+    batch = partial(store.remove_run, run_id, BATCH_ROWS, unfinished=unfinished, reason=reason)
     rows = _in_batches(partial(batch, keep_row=True), discard, patience, progress)
     clear()
     return rows + _in_batches(batch, discard, patience, progress)

@@ -59,6 +59,11 @@ class WriterIdentity:
     may_be_empty: bool = False
     """A person has said that the days of the run may become empty."""
 
+    @property
+    def line(self) -> tuple[str, str, int] | None:
+        """Where the run stands among those of its pipeline in its log (`Marker.line`)."""
+        return (self.log_uid, self.pipeline, self.ordinal) if self.log_uid else None
+
     def token_after(self, moves: int) -> int:
         """The token for a slot that has changed owners so often: higher than that of any earlier owner."""
         return (moves << MOVE_BITS) + self.token

@@ -293,7 +293,7 @@ class ConditionalExecutor(WriteExecutor):
     def _marker(self, look: Callable[[MarkerRow], None] | None = None) -> Marker:
         identity = self._connections.identity
         where = (identity.run_uid, self._operator, self._connection, 0)
-        return Marker(*where, self._token, identity.started_at, look)
+        return Marker(*where, self._token, identity.started_at, look, identity.line)
 
 
 class _Compared(Exception):

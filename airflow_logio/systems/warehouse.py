@@ -170,6 +170,19 @@ class Warehouse:
         except RowsDropped as error:
             raise WriteRefused(f"connection {self.name!r}: {error}") from error
 
+    def removed_up_to(self, log_uid: str, pipeline: str) -> int | None:
+        """As `warehouse_rows.read_removed`; None if no run has ever written here. Raises `ExternalUnavailable`,
+        `ConfigurationError`."""
+        with self.snapshot() as connection:
+            if not sa.inspect(connection).has_table(warehouse_rows.marker_table.name):
+                return None
+            return warehouse_rows.read_removed(connection, log_uid, pipeline)
+
+    def remove_markers(self, log_uid: str, pipeline: str, up_to: int, run_uids: Sequence[str]) -> int:
+        """As `warehouse_rows.remove_markers`, in one transaction. Raises `ExternalUnavailable`, `WriteRefused`."""
+        with self.translated(), self.engine.begin() as connection:
+            return warehouse_rows.remove_markers(connection, log_uid, pipeline, up_to, run_uids)
+
     def shut_out(self, marker: Marker) -> MarkerRow:
         """Drivers with lower tokens are refused from now on; the row that they would find. Raises `Fenced`,
         `ExternalUnavailable`."""

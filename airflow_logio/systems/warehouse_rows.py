@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
 from airflow_logio.dataflow.writers.action_writers import Marker
-from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, check_advanced
+from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, check_advanced, check_not_removed
 from airflow_logio.protocol.scope_rules import DayRun, ScopeRow
 from airflow_logio.systems.databases.table_names import TableName, always_quoted, in_text
 
@@ -111,6 +111,8 @@ def lock_marker(connection: Connection, marker: Marker) -> MarkerRow:
     if row is None:
         _insert_marker(connection, marker)
         row = connection.execute(query).one()
+        if marker.line is not None:  # behind the row, with which it may just have been removed
+            check_not_removed(marker, read_removed(connection, *marker.line[:2]))
     return MarkerRow(int(row.last_write), int(row.token))
 
 
@@ -134,6 +136,34 @@ def _insert_marker(connection: Connection, marker: Marker) -> None:
         "token": marker.token,
     }
     connection.execute(insert(marker_table).on_conflict_do_nothing().values(**values))
+
+
+# --- markers of runs that were removed from their log -----------------------------------------------------------------
+
+
+def read_removed(connection: Connection, log_uid: str, pipeline: str) -> int:
+    """The ordinal up to which the markers of a pipeline's runs were removed, because their log has removed these; 0 at
+    first."""
+    query = sa.select(marker_table.c.last_write).where(*_is(_horizon(log_uid, pipeline)))
+    return int(connection.execute(query).scalar_one_or_none() or 0)
+
+
+def remove_markers(connection: Connection, log_uid: str, pipeline: str, up_to: int, run_uids: Sequence[str]) -> int:
+    """Remove the markers of runs that their log has removed, all up to that ordinal; returns how many.
+
+    In the same transaction, that ordinal takes their place: a driver of such a run that comes back finds no marker, and is
+    refused by it (`check_not_removed`).
+    """
+    horizon, columns = _horizon(log_uid, pipeline), marker_table.c
+    _insert_marker(connection, horizon)
+    raised = sa.update(marker_table).where(*_is(horizon), columns.last_write < up_to)
+    connection.execute(raised.values(last_write=up_to))
+    return connection.execute(sa.delete(marker_table).where(columns.run_uid.in_(run_uids))).rowcount
+
+
+def _horizon(log_uid: str, pipeline: str) -> Marker:
+    """A row of its own: no run has the uid of a log."""
+    return Marker(log_uid, pipeline, "removed runs", 0, HIGHEST_TOKEN, 0.0)
 
 
 def _insert_of(connection: Connection) -> Any:

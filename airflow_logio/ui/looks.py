@@ -17,12 +17,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
+from airflow_logio.errors import LogioError, LogUnavailable, RunRemoved, UnknownRun
 from airflow_logio.run_report.report import IsPaused, Report, Reporter, not_known
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.described_runs import check_whole
+from airflow_logio.store.rules.removed_rules import said_of, when_and_why
 from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.run_list import ListedRuns, listed_runs
 from airflow_logio.ui.run_look import (
@@ -195,6 +196,9 @@ class Looks(_OfOneLog[str, RunLook]):
         if known is None:
             seen = self._store.sight([uid]) if _UID.fullmatch(uid) else ()
             if not seen:
+                removed = self._store.removed_run(uid) if _UID.fullmatch(uid) else None
+                if removed is not None:
+                    raise RunRemoved(said_of(removed), when_and_why(removed))
                 raise UnknownRun("no such run is in the log")
             known = self._watched(check_whole(seen[0].run))
         return known.get()

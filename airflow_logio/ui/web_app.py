@@ -16,7 +16,7 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
-from airflow_logio.errors import LogioError, LogUnavailable, UnknownRun
+from airflow_logio.errors import LogioError, LogUnavailable, RunRemoved, UnknownRun
 from airflow_logio.launch.driver_log import sent_lines
 from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.run_report.report import Report
@@ -193,6 +193,8 @@ class Refusals:
 
     def said(self, error: Exception) -> tuple[int, str]:
         """404, 500 or 503 for a `LogioError`, and the sentence with it. The payload store has sentences of its own."""
+        if isinstance(error, RunRemoved):
+            return 404, f"this run {error.when}"  # not which: whether the person may read its DAG was not asked
         if isinstance(error, UnknownRun):
             return 404, "there is no such run, or no such group in it"
         if isinstance(error, TooManyAsk):

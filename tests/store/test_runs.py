@@ -15,6 +15,7 @@ from airflow_logio.errors import (
     IncompatibleRun,
     LogInconsistent,
     OtherRunUnfinished,
+    RunRemoved,
     UnknownRun,
 )
 from airflow_logio.protocol import effects as fx
@@ -292,10 +293,10 @@ def test_a_run_that_is_being_removed_has_given_its_name_back(log_store: LogStore
     run = log_store.start_run(of("clicks", "nightly", "2026-03-01"))
     assert log_store.remove_run(run.run_id, 100, unfinished=True).more
     assert log_store.list_runs(pipeline="clicks", dag_run_id="nightly") == []
-    with pytest.raises(UnknownRun):
+    with pytest.raises(RunRemoved):
         log_store.find_run("nightly")
     again = log_store.start_run(of("clicks", "nightly", "2026-03-01"))
-    assert (again.uid == run.uid, again.ordinal, again.spec.key.generation) == (False, 2, 1)
+    assert (again.uid == run.uid, again.ordinal, again.spec.key.generation) == (False, 2, 2)
     assert [one.uid for one in log_store.list_runs(dag_run_id="nightly")] == [again.uid]
 
 

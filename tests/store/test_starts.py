@@ -207,7 +207,7 @@ def test_a_run_that_is_being_removed_is_none(log_store: LogStore) -> None:
     run = finished(log_store)
     log_store.remove_run(run.run_id, 10)
     made = log_store.start_attempt(day(), FIRST)
-    assert (made.decision, made.run.uid != run.uid) == (BEGUN, True), "nothing of it leads an attempt to it"
+    assert (made.decision, made.run.uid != run.uid) == (AGAIN, True), "nothing of it leads an attempt to it"
 
 
 # --- one clear decides once -------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from airflow_logio.dataflow.pipeline.lineage import (
     declared_columns,
 )
 from airflow_logio.dataflow.pipeline.validation import check_operator, check_whole, checked_arrival
-from airflow_logio.dataflow.quantities import retention_seconds
+from airflow_logio.dataflow.quantities import period_seconds, retention_seconds
 from airflow_logio.dataflow.replication.partition import Partition
 from airflow_logio.dataflow.sources.arrival import FINISH, InputArrival
 from airflow_logio.dataflow.sources.query import QuerySource
@@ -114,6 +114,9 @@ class Pipeline:
         is deferred holds no slot of a worker, but its driver holds memory. A run begins when all its groups fit, or when
         no other run has drivers; until then its tasks wait, deferred. A run that has begun is never held up. One that is
         parked or halted gives its place to others.
+    :param keep_runs: how long ended runs stay in the log, ``"90d"``: what supervises runs then removes them, with their
+        lineage and payloads (docs/how-to/operate.md). By default until a person removes them (`logio gc`). Runs that wait
+        for a person stay. It holds for all runs of the pipeline, as its last one says.
 
     All methods that build raise PipelineDefinitionError for what they can judge at once; `validate` judges the rest.
     """
@@ -129,6 +132,7 @@ class Pipeline:
         partition: Partitioning | None = None,
         zone: str | None = None,
         drivers_at_once: int | None = None,
+        keep_runs: str | None = None,
     ) -> None:
         check_name("pipeline", name)
         typed = {check_name("parameter", p): parameters.check_type(p, kind) for p, kind in (params or {}).items()}
@@ -141,6 +145,8 @@ class Pipeline:
             self._definition.divide(divided)
         if drivers_at_once is not None:
             self._definition.drivers_at_once = check_count("drivers_at_once", drivers_at_once)
+        if keep_runs is not None:
+            self._definition.keep_seconds = period_seconds("keep_runs", keep_runs, "'90d', '12h' or '26w'")
         if len(set(named)) < len(named):
             self._definition.refuse(f"a connection is named twice in {named}")
 
@@ -461,6 +467,11 @@ class Pipeline:
     def drivers_at_once(self) -> int | None:
         """How many drivers all its runs may have at once; None for any number."""
         return self._definition.drivers_at_once
+
+    @property
+    def keep_seconds(self) -> float | None:
+        """How long its ended runs stay in the log, in seconds; None: until a person removes them."""
+        return self._definition.keep_seconds
 
     @property
     def limits(self) -> Mapping[str, CallLimit]:

@@ -220,6 +220,8 @@ class Definition:
     """Output port → what its columns are made from. Said of the graph, no part of it."""
     drivers_at_once: int | None = None
     """How many drivers all its runs may have at once. Deployment, no part of the graph."""
+    keep_seconds: float | None = None
+    """How long its ended runs stay in the log. Deployment, no part of the graph."""
     partition: Partitioning | None = None
     """What one run is for. Its parameters are among `params`, so they stand wherever a parameter may."""
 

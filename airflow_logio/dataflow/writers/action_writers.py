@@ -95,6 +95,7 @@ class Marker:
     :param slot: the slot of the key space, where the operator is replicated; else 0.
     :param token: fencing token of the driver that advances the row.
     :param started_at: when the run was started, seconds since 1970 by the clock of its log.
+    :param line: the uid of the run's log, its pipeline, and its number among the runs of that; None if it is not known.
     :param look: sees the row before anything is applied by it. It may raise, to refuse, or where nothing is to be
         applied yet.
     """
@@ -106,6 +107,7 @@ class Marker:
     token: int
     started_at: float
     look: Callable[[MarkerRow], None] | None = field(default=None, repr=False, compare=False)
+    line: tuple[str, str, int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def key(self) -> str:

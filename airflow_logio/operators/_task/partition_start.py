@@ -15,14 +15,22 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
-from airflow_logio.errors import ConfigurationError, UnknownRun
+from airflow_logio.errors import ConfigurationError, RunRemoved, UnknownRun
 from airflow_logio.hooks.connections import external_url
 from airflow_logio.launch.code_bundle import CodeBundle
 from airflow_logio.operators._task.pipeline_reference import launching_tasks
-from airflow_logio.operators._task.run_lookup import first_try, identity, opened_log, run_in_dag, work_left
+from airflow_logio.operators._task.run_lookup import (
+    first_try,
+    identity,
+    opened_log,
+    removed_in_dag,
+    run_in_dag,
+    work_left,
+)
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunSpec
 from airflow_logio.store.records.start_records import Attempt, Decision, Start
+from airflow_logio.store.records.upkeep_records import RemovedRun
 from airflow_logio.store.rules.run_rules import computed_already, digest_of
 from airflow_logio.store.rules.start_rules import code_differs
 
@@ -102,8 +110,12 @@ class PartitionStart:
         was cleared (`airflow partitions clear`)."""
         with opened_log(self.task.logio_conn_id, create=True) as store, suppress(UnknownRun):
             names = (self.pipeline.name, *identity(self.context))
-            run = store.patience.call("finding the run", lambda: run_in_dag(store, *names))
-            if run.partition is not None and self.pipeline.partition is not None:
+            run: Run | RemovedRun | None
+            try:
+                run = store.patience.call("finding the run", lambda: run_in_dag(store, *names))
+            except RunRemoved:
+                run = store.patience.call("finding the run", lambda: removed_in_dag(store, *names))
+            if run is not None and run.partition is not None and self.pipeline.partition is not None:
                 return self.pipeline.partition.key_of(run.partition)
         return None
 
@@ -140,9 +152,13 @@ class PartitionStart:
             self.task.log.info("%d quarantined Input Set(s) are put back", len(retried.input_sets))
 
     def _say_again(self, store: LogStore, start: Start, spec: RunSpec) -> None:
-        with suppress(UnknownRun):  # removed meanwhile
+        try:
             before = store.find_run(str(start.replaced))
-            run, digests = start.run, _digests(store, before)
+            digests = _digests(store, before)
+        except UnknownRun as gone:
+            self.task.log.info("%s is computed again, as run %s. %s", start.run.partition, start.run.uid, gone)
+        else:
+            run = start.run
             which = f"another than before ({', '.join(sorted(map(str, digests)))})"
             if run.spec.code_digest in digests:
                 which = (

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_logio.commands import name_log
-from airflow_logio.errors import ConfigurationError, LogioError, UnknownRun
+from airflow_logio.errors import ConfigurationError, LogioError, RunRemoved, UnknownRun
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import resolve
 from airflow_logio.protocol.states import RunState
 from airflow_logio.status.whole_group import states_of
 from airflow_logio.store.rules.described_runs import check_whole
+from airflow_logio.store.rules.removed_rules import said_of
 from airflow_logio.store.rules.run_rules import superseded
 from airflow_logio.store.rules.session_rules import Patience
 
 if TYPE_CHECKING:
     from airflow_logio.store.port import LogStore
     from airflow_logio.store.records.run_records import Run
+    from airflow_logio.store.records.upkeep_records import RemovedRun
 
 
 @contextmanager
@@ -83,11 +85,19 @@ def run_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str | No
     """The newest run of a pipeline in a DAG, or in that DAG run of it. Raises `UnknownRun`, which says what to do."""
     if found := store.list_runs(pipeline=pipeline, dag_ids=[dag_id], dag_run_id=dag_run_id, limit=1):
         return check_whole(found[0])
+    if dag_run_id is not None and (removed := removed_in_dag(store, pipeline, dag_id, dag_run_id)) is not None:
+        raise RunRemoved(f"{said_of(removed)}. Clear the task that starts it, with downstream, to have another one")
     where = f"DAG {dag_id!r}" if dag_run_id is None else f"DAG run {dag_run_id!r} of {dag_id!r}"
     raise UnknownRun(
         f"the log has no run of pipeline {pipeline!r} for {where}: the task that starts it "
         "(LogioStartRunOperator) has to succeed first; clear it if it was skipped"
     )
+
+
+def removed_in_dag(store: LogStore, pipeline: str, dag_id: str, dag_run_id: str) -> RemovedRun | None:
+    """The last run that was removed of a pipeline in that DAG run."""
+    found = store.removed_runs(pipeline=pipeline, dag_run_id=dag_run_id)
+    return next((one for one in found if one.key.dag_id == dag_id), None)
 
 
 def check_which_run(

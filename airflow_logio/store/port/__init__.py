@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 
 from airflow_logio.store.port.group_port import GroupLog
 from airflow_logio.store.port.lineage_port import LineageLog
+from airflow_logio.store.port.retention_port import RetentionLog
 from airflow_logio.store.port.run_port import CodeLog, RunLog, UpkeepLog
 from airflow_logio.store.port.scaling_port import ScalingLog
 from airflow_logio.store.port.session_port import GroupSession
@@ -24,7 +25,7 @@ from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.session_rules import Patience
 
 
-class LogStore(RunLog, CodeLog, UpkeepLog, GroupLog, ScalingLog, WatchLog):
+class LogStore(RunLog, CodeLog, UpkeepLog, RetentionLog, GroupLog, ScalingLog, WatchLog):
     """The log as one object. A driver commits and reads through the `session` of its incarnation, and in no other way."""
 
     patience: Patience

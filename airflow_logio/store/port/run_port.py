@@ -11,7 +11,7 @@ from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
 from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunSpec
 from airflow_logio.store.records.start_records import Attempt, Start
-from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
+from airflow_logio.store.records.upkeep_records import BY_PERSON, Collected, QuarantinedInputSet, Retried
 
 
 class RunLog(ABC):
@@ -169,9 +169,12 @@ class UpkeepLog(ABC):
         """
 
     @abstractmethod
-    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
+    def remove_run(
+        self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False, reason: str = BY_PERSON
+    ) -> Collected:
         """Remove one batch of an ended run's rows from all tables. Call it again while there is `more`.
 
+        The log keeps which run it was, and the `reason` (`RetentionLog.removed_run`), from the first batch on.
         With `keep_row`, the run's own row stays: `removable` finds an interrupted removal by it. It goes when everything
         outside the log is gone.
         Raises `ProtocolViolation` if the run has not ended, `UnknownRun`.

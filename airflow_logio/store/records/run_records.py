@@ -175,6 +175,8 @@ class RunSpec:
     """How many drivers of all runs of the pipeline may be alive when this one begins (`rules/place_rules.py`)."""
     allowed: frozenset[Allowed] = frozenset()
     """What a person lets this run do: all its drivers, whatever launches them, and no other run."""
+    keep_seconds: float | None = None
+    """How long ended runs of the pipeline stay in the log, from when this one begins; None: until a person removes them."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

@@ -1,8 +1,11 @@
-"""What garbage collection has removed, and Input Sets that are set aside (quarantine)."""
+"""What garbage collection has removed, which runs were, and Input Sets that are set aside (quarantine)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from airflow_logio.protocol.states import RunState
+from airflow_logio.store.records.run_records import RunKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +49,25 @@ class Retried:
 
     input_sets: tuple[QuarantinedInputSet, ...]
     to_launch: tuple[str, ...]
+
+
+BY_PERSON = "by a person"
+BY_GC = "by `logio gc`"
+"""Why a run was removed, as half a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRun:
+    """What the log keeps of a run that was removed, or is being removed. Times are in seconds since 1970."""
+
+    uid: str
+    key: RunKey
+    partition: str | None
+    ordinal: int
+    state: RunState
+    """The one that it was in. `SUPERSEDED` also if a person has given it up since."""
+    created_at: float
+    ended_at: float | None
+    removed_at: float
+    reason: str
+    """What has removed it, as half a sentence: ``by keep_runs='90d'``."""

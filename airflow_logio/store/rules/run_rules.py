@@ -24,7 +24,8 @@ from airflow_logio.protocol.run_writers import Together, in_conflict
 from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.driver_records import CodeChange, GroupRef
-from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunSpec, Supervision, senders_of
+from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec, Supervision, senders_of
+from airflow_logio.store.records.upkeep_records import RemovedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +97,22 @@ def how_to_begin_anew(run: Run) -> str:
     """What a person does for the next generation of a superseded run to begin."""
     key = run.spec.key
     if run.damage is not None:  # what supervised it is not known
-        return (
-            f"`logio run ... --run-id {key.dag_run_id}` begins the fresh one; in Airflow, clear DAG run {key.dag_run_id} of "
-            f"{key.dag_id} from the task that starts the run onwards"
-        )
+        return how_to_begin_after(key, None)
     if run.spec.supervision is Supervision.PROCESS:
         day = f" --partition {run.partition}" if run.partition is not None else ""
         return f"`logio run ...{day} --run-id {key.dag_run_id}` begins the fresh one{_what_stays(run)}"
     return (
         f"Clear DAG run {key.dag_run_id} of {key.dag_id} from the task that starts the run onwards: that task begins the "
         f"fresh one{_what_stays(run)}"
+    )
+
+
+def how_to_begin_after(key: RunKey, partition: str | None) -> str:
+    """As `how_to_begin_anew`, of a run of which only its key is known."""
+    day = f" --partition {partition}" if partition is not None else ""
+    return (
+        f"`logio run ...{day} --run-id {key.dag_run_id}` begins the next one; in Airflow, clear DAG run {key.dag_run_id} of "
+        f"{key.dag_id} from the task that starts the run onwards"
     )
 
 
@@ -129,10 +136,16 @@ def _what_stays(run: Run) -> str:
 AFTER_SECONDS = 0.001
 
 
-def earliest_start(earlier: Run | None) -> float:
-    """The time that a run of the next generation has started at, at the earliest: younger than the run that was given up for
+def earliest_start(*earlier: Run | RemovedRun | None) -> float:
+    """The time that a run of the next generation has started at, at the earliest: younger than the runs of its key before
     it, whatever the clock says by now. Tables and folders tell older runs from younger ones by these times."""
-    return 0.0 if earlier is None else earlier.created_at + AFTER_SECONDS
+    return max((one.created_at + AFTER_SECONDS for one in earlier if one is not None), default=0.0)
+
+
+def next_generation(before: Run | None, removed: RemovedRun | None) -> int:
+    """The generation that begins after the newest one of its key in the log, and after the newest that was removed."""
+    newest = 0 if before is None else before.spec.key.generation
+    return max(newest, 0 if removed is None else removed.key.generation) + 1
 
 
 MOST_ABOVE = 99_999_999_999

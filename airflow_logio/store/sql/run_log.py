@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_logio.errors import ProtocolViolation, UnknownRun
+from airflow_logio.errors import ProtocolViolation, RunRemoved, UnknownRun
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import storable
@@ -22,6 +22,7 @@ from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
 from airflow_logio.store.rules.allowed_rules import check_allowed_before, handed_on, next_allowed
 from airflow_logio.store.rules.described_runs import check_whole, described, encode_spec, sealed_spec
+from airflow_logio.store.rules.removed_rules import check_in_place, said_of, when_and_why
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
     GroupStates,
@@ -33,12 +34,13 @@ from airflow_logio.store.rules.run_rules import (
     digest_of,
     earliest_start,
     members,
+    next_generation,
     next_ordinal,
     number_for,
     superseded,
 )
 from airflow_logio.store.rules.start_rules import CLEARED, Found, decide, outdated, standing
-from airflow_logio.store.sql import schema, slots
+from airflow_logio.store.sql import removed_runs, schema, slots
 from airflow_logio.store.sql.bulk import among
 from airflow_logio.store.sql.engines import LockTimeout, TransactionConflict, inserting, now, reading, writing
 from airflow_logio.store.sql.group_statuses import statuses
@@ -248,11 +250,14 @@ def _begin(
     concurrent: ConcurrentRuns,
     code: bytes | None,
 ) -> Run:
-    """The generation after `before`. Under the lock of the pipeline."""
+    """The generation after `before`, and after those that were removed. Under the lock of the pipeline."""
+    removed = removed_runs.newest_of_key(connection, spec.key)
+    if before is None:
+        check_in_place(spec, removed)
     check_alone(spec, _unfinished(connection, spec.key.pipeline), concurrent)
-    key = replace(spec.key, generation=1 if before is None else before.spec.key.generation + 1)
+    key = replace(spec.key, generation=next_generation(before, removed))
     allowed = spec.allowed | _take_allowed(connection, spec)
-    run = _create(connection, replace(spec, key=key, allowed=allowed), earliest_start(before), ordinal)
+    run = _create(connection, replace(spec, key=key, allowed=allowed), earliest_start(before, removed), ordinal)
     keep_code(connection, run.run_id, spec.code_digest, code)
     if before is not None:
         runs = schema.run
@@ -296,8 +301,8 @@ def start_attempt(
         check_alone(spec, others, concurrent)  # what could not begin replaces nothing
         return found
     if run is None or decision is Decision.BEGUN:
-        decision = Decision.BEGUN if run is None else Decision.AGAIN
         run = _begin(connection, spec, run, next_ordinal(last, 0), concurrent, code)
+        decision = Decision.BEGUN if run.spec.key.generation == 1 else Decision.AGAIN
     check_graph(run, spec.graph_fingerprint, spec.graph)
     _forget(connection, spec.key, gone)
     _keep_decision(connection, spec.key, Decided(attempt, run.uid, decision))
@@ -312,7 +317,10 @@ def _replaced(connection: Connection, run: Run) -> str | None:
         runs.c.dag_run_id == key.dag_run_id,
         runs.c.generation == key.generation - 1,
     )
-    return connection.execute(earlier).scalar_one_or_none()
+    found: str | None = connection.execute(earlier).scalar_one_or_none()
+    if found is None and (removed := removed_runs.newest_of_key(connection, key)) is not None:
+        return removed.uid if removed.key.generation == key.generation - 1 else None
+    return found
 
 
 def supersede_again(connection: Connection, run: Run, spec: RunSpec, attempt: Attempt) -> bool:
@@ -509,7 +517,8 @@ def _create(connection: Connection, spec: RunSpec, earliest: float, ordinal: int
     reader sees a greater one before."""
     key, table, clock = spec.key, schema.run, now(connection.dialect.name)
     pipelines = schema.pipeline
-    connection.execute(sa.update(pipelines).where(pipelines.c.name == key.pipeline).values(ordinal=ordinal))
+    said = {"ordinal": ordinal, "keep_seconds": spec.keep_seconds}
+    connection.execute(sa.update(pipelines).where(pipelines.c.name == key.pipeline).values(**said))
     uid = uuid.uuid4().hex
     insert = sa.insert(table).values(
         uid=uid,
@@ -546,6 +555,8 @@ def find(connection: Connection, uid: str) -> Run:
     if not exact and len(runs) > 1:
         raise UnknownRun(f"{uid!r} is the beginning of {len(runs)} runs: {', '.join(run.uid for run in runs[:5])}")
     if not runs:
+        if (removed := removed_runs.found(connection, uid)) is not None:
+            raise RunRemoved(said_of(removed), when_and_why(removed))
         raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
     return (exact or runs)[0]
 

@@ -189,6 +189,7 @@ removed_run = Table(
     Column("generation", Integer, nullable=False),
     Column("partition", _Name),
     Column("ordinal", BigInteger, nullable=False),
+    Column("state", String(16), nullable=False),  # that it was in; a person may give it up later
     Column("created_at", Double, nullable=False),
     Column("ended_at", Double),
     Column("removed_at", Double, nullable=False),

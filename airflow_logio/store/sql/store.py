@@ -22,6 +22,7 @@ from airflow_logio.store.sql.beats import BeatCheck
 from airflow_logio.store.sql.engines import beat_engine, describe, log_engine, reading
 from airflow_logio.store.sql.group_log import SqlGroupLog
 from airflow_logio.store.sql.lineage_log import SqlLineageLog
+from airflow_logio.store.sql.removed_runs import SqlRetentionLog
 from airflow_logio.store.sql.run_log import SqlCodeLog, SqlRunLog
 from airflow_logio.store.sql.runs import KeptRuns
 from airflow_logio.store.sql.scaling_log import SqlScalingLog
@@ -32,7 +33,9 @@ from airflow_logio.store.sql.wake import PostgresWaker, SqliteWaker, Waker
 from airflow_logio.store.sql.watch_log import SqlWatchLog
 
 
-class SqlLogStore(SqlRunLog, SqlCodeLog, SqlUpkeepLog, SqlGroupLog, SqlScalingLog, SqlWatchLog, LogStore):
+class SqlLogStore(
+    SqlRunLog, SqlCodeLog, SqlUpkeepLog, SqlRetentionLog, SqlGroupLog, SqlScalingLog, SqlWatchLog, LogStore
+):
     """Open with `open_store`, which checks the schema. On PostgreSQL, `engine` and `beats` are the same."""
 
     def __init__(self, engine: Engine, beats: Engine, *, patience: Patience | None = None) -> None:

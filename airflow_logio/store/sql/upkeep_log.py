@@ -17,10 +17,16 @@ from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.port.run_port import UpkeepLog
 from airflow_logio.store.records.run_records import Run, senders_of
-from airflow_logio.store.records.upkeep_records import Collected, QuarantineCount, QuarantinedInputSet, Retried
+from airflow_logio.store.records.upkeep_records import (
+    BY_PERSON,
+    Collected,
+    QuarantineCount,
+    QuarantinedInputSet,
+    Retried,
+)
 from airflow_logio.store.rules.row_forms import check_unchanged, encode_header, seal, unseal
 from airflow_logio.store.rules.run_rules import GroupStates, check_ended, has_ended, shared_ports, superseded
-from airflow_logio.store.sql import retention, schema, slots
+from airflow_logio.store.sql import removed_runs, retention, schema, slots
 from airflow_logio.store.sql.apply import add_to_counters
 from airflow_logio.store.sql.bulk import among
 from airflow_logio.store.sql.engines import now, reading, writing
@@ -77,9 +83,11 @@ class SqlUpkeepLog(SqlPart, UpkeepLog):
         with reading(self.engine) as connection:
             return removable(connection, older_than_seconds, unfinished=unfinished)
 
-    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
+    def remove_run(
+        self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False, reason: str = BY_PERSON
+    ) -> Collected:
         with writing(self.engine) as connection:
-            removed = remove(connection, run_id, limit, unfinished=unfinished, keep_row=keep_row)
+            removed = remove(connection, run_id, limit, unfinished=unfinished, keep_row=keep_row, reason=reason)
         with writing(self.beats) as connection:
             remove_beats(connection, run_id)
         self._runs.drop(run_id)
@@ -340,14 +348,23 @@ def removable(connection: Connection, older_than_seconds: float, *, unfinished: 
     return found
 
 
-def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool, keep_row: bool = False) -> Collected:
+def remove(
+    connection: Connection,
+    run_id: int,
+    limit: int,
+    *,
+    unfinished: bool,
+    keep_row: bool = False,
+    reason: str = BY_PERSON,
+) -> Collected:
     """Remove one batch of a run, its own row last, or not at all. Raises `ProtocolViolation` if it has not ended.
 
-    The first batch removes its groups and its key: a run that is half removed cannot be claimed, retried or resumed.
+    The first batch removes its groups and its key: a run that is half removed cannot be claimed, retried or resumed. What
+    stays of it is known from then on.
     """
     run = described_run(connection, run_id)
     if run.state is not RunState.REMOVING:
-        return _begin_removal(connection, run, unfinished=unfinished)
+        return _begin_removal(connection, run, reason, unfinished=unfinished)
     for table in ROWS:
         refs, rows = _remove_rows(connection, table, run_id, limit)
         if rows:
@@ -364,11 +381,13 @@ def remove(connection: Connection, run_id: int, limit: int, *, unfinished: bool,
     return Collected(connection.execute(delete).rowcount)
 
 
-def _begin_removal(connection: Connection, run: Run, *, unfinished: bool) -> Collected:
+def _begin_removal(connection: Connection, run: Run, reason: str, *, unfinished: bool) -> Collected:
     fences, groups, table = schema.fence, schema.group, schema.run
     locked = sa.select(fences).where(fences.c.run_id == run.run_id).order_by(fences.c.group_name)
     connection.execute(locked.with_for_update()).all()
+    run = described_run(connection, run.run_id)  # a person may have given it up meanwhile
     check_ended(run, group_states(connection, run), unfinished=unfinished)
+    removed_runs.keep(connection, run, reason)
     rows = sum(
         connection.execute(sa.delete(one).where(one.c.run_id == run.run_id)).rowcount for one in (groups, fences)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -14,7 +14,7 @@ from airflow_logio.protocol.source import READ_ACTION_ID, READ_CONNECTION
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import ReadStatus, Status
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.records.upkeep_records import Collected
+from airflow_logio.store.records.upkeep_records import BY_PERSON, Collected, RemovedRun
 from airflow_logio.store.rules.row_forms import READS, STATE_CHANNEL, decode_about, read_channel
 from airflow_logio.store.rules.run_rules import check_ended, has_ended, shared_ports
 from airflow_logio.testing.memory_log import slots
@@ -216,11 +216,60 @@ def removable(tables: Tables, older_than_seconds: float, *, unfinished: bool) ->
     return found
 
 
-def remove(tables: Tables, run_id: int, limit: int, *, unfinished: bool, keep_row: bool = False) -> Collected:
+def take_turns(tables: Tables, pause_seconds: float, pipeline: str | None) -> Mapping[str, float]:
+    clock, taken = tables.now(), {}
+    for name, seconds in sorted(tables.keeps.items()):
+        swept = tables.swept.get(name)
+        if seconds is not None and pipeline in (None, name) and (swept is None or clock - swept >= pause_seconds):
+            tables.put(tables.swept, name, clock)
+            taken[name] = seconds
+    return taken
+
+
+def expired(tables: Tables, pipeline: str, limit: int) -> Sequence[Run]:
+    rows = [row for row in tables.runs.values() if row.spec.key.pipeline == pipeline]
+    removing, seconds = [row for row in rows if row.state is RunState.REMOVING], tables.keeps.get(pipeline)
+    old = [
+        row
+        for row in rows
+        if row.state in (RunState.FINISHED, RunState.SUPERSEDED)
+        and seconds is not None
+        and row.ended_at is not None
+        and tables.now() - row.ended_at >= seconds
+        and not row.next_allowed
+    ]
+    return [row.as_run() for row in (*removing, *sorted(old, key=lambda row: row.ended_at or 0.0))][:limit]
+
+
+def removed_up_to(tables: Tables, pipeline: str) -> int:
+    rows = [row for row in tables.runs.values() if row.spec.key.pipeline == pipeline]
+    left = [row.ordinal for row in rows if row.state is not RunState.REMOVING]
+    return min(left) - 1 if left else tables.ordinals.get(pipeline, 0)
+
+
+def removed_run(tables: Tables, name: str) -> RemovedRun | None:
+    """As the adapter for SQL: by uid, by DAG run, by a unique beginning."""
+    found = sorted(tables.removed.values(), key=lambda one: -one.ordinal)
+    exact = [one for one in found if one.uid == name] or [one for one in found if one.key.dag_run_id == name]
+    begun = [one for one in found if name and one.uid.startswith(name)]
+    return next(iter(exact), begun[0] if len(begun) == 1 else None)
+
+
+def give_up_removed(tables: Tables, uid: str) -> bool:
+    one = tables.removed.get(uid)
+    if one is None or one.state is RunState.SUPERSEDED:
+        return False
+    tables.put(tables.removed, uid, replace(one, state=RunState.SUPERSEDED))
+    return True
+
+
+def remove(
+    tables: Tables, run_id: int, limit: int, *, unfinished: bool, keep_row: bool = False, reason: str = BY_PERSON
+) -> Collected:
     """Remove one batch of a run, its own row last, or not at all. Raises `ProtocolViolation` if it has not ended."""
     row = _found(tables, run_id)
     if row.state is not RunState.REMOVING:
-        return _begin_removal(tables, row, unfinished=unfinished)
+        return _begin_removal(tables, row, reason, unfinished=unfinished)
     of_run = [log_row for log_row in tables.events.rows.values() if log_row.body.run_id == run_id][:limit]
     for log_row in of_run:
         tables.unlog(log_row)
@@ -250,8 +299,11 @@ def _remove_beats(tables: Tables, run_id: int) -> None:
         tables.drop(tables.addresses, group)
 
 
-def _begin_removal(tables: Tables, row: RunRow, *, unfinished: bool) -> Collected:
+def _begin_removal(tables: Tables, row: RunRow, reason: str, *, unfinished: bool) -> Collected:
     check_ended(row.as_run(), group_states(tables, row.run_id), unfinished=unfinished)
+    times = (row.created_at, row.ended_at, tables.now())
+    kept = RemovedRun(row.uid, row.spec.key, row.spec.partition, row.ordinal, row.state, *times, reason)
+    tables.put(tables.removed, row.uid, kept)
     groups = [key for key in tables.groups if key.run_id == row.run_id]
     for key in groups:
         tables.drop(tables.groups, key)

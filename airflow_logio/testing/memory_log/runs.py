@@ -19,9 +19,10 @@ from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
 from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunKey, RunSpec, senders_of
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
-from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, Retried
+from airflow_logio.store.records.upkeep_records import QuarantineCount, QuarantinedInputSet, RemovedRun, Retried
 from airflow_logio.store.rules.allowed_rules import check_allowed_before, handed_on, next_allowed
 from airflow_logio.store.rules.described_runs import encode_spec
+from airflow_logio.store.rules.removed_rules import check_in_place
 from airflow_logio.store.rules.row_forms import check_unchanged, encode_header
 from airflow_logio.store.rules.run_rules import (
     LONGEST,
@@ -34,6 +35,7 @@ from airflow_logio.store.rules.run_rules import (
     digest_of,
     earliest_start,
     members,
+    next_generation,
     next_ordinal,
     number_for,
     superseded,
@@ -65,10 +67,12 @@ def _begin(
     code: bytes | None,
     above: int = 0,
 ) -> RunRow:
-    """The generation after `before`."""
+    """The generation after `before`, and after those that were removed."""
+    run, removed = None if before is None else before.as_run(), _newest_removed(tables, spec.key)
+    if before is None:
+        check_in_place(spec, removed)
     check_alone(spec, _unfinished(tables, spec.key.pipeline), concurrent)
-    generation = 1 if before is None else before.spec.key.generation + 1
-    earliest = earliest_start(None if before is None else before.as_run())
+    generation, earliest = next_generation(run, removed), earliest_start(run, removed)
     ordinal = next_ordinal(tables.ordinals.get(spec.key.pipeline, 0), above)
     key, allowed = replace(spec.key, generation=generation), spec.allowed | _take_allowed(tables, spec)
     row = _create(tables, replace(spec, key=key, allowed=allowed), earliest, ordinal)
@@ -106,8 +110,8 @@ def start_attempt(
         supersede(tables, row.run_id, because=CLEARED)
         row = tables.runs[row.run_id]
     if row is None or row.state is RunState.SUPERSEDED:
-        decision = Decision.BEGUN if row is None else Decision.AGAIN
         row = _begin(tables, spec, row, concurrent=concurrent, code=code)
+        decision = Decision.BEGUN if row.spec.key.generation == 1 else Decision.AGAIN
     check_graph(row.as_run(), spec.graph_fingerprint, spec.graph)
     tables.put(tables.starts, (_key(spec.key), attempt.number), Decided(attempt, row.uid, decision))
     return Start(row.as_run(), decision, True, _replaced(tables, row))
@@ -118,7 +122,9 @@ def _key(key: RunKey) -> RunKey:
 
 
 def _replaced(tables: Tables, row: RunRow) -> str | None:
-    return next((other.uid for other in tables.runs.values() if other.superseded_by == row.uid), None)
+    found = next((other.uid for other in tables.runs.values() if other.superseded_by == row.uid), None)
+    removed, generation = _newest_removed(tables, row.spec.key), row.spec.key.generation - 1
+    return removed.uid if found is None and removed is not None and removed.key.generation == generation else found
 
 
 def _found(tables: Tables, row: RunRow) -> Found:
@@ -177,6 +183,11 @@ def _newest(tables: Tables, key: RunKey) -> RunRow | None:
     return tables.runs[tables.run_keys[max(same, key=lambda other: other.generation)]]
 
 
+def _newest_removed(tables: Tables, key: RunKey) -> RemovedRun | None:
+    same = [one for one in tables.removed.values() if _key(one.key) == _key(key)]
+    return max(same, key=lambda one: one.key.generation, default=None)
+
+
 def _newest_of_partition(tables: Tables, spec: RunSpec) -> Run | None:
     """As the adapter for SQL."""
     found = [
@@ -207,6 +218,7 @@ def _create(tables: Tables, spec: RunSpec, earliest: float, ordinal: int) -> Run
     # Goes through its stored form, as in a database: what cannot be stored is found here.
     stored = msgspec.json.decode(encode_spec(spec), type=RunSpec)
     tables.put(tables.ordinals, spec.key.pipeline, ordinal)
+    tables.put(tables.keeps, spec.key.pipeline, spec.keep_seconds)
     row = RunRow(run_id, uuid.uuid4().hex, stored, max(clock, earliest), ordinal)
     tables.put(tables.runs, run_id, row)
     tables.put(tables.run_keys, spec.key, run_id)

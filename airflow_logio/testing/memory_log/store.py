@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import msgspec
 
-from airflow_logio.errors import FailurePoint, Fenced, UnknownRun
+from airflow_logio.errors import FailurePoint, Fenced, RunRemoved, UnknownRun
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
@@ -44,7 +44,8 @@ from airflow_logio.store.records.status_records import (
     SupervisorRecord,
     UnderWay,
 )
-from airflow_logio.store.records.upkeep_records import Collected, QuarantinedInputSet, Retried
+from airflow_logio.store.records.upkeep_records import BY_PERSON, Collected, QuarantinedInputSet, RemovedRun, Retried
+from airflow_logio.store.rules.removed_rules import said_of, when_and_why
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.testing.memory_log import groups, retention, runs, slots
 from airflow_logio.testing.memory_log.lineage_log import MemoryLineageLog
@@ -195,6 +196,8 @@ class MemoryLogStore(LogStore):
         exact = exact or [row for row in newest_first if row.dag_run_id == uid]
         matching = exact or [row for row in newest_first if row.uid.startswith(uid)]
         if not matching:
+            if (removed := self.removed_run(uid)) is not None:
+                raise RunRemoved(said_of(removed), when_and_why(removed))
             raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
         if not exact and len(matching) > 1:
             raise UnknownRun(f"{uid!r} is the beginning of {len(matching)} runs")
@@ -264,9 +267,52 @@ class MemoryLogStore(LogStore):
         with self.tables.transaction():
             return retention.removable(self.tables, older_than_seconds, unfinished=unfinished)
 
-    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
+    def remove_run(
+        self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False, reason: str = BY_PERSON
+    ) -> Collected:
         with self.tables.transaction():
-            return retention.remove(self.tables, run_id, limit, unfinished=unfinished, keep_row=keep_row)
+            return retention.remove(self.tables, run_id, limit, unfinished=unfinished, keep_row=keep_row, reason=reason)
+
+    def take_turns(self, pause_seconds: float, *, pipeline: str | None = None) -> Mapping[str, float]:
+        with self.tables.transaction():
+            return retention.take_turns(self.tables, pause_seconds, pipeline)
+
+    def expired(self, pipeline: str, limit: int) -> Sequence[Run]:
+        with self.tables.transaction():
+            return retention.expired(self.tables, pipeline, limit)
+
+    def removed_up_to(self, pipeline: str) -> int:
+        with self.tables.transaction():
+            return retention.removed_up_to(self.tables, pipeline)
+
+    def removed_run(self, name: str) -> RemovedRun | None:
+        with self.tables.transaction():
+            return retention.removed_run(self.tables, name)
+
+    def removed_runs(
+        self,
+        *,
+        pipeline: str | None = None,
+        dag_run_id: str | None = None,
+        partitions: tuple[str, str] | None = None,
+        ordinals: tuple[int, int] | None = None,
+        limit: int = 50,
+        oldest_first: bool = False,
+    ) -> Sequence[RemovedRun]:
+        with self.tables.transaction():
+            found = sorted(self.tables.removed.values(), key=lambda one: one.ordinal, reverse=not oldest_first)
+        return [
+            one
+            for one in found
+            if pipeline in (None, one.key.pipeline)
+            and dag_run_id in (None, one.key.dag_run_id)
+            and (partitions is None or partitions[0] <= (one.partition or "") <= partitions[1])
+            and (ordinals is None or ordinals[0] <= one.ordinal <= ordinals[1])
+        ][:limit]
+
+    def give_up_removed(self, uid: str) -> bool:
+        with self.tables.transaction():
+            return retention.give_up_removed(self.tables, uid)
 
     # --- groups -------------------------------------------------------------------------------------------------------
 

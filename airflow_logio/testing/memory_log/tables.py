@@ -23,6 +23,7 @@ from airflow_logio.store.records.driver_records import CodeChange, DriverIdentit
 from airflow_logio.store.records.run_records import Allowed, Run, RunKey, RunSpec
 from airflow_logio.store.records.start_records import Decided
 from airflow_logio.store.records.status_records import PortProgress, ScalingRequest
+from airflow_logio.store.records.upkeep_records import RemovedRun
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -274,6 +275,11 @@ class Tables:
         self.run_keys: dict[RunKey, int] = {}
         self.run_ids = itertools.count(1)
         self.ordinals: dict[str, int] = {}
+        self.removed: dict[str, RemovedRun] = {}
+        """By uid."""
+        self.keeps: dict[str, float | None] = {}
+        """Pipeline → how long its ended runs stay."""
+        self.swept: dict[str, float] = {}
         self.starts: dict[tuple[RunKey, int], Decided] = {}
         """By the key of the first generation, and the number of the attempt."""
         self.groups: dict[GroupKey, GroupRow] = {}

@@ -18,7 +18,7 @@ from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
-from airflow_logio.store.records.upkeep_records import Collected
+from airflow_logio.store.records.upkeep_records import BY_PERSON, Collected
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
 from airflow_logio.testing.simulator.violation import Violation
@@ -184,11 +184,15 @@ class _OfLog(_Twin):
         found: Sequence[Run] = self._memory.removable(older_than_seconds, unfinished=unfinished)
         return found
 
-    def remove_run(self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False) -> Collected:
+    def remove_run(
+        self, run_id: int, limit: int, *, unfinished: bool = False, keep_row: bool = False, reason: str = BY_PERSON
+    ) -> Collected:
         """All of it: each log takes its tables in its own order, so batches differ."""
         refs: set[str] = set()
         for log in (self._sql, self._memory):
-            while (found := log.remove_run(run_id, limit, unfinished=unfinished, keep_row=keep_row)).more:
+            while (
+                found := log.remove_run(run_id, limit, unfinished=unfinished, keep_row=keep_row, reason=reason)
+            ).more:
                 refs.update(found.refs)
         made: Collected = replace(found, refs=tuple(sorted(refs)))
         return made

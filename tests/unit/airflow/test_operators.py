@@ -10,10 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_logio.driver.endings import cause_of as ending_error
-from airflow_logio.errors import ConfigurationError, IncompatibleRun, InputMissing, LogUnavailable, UnknownRun
+from airflow_logio.errors import (
+    ConfigurationError,
+    IncompatibleRun,
+    InputMissing,
+    LogUnavailable,
+    RunRemoved,
+    UnknownRun,
+)
 from airflow_logio.launch.launcher import launch_group
 from airflow_logio.operators._task import group_task, segment
 from airflow_logio.operators._task.run_lookup import run_in_dag
@@ -22,6 +30,7 @@ from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.stop import LogioStopOperator
+from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
@@ -29,11 +38,12 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.store.sql import schema
 from airflow_logio.testing.memory_log import MemoryLogStore
 from pipelines.sales import sales
 from tests.support.airflow_connections import connection
 from tests.support.distributions import install
-from tests.support.logs import finish, spec
+from tests.support.logs import finish, spec, start_driver
 from tests.unit.airflow.support import DAG_ID, RUN_ID, FakeLauncher, context, register, write_transactions
 
 REF = "pipelines.sales:sales"
@@ -531,6 +541,29 @@ def test_the_run_finishes_when_all_groups_have(
         finish(log, register(log, launcher))
     LogioFinishRunOperator(task_id="finish_run", pipeline=REF).execute(context())
     assert log.find_run(run.uid).state is RunState.FINISHED
+
+
+def test_the_task_that_finishes_a_run_removes_old_ones(
+    log: LogStore, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the youngest run of the pipeline says; who then asks for the run of that DAG run is told what became of it."""
+    key = replace(run.spec.key, dag_run_id="long ago")
+    old = log.start_run(replace(run.spec, key=key, keep_seconds=0.0))
+    for one in (old, run):
+        for group in one.spec.groups:
+            driver = start_driver(log, group=group, run=one)
+            driver.session.commit([fx.FinishGroup()])
+            driver.session.close()
+    assert log.finish_run(old.run_id)
+    log.start_run(replace(run.spec, key=replace(key, dag_run_id="youngest"), keep_seconds=3600.0))
+    with log.engine.begin() as connection:  # type: ignore[attr-defined]
+        connection.execute(sa.update(schema.run).where(schema.run.c.run_id == old.run_id).values(ended_at=1.0))
+    with caplog.at_level(logging.INFO, logger="airflow_logio"):
+        LogioFinishRunOperator(task_id="finish_run", pipeline=REF).execute(context())
+    assert "1 run(s) removed from the log by keep_runs='1h'" in caplog.text
+    assert log.find_run(run.uid).state is RunState.FINISHED
+    with pytest.raises(RunRemoved, match=r"run long ago of .*by keep_runs='1h'. Clear the task that starts it"):
+        run_in_dag(log, run.spec.key.pipeline, run.spec.key.dag_id, "long ago")
 
 
 def test_a_task_of_its_own_dag_finds_its_run_by_itself(

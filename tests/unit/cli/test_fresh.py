@@ -304,3 +304,34 @@ def test_what_is_to_be_computed_again_is_named_once(store: LogStore, logio: Logi
     assert code == 1 and "say which one with --pipeline" in said
     assert logio("again", "--partition", "2026-03-01", "--pipeline", "other")[0] == 0
     assert store.find_run(days["2026-03-01"].uid).state is RunState.RUNNING
+
+
+def test_a_day_whose_run_was_removed_is_computed_again(store: LogStore, logio: Logio, days: dict[str, Run]) -> None:
+    """By its day, or by its uid; what only a row of the log would keep cannot be said of it."""
+    gone, other = days["2026-03-01"], days["2026-03-02"]
+    for one in (gone, other):
+        while store.remove_run(one.run_id, 100, unfinished=True, reason="by keep_runs='90d'").more:
+            pass
+    code, said = logio("again", "--partition", "2026-03-01..2026-03-02")
+    assert code == 0 and said.count("by keep_runs='90d', and is given up") == 2, said
+    assert "`logio run ... --partition 2026-03-01 --run-id clicks__2026-03-01` begins the next one" in said
+    code, said = logio("again", other.uid[:8])
+    assert code == 0 and "and was given up before" in said, said
+    code, said = logio("again", gone.uid, "--take-over", "--above", "9")
+    assert code == 1 and "--take-over --above 9 cannot be said of it" in " ".join(said.split()), said
+    store.start_run(gone.spec)
+    code, said = logio("again", "--partition", "2026-03-01")
+    assert code == 0 and "(generation 2)" in said and "is given up" in said, "the youngest one is meant"
+
+
+@pytest.mark.parametrize("command", [("status",), ("lineage", "a.out", "1"), ("logs", "g"), ("again",), ("fresh",)])
+def test_commands_say_that_a_run_was_removed(
+    store: LogStore, logio: Logio, days: dict[str, Run], command: tuple[str, ...]
+) -> None:
+    gone = days["2026-03-01"]
+    while store.remove_run(gone.run_id, 100, unfinished=True, reason="by keep_runs='90d'").more:
+        pass
+    code, said = logio(command[0], gone.uid[:8], *command[1:])
+    told = "of partition 2026-03-01, was removed from the log on 20"
+    assert told in " ".join(said.split()) and "by keep_runs='90d'" in said, said
+    assert code == (0 if command == ("again",) else 1)

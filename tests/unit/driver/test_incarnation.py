@@ -64,7 +64,12 @@ def test_a_driver_of_a_run_that_was_given_up_shuts_out_no_run_that_lives(log_sto
     assert given_up(log_store, zombie) == ()
 
 
-def test_a_run_that_is_being_removed_is_no_longer_looked_for(log_store: LogStore) -> None:
-    gone = superseded(log_store, "backfill", DAY)
+def test_a_run_that_was_removed_stays_shut_out(log_store: LogStore) -> None:
+    """Its drivers may live all the same: those of the same day, and of the same DAG run. One that had finished is none."""
+    gone, twice = superseded(log_store, "backfill", DAY), superseded(log_store, "plain", None)
     assert log_store.remove_run(gone.run_id, 100).more
-    assert given_up(log_store, start(log_store, "manual", DAY)) == ()
+    while log_store.remove_run(twice.run_id, 100).more:
+        pass
+    assert given_up(log_store, start(log_store, "manual", DAY)) == (gone.uid,)
+    assert given_up(log_store, start(log_store, "plain", None)) == (twice.uid,)
+    assert given_up(log_store, start(log_store, "another", "2026-03-02")) == ()

@@ -131,8 +131,9 @@ def test_a_run_keeps_what_other_runs_see_of_its_writers_and_how_many_drivers_the
     """Once for a writer that has replicas. None of it is part of the graph: runs of earlier versions resume."""
     pq.write_table(pa.table({"n": [1]}), tmp_path / "day.parquet")
 
-    def pipeline(bound: int | None) -> Pipeline:
-        made = Pipeline("daily", partition=Days("day"), connections=["lake", "crm"], drivers_at_once=bound)
+    def pipeline(bound: int | None, keep: str | None = None) -> Pipeline:
+        partition, connections = Days("day"), ["lake", "crm"]
+        made = Pipeline("daily", partition=partition, connections=connections, drivers_at_once=bound, keep_runs=keep)
         read = made.source("read", ParquetSource(str(tmp_path / "day.parquet")))
         made.writer("save", DatasetWriter("lake", "sales/dt={day}", on_new_run="replace"), read)
         made.writer("each", TableWriter("crm", "each", on_new_run="append"), read)
@@ -141,7 +142,7 @@ def test_a_run_keeps_what_other_runs_see_of_its_writers_and_how_many_drivers_the
         return made
 
     spec = run_spec(
-        pipeline(3),
+        pipeline(3, "90d"),
         EXCHANGE,
         dag_id="tests",
         dag_run_id="run",
@@ -156,7 +157,13 @@ def test_a_run_keeps_what_other_runs_see_of_its_writers_and_how_many_drivers_the
         ("each", ("crm_id", "each"), "always", "added"),
     }
     assert len(spec.writers) == 2 and spec.drivers_at_once == 3
-    assert pipeline(None).fingerprint() == pipeline(3).fingerprint() and pipeline(None).drivers_at_once is None
+    assert spec.keep_seconds == 90 * 86_400 and pipeline(None).keep_seconds is None
+    assert pipeline(None).fingerprint() == pipeline(3, "1h").fingerprint() and pipeline(None).drivers_at_once is None
+    for wrong in ("0d", "90", "never", 90, "-1d"):
+        with pytest.raises(
+            PipelineDefinitionError, match=r"keep_runs .* is not understood: write '90d', '12h' or '26w'"
+        ):
+            pipeline(None, wrong)  # type: ignore[arg-type]
     for wrong in (0, -1, True, "4"):
         with pytest.raises(PipelineDefinitionError, match="drivers_at_once is"):
             pipeline(wrong)  # type: ignore[arg-type]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +27,8 @@ from airflow_logio.store.records.run_records import Run, RunKey, Supervision
 from airflow_logio.supervision.run_tender import (
     AGAIN_SECONDS,
     NOTE_SECONDS,
+    OLD_SECONDS,
+    OldRuns,
     Round,
     RunTender,
     VoidDriverEnder,
@@ -239,3 +243,40 @@ def test_one_that_is_dead_and_not_replaced_is_left_alone(
     processes.append(driver(tmp_path, run.uid, "g", 1))
     ender = VoidDriverEnder(store, grace_seconds=0, clock=clock)
     assert ender.look() == [] and not has_ended(local_drivers()[0].process)
+
+
+# --- old runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_old_runs_are_removed_beside_the_supervision(clock: Clock) -> None:
+    """Once a minute, and never two at a time: a look waits for none of it."""
+    asked, may_end = queue.Queue[str](), threading.Event()
+
+    def remove() -> list[str]:
+        asked.put("asked")
+        assert may_end.wait(30)
+        return []
+
+    old = OldRuns(remove, clock=clock)
+    old.look()
+    assert asked.get(timeout=30)
+    for _ in range(3):
+        clock.now += OLD_SECONDS
+        old.look()
+    assert asked.empty(), "the first one has not ended"
+    may_end.set()
+    eventually(lambda: old.is_over)
+    old.look()
+    assert asked.get(timeout=30), "the time since the last one is over"
+
+
+def test_a_supervisor_of_all_runs_looks_for_old_ones(store: MemoryLogStore, clock: Clock) -> None:
+    asked = threading.Event()
+
+    def remove() -> list[str]:
+        asked.set()
+        return ["something was removed"]
+
+    nothing = VoidDriverEnder(store, drivers=list)
+    RunTender(store, "tender", ByHand, clock=clock, void=nothing, old=remove).look()
+    assert asked.wait(30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -438,9 +439,12 @@ def test_a_run_that_was_removed_meanwhile_is_unknown(client: TestClient, flow: T
     for group in ("ingest", "totals"):
         assert flow.store.park(GroupRef(flow.run.run_id, group, 1), "a test")
     assert flow.store.supersede(flow.run.run_id)
+    flow.store.start_run(spec("g", dag_run="the row of the last one stays on SQLite"))
     while flow.store.remove_run(flow.run.run_id, 1000).more:
         pass
-    assert client.get(f"/api/runs/{flow.run.uid}", headers=OWNER).status_code == 404
+    answer = client.get(f"/api/runs/{flow.run.uid}", headers=OWNER)
+    assert answer.status_code == 404
+    assert re.fullmatch(r"this run was removed from the log on [\d :-]+ UTC, by a person", answer.json()["detail"])
 
 
 # --- a log that is unavailable ----------------------------------------------------------------------------------------

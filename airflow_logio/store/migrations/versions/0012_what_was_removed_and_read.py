@@ -40,6 +40,7 @@ def _make_tables() -> None:
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("partition", sa.String(250)),
         sa.Column("ordinal", sa.BigInteger(), nullable=False),
+        sa.Column("state", sa.String(16), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("ended_at", sa.Double()),
         sa.Column("removed_at", sa.Double(), nullable=False),
