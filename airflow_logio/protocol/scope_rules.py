@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from airflow_logio.errors import WriteRefused
+from airflow_logio.protocol.values import FIRST_EVENT_ID
 
 
 def again(pipeline: str, scope: str, *options: str) -> str:
@@ -48,7 +49,8 @@ class ScopeRow(NamedTuple):
     live_ordinal: int | None = None
     live_run: str | None = None
     live_write: int | None = None
-    """The closing write action of `live_run`, whose rows are there. None: no run has closed the scope."""
+    """The closing write action of `live_run`, whose rows are there; its first one, if it fills the scope as its rows come.
+    None: no run has closed the scope."""
 
     @property
     def claimant(self) -> DayRun:
@@ -67,6 +69,8 @@ class ScopeContender:
     takes_over: bool = False
     replaces_by_nothing: bool = False
     """The scope may become empty: the writer says ``empty="replace"``, or a person has let this run pass."""
+    fills_at_once: bool = False
+    """Rows that are there go with the first write action, and no action closes the scope."""
 
     def check_claim(self, row: ScopeRow | None) -> None:
         """With the first write action. Raises `WriteRefused` if another run has claimed the scope that is not known to be
@@ -83,26 +87,37 @@ class ScopeContender:
     def check_retry(self, row: ScopeRow | None) -> None:
         """Before a person resumes the run. Raises `WriteRefused` if its closing write action would be refused, whatever is
         done first."""
-        if row is None or row.live_run != self.mine.run_uid:  # what it has closed it does not close again
+        # What it has closed it does not close again.
+        if row is None or self.fills_at_once or row.live_run != self.mine.run_uid:
             self.check_claim(row)
+
+    def clears(self, row: ScopeRow | None, *, has_begun: bool) -> bool:
+        """Whether the first write action, whose claim passes, deletes what is there: not what another slot of this run has
+        put there.
+
+        `has_begun`: another slot has applied its first action. Raises `WriteRefused` if what that one had put there is gone,
+        and if another writer of this run has filled the scope.
+        """
+        if row is None or row.live_run != self.mine.run_uid:
+            if has_begun:
+                raise WriteRefused(self._left(row))
+            return True
+        if row.live_write != FIRST_EVENT_ID:
+            raise WriteRefused(self._filled_by_another())
+        return False
+
+    def check_fill(self, row: ScopeRow | None) -> None:
+        """With each write action behind the first one of a run that fills the scope at once. Raises `WriteRefused` unless
+        this run has claimed it, and no other since."""
+        if row is None or row.claimed_by != self.mine.run_uid:
+            raise WriteRefused(self._left(row))
 
     def check_close(self, row: ScopeRow | None) -> None:
         """With the closing write action. Raises `WriteRefused` unless this run has claimed the scope, and no other since."""
-        if row is None:
-            raise WriteRefused(
-                f"{self._where} is claimed by no run, though run {self.mine.run_uid} has claimed it: a run that replaces the "
-                f"whole table has taken it over since, or the row in logio_scope was deleted. {self._stays}. {self._again()}"
-            )
-        if row.claimed_by != self.mine.run_uid:
-            raise WriteRefused(
-                f"{self._where} was claimed by run {row.claimed_by} of pipeline {row.pipeline!r} since run "
-                f"{self.mine.run_uid} began: what this run has made is not put there. {self._stays}. Let that run finish"
-            )
+        if row is None or row.claimed_by != self.mine.run_uid:
+            raise WriteRefused(self._left(row))
         if row.live_run == self.mine.run_uid:  # its marker is not that of the writer that asks
-            raise WriteRefused(
-                f"{self._where} was filled by another writer of run {self.mine.run_uid}, whose rows would be deleted. "
-                f"{self._stays}. Let them write different tables"
-            )
+            raise WriteRefused(self._filled_by_another())
 
     def check_records(self, *, held: int, is_filled: bool) -> None:
         """Raises `WriteRefused` if rows would be replaced by none, which nothing has allowed."""
@@ -120,6 +135,24 @@ class ScopeContender:
             f"{self._where}: audit {audit!r} refuses the rows of run {self.mine.run_uid}: {faults}. {self._stays}. If what "
             "the audit compares them with was wrong, mend that, then `logio retry` asks again; so does `logio retry --code "
             f"new` with another audit. If the rows are wrong, mend what makes them, then {self._again()} makes new ones"
+        )
+
+    def _left(self, row: ScopeRow | None) -> str:
+        """The run has claimed the scope, and it is not its own any more."""
+        if row is None or row.claimed_by == self.mine.run_uid:
+            return (
+                f"{self._where} is claimed by no run, though run {self.mine.run_uid} has claimed it: a run that replaces the "
+                f"whole table has taken it over since, or the row in logio_scope was deleted. {self._stays}. {self._again()}"
+            )
+        return (
+            f"{self._where} was claimed by run {row.claimed_by} of pipeline {row.pipeline!r} since run "
+            f"{self.mine.run_uid} began: what this run has made is not put there. {self._stays}. Let that run finish"
+        )
+
+    def _filled_by_another(self) -> str:
+        return (
+            f"{self._where} was filled by another writer of run {self.mine.run_uid}, whose rows would be deleted. "
+            f"{self._stays}. Let them write different tables"
         )
 
     def _of_another_line(self, other: DayRun) -> str:

@@ -83,8 +83,8 @@ def check_destinations(context: Resumed, operators: Iterable[str]) -> None:
 
 
 def check_days(context: Resumed, groups: Iterable[str]) -> None:
-    """Raise `WriteRefused` if a writer that closes, in these groups or behind them, could not replace what the run owns: a
-    younger run has claimed it, or another pipeline.
+    """Raise `WriteRefused` if a writer that owns a day, in these groups or behind them, could not write there: a younger run
+    has claimed it, or another pipeline.
 
     The groups would compute all of it and then be parked. Of a group that has finished nothing is asked, and where a database
     or file system does not answer, or another run has locked it, the driver asks again.
@@ -96,8 +96,9 @@ def check_days(context: Resumed, groups: Iterable[str]) -> None:
     begins = [name for name in pipeline.operators if pipeline.home(name) in asked]
     reached = {name for begin in begins for name in (begin, *pipeline.graph.downstream(begin))}
     for name, writer in pipeline.operators.items():
+        replaces = isinstance(writer, TableWriter) and writer.by
         closes = isinstance(writer, ActionWriter) and writer.closes
-        if name not in reached or not closes or pipeline.home(name) not in wholes:
+        if name not in reached or not (closes or replaces) or pipeline.home(name) not in wholes:
             continue
         try:
             _check(context, name, writer)

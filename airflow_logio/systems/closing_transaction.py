@@ -69,7 +69,7 @@ class ClosingTransaction:
         self._scope.check_records(held=self._group.records, is_filled=rows.is_filled())
         if (staged := self._files.staged) is not None:  # before anything is deleted
             stored_records.check_whole(connection, self._name, staged.columns, staged.files, staged.counts)
-            rows.check_staged(staged)
+            rows.check_staged(staged.files, staged.counts)
         rows.delete()
         crash_here(CrashPoint.IN_DAY_SWITCH)
         self._insert(connection, rows)

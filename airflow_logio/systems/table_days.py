@@ -6,7 +6,7 @@ all runs that own days there, so that they do not wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -14,17 +14,19 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.dataflow.column_types import ColumnType
-from airflow_logio.dataflow.writers.action_writers import WriteAction
+from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.owned_days import OwnedDay
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import OperatorFailed, WriteRefused
 from airflow_logio.protocol.external_rules import Contender
 from airflow_logio.protocol.scope_rules import ScopeContender
+from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases import kept_rows, postgres, table_inserts
 from airflow_logio.systems.databases.table_names import TableName, always_quoted, folded, in_double_quotes
-from airflow_logio.systems.stored_records import StagedActions, other_values
+from airflow_logio.systems.stored_records import StagedFiles, other_values
 
 _DIGIT = "[0-9]"
 _STORED_DAY = ("0000-00-00",)
@@ -93,11 +95,14 @@ class DayRows:
                 "changed. A trigger or a rule of the table keeps them: change it, then retry"
             )
 
-    def check_staged(self, staged: StagedActions) -> None:
-        """Raises `WriteRefused` if executors have loaded records of another day, or of none, with their count and values."""
-        wrong, distinct, shown = other_values(self._connection, staged.files, self._owned.column, self._plain_value())
+    def check_staged(self, staged: StagedFiles, counts: Sequence[int]) -> None:
+        """Raises `WriteRefused` if executors have loaded records of another day, or of none, with their count and values.
+
+        `counts` are the records of each file.
+        """
+        wrong, distinct, shown = other_values(self._connection, staged, self._owned.column, self._plain_value())
         if wrong:
-            said = self._owned.of_others(self._where, wrong, sum(staged.counts), shown, distinct)
+            said = self._owned.of_others(self._where, wrong, sum(counts), shown, distinct)
             raise WriteRefused(self._logged(said))
 
     def check_part(self, part: WriteAction) -> None:
@@ -225,9 +230,15 @@ def delete_all(connection: Connection, statement: sa.Delete, is_filled: Callable
 
 
 def begin_day(
-    connection: Connection, name: TableName, writer: TableWriter, contender: Contender, scope: ScopeContender
+    connection: Connection,
+    name: TableName,
+    writer: TableWriter,
+    contender: Contender,
+    scope: ScopeContender,
+    marker: Marker,
 ) -> None:
-    """The first write action of a run that owns a day: the marker is locked. Nothing of the table is changed.
+    """The first write action of a run that owns a day: `marker` is locked. Nothing of the table is changed, unless the run
+    fills the day at once: then what is there is deleted.
 
     Raises `WriteRefused`.
     """
@@ -238,10 +249,15 @@ def begin_day(
     if table_inserts.found_types(connection, name) is None:  # it was dropped
         warehouse_rows.lock_making(connection)
     table_inserts.target_table(connection, writer, name)
-    DayRows(connection, writer, name)
+    rows = DayRows(connection, writer, name)
     warehouse_rows.make_scope(connection, name, scope.scope, scope.mine)
-    scope.check_claim(warehouse_rows.lock_scope(connection, name, scope.scope))
+    before = warehouse_rows.lock_scope(connection, name, scope.scope)
+    scope.check_claim(before)
     warehouse_rows.claim_scope(connection, name, scope.scope, scope.mine)
+    if scope.fills_at_once and scope.clears(before, has_begun=warehouse_rows.has_begun_elsewhere(connection, marker)):
+        rows.delete()
+        warehouse_rows.close_scope(connection, name, scope.scope, scope.mine, FIRST_EVENT_ID)
+        crash_here(CrashPoint.IN_DAY_SWITCH)
     for run_uid in contender.given_up:
         warehouse_rows.store_given_up(connection, name, run_uid, contender.mine)
 

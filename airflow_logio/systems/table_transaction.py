@@ -23,6 +23,7 @@ from airflow_logio.systems.databases.conversions import row_of
 from airflow_logio.systems.databases.table_inserts import check_arrived, first_refused
 from airflow_logio.systems.databases.table_names import TableName
 from airflow_logio.systems.stored_records import RecordsInFiles, no_part, parts
+from airflow_logio.systems.table_days import DayRows
 
 MANY_RECORDS = 10_000
 ALIVE_SECONDS = 1.0
@@ -34,7 +35,7 @@ class TableTransaction:
     """One gapless group of write actions of a writer, on a connection whose transaction is open.
 
     `stored` has, by the number of the action, the records that are in files. `scope` is what a run owns by value: then the
-    opening action is the only one that is applied so.
+    opening action is the only one that is applied so, unless the run fills it at once.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class TableTransaction:
         """Lock and check marker and owner; begin the run if that is asked for. What the marker holds, and what is left."""
         before = warehouse_rows.lock_marker(connection, self._marker)
         pending = self._marker.unapplied(self._actions, *before)
-        if self._scope is not None and any(not action.is_opening for action in pending):
+        holds = self._scope is not None and not self._scope.fills_at_once
+        if holds and any(not action.is_opening for action in pending):
             raise ProtocolViolation(f"a write action of {self._marker.operator!r} is applied before its closing one")
         if pending:
             if pending[0].is_opening:
@@ -94,13 +96,15 @@ class TableTransaction:
             self._contender.check_owner(warehouse_rows.read_owner(connection, self._name, for_share=True))
             given_up = warehouse_rows.read_given_up(connection, self._name, self._marker.run_uid)
             self._contender.check_not_given_up(given_up)
+            if (scope := self._scope) is not None and not pending[0].is_opening:
+                scope.check_fill(warehouse_rows.lock_scope(connection, self._name, scope.scope, for_share=True))
         return before, pending
 
     def _begin(self, connection: Connection) -> None:
         """The first write action of a run: take the table over or join, make it, treat what is in it as declared."""
         contender = self._contender
         if self._scope is not None:
-            table_days.begin_day(connection, self._name, self._writer, contender, self._scope)
+            table_days.begin_day(connection, self._name, self._writer, contender, self._scope, self._marker)
             return
         for run_uid in contender.given_up:  # before the owner is locked, for which their drivers wait with a marker
             warehouse_rows.fence_markers(connection, run_uid)
@@ -142,14 +146,19 @@ class TableTransaction:
     def _insert_stored(self, connection: Connection, action: WriteAction) -> None:
         """What executors have staged is moved; anything else is inserted bit by bit."""
         records, staged = self._stored[action.number].records, self._stored[action.number].staged
+        day = None if self._scope is None else DayRows(connection, self._writer, self._name)
         if staged is not None:
             columns = no_part(self._writer, action, records).records.column_names
             stored_records.check_whole(connection, self._name, columns, staged, records.counts())
+            if day is not None:
+                day.check_staged(staged, records.counts())
             moved = stored_records.move(connection, self._name, columns, staged)
             check_arrived(self._writer.table, sum(records.counts()), moved)
             return
         into: table_inserts.Insertion | None = None
         for part in parts(self._writer, action, records):
+            if day is not None:
+                day.check_part(part)
             into = into or table_inserts.prepared(connection, self._writer, self._name, [part])
             into.insert(connection, into.converted([part]))
 

@@ -381,7 +381,8 @@ class TableTarget:
                 f"the writer of table {writer.table!r} owns a day, and is not of a run that has one"
             )
         is_to_replace = self.may_be_empty or writer.empty == "replace"
-        return ScopeContender(writer.table, client.name, writer.owned.scope, self.run, self.takes_over, is_to_replace)
+        said = (self.takes_over, is_to_replace, writer.fills_at_once)
+        return ScopeContender(writer.table, client.name, writer.owned.scope, self.run, *said)
 
 
 @dataclass(frozen=True, slots=True)

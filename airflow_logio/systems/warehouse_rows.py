@@ -124,6 +124,15 @@ def advance_marker(connection: Connection, marker: Marker, before: MarkerRow, nu
     check_advanced(marker.operator, marker.connection, connection.execute(change).rowcount)
 
 
+def has_begun_elsewhere(connection: Connection, marker: Marker) -> bool:
+    """Whether another slot of the writer has applied a write action."""
+    columns = marker_table.c
+    others = (columns.slot != marker.slot, columns.last_write > 0)
+    same = (columns.run_uid == marker.run_uid, columns.operator == marker.operator)
+    query = sa.select(sa.literal(1)).where(*same, columns.connection == marker.connection, *others).limit(1)
+    return connection.execute(query).first() is not None
+
+
 def _insert_marker(connection: Connection, marker: Marker) -> None:
     """Two drivers may come here at once (the older one is about to be refused): the first one makes the row."""
     insert = _insert_of(connection)
@@ -288,9 +297,9 @@ def _owns(table: sa.Table, name: TableName) -> sa.ColumnElement[bool]:
 # --- what runs own by value: to be asked when the owner is locked -----------------------------------------------------
 
 
-def lock_scope(connection: Connection, name: TableName, scope: str) -> ScopeRow | None:
+def lock_scope(connection: Connection, name: TableName, scope: str, *, for_share: bool = False) -> ScopeRow | None:
     """The row of a scope, locked."""
-    return _scope_row(connection.execute(_select_scope(name, scope).with_for_update()))
+    return _scope_row(connection.execute(_select_scope(name, scope).with_for_update(read=for_share)))
 
 
 def read_scope(connection: Connection, name: TableName, scope: str) -> ScopeRow | None:
@@ -321,7 +330,8 @@ def claim_scope(connection: Connection, name: TableName, scope: str, run: DayRun
 
 
 def close_scope(connection: Connection, name: TableName, scope: str, run: DayRun, number: int) -> None:
-    """Say that the rows of a scope, whose row is locked, are those of a run; `number` is its closing write action."""
+    """Say that the rows of a scope, whose row is locked, are those of a run; `number` is its write action that has deleted
+    what was there."""
     values = {"live_ordinal": run.ordinal, "live_run": run.run_uid, "live_write": number}
     connection.execute(sa.update(scope_table(name.schema)).where(*_of_scope(name, scope)).values(**values))
 

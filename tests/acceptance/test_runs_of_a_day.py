@@ -8,32 +8,20 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from airflow_logio.crash import CrashPoint
 from airflow_logio.launch.driver_config import REPLACED
 from airflow_logio.store.records.driver_records import GroupRef
 from tests.support.commands import Terminal
-from tests.support.owned_day import LEASE, OwnedDay, parked, until_alone, until_stopped
-from tests.support.running import PlainLauncher, Running, has_ended
+from tests.support.owned_day import LEASE, OwnedDay, give_up, parked, until_alone, until_stopped, wake
+from tests.support.running import PlainLauncher
 from tests.support.slow_driver import Slowness, sessions_wait_for_a_lock
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
 
 BETWEEN_CLOSINGS = f"{CrashPoint.BEFORE_WRITE}:4"
 """Behind the openings of both writers and the closing of one, before the closing of the other."""
-
-
-def wake(process: psutil.Process) -> None:
-    process.send_signal(signal.SIGCONT)
-    eventually(lambda: has_ended(process), what="it has ended", timeout=120)
-
-
-def give_up(run: Running) -> None:
-    assert run.store.declare_dead(GroupRef(run.run.run_id, "replacing", 1), "test")
-    assert run.store.supersede(run.run.run_id)
 
 
 IN_CLOSING = f"{CrashPoint.IN_DAY_SWITCH}:1"

@@ -26,7 +26,10 @@ from tests.support.warehouse import change, rows_of
 pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 STAGED = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_orders.py'}:staged")
-DAYS = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_days.py'}:staged")
+DAYS, FILLED = (
+    bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_days.py'}:{name}")
+    for name in ("staged", "filled")
+)
 DAY, OTHER = "2026-03-01", "2026-03-02"
 FILES, ROWS, PICTURE = 2, 3_000, 4_000
 DEATHS = (
@@ -48,6 +51,14 @@ DEATHS_OF_A_DAY = (
     f"{CrashPoint.BEFORE_UNSTAGING}:1",
 )
 """The same for a table whose day is replaced: the first one has opened it, only the last one has switched it."""
+DEATHS_AT_ONCE = (
+    f"{CrashPoint.BEFORE_STAGING_SWEEP}:1",
+    f"{CrashPoint.IN_DAY_SWITCH}:1",
+    f"{CrashPoint.AFTER_STAGING}:1",
+    f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1",
+    f"{CrashPoint.AFTER_UNSTAGING}:1",
+)
+"""The same for a table that is emptied of the day first, and then gets what is staged for each dataset."""
 BEHIND_A_JOB = (
     f"{CrashPoint.IN_DAY_SWITCH}:1",
     f"{CrashPoint.AFTER_STAGING}:1",
@@ -92,8 +103,16 @@ def test_dying_around_staging_and_move(postgres_url: str, postgres_warehouse_url
         assert_moved(run, orders, postgres_warehouse_url, payloads)
 
 
-def test_dying_around_the_staging_of_a_day(postgres_url: str, postgres_warehouse_url: str, tmp_path: Path) -> None:
-    """Two datasets in one staging table take the place of the rows that a script has left for that day."""
+@pytest.mark.parametrize(("pipeline", "deaths"), [(DAYS, DEATHS_OF_A_DAY), (FILLED, DEATHS_AT_ONCE)])
+def test_dying_around_the_staging_of_a_day(
+    pipeline: bundle.PipelineRef,
+    deaths: tuple[str, ...],
+    postgres_url: str,
+    postgres_warehouse_url: str,
+    tmp_path: Path,
+) -> None:
+    """Two datasets in one staging table take the place of the rows that a script has left for that day; or one after the
+    other fills it."""
     orders, payloads = tmp_path / "orders", tmp_path / "payloads"
     write_orders(orders / f"dt={DAY}", DAY)
     change(
@@ -102,13 +121,13 @@ def test_dying_around_the_staging_of_a_day(postgres_url: str, postgres_warehouse
     )
     for day in (DAY, OTHER):
         change(postgres_warehouse_url, f"INSERT INTO orders VALUES ('{day}', -1), ('{day}', 1)")
-    armed = {("back", number): point for number, point in enumerate(DEATHS_OF_A_DAY, start=1)}
-    settings = {"ref": DAYS, "params": {"orders": str(orders)}, "payloads": str(payloads)}
+    armed = {("back", number): point for number, point in enumerate(deaths, start=1)}
+    settings = {"ref": pipeline, "params": {"orders": str(orders)}, "payloads": str(payloads)}
     key = Days("day", zone="UTC").key_of(DAY)
     launcher = Launcher(tmp_path / "drivers", armed)
     with running(postgres_url, postgres_warehouse_url, orders, launcher, partition=key, **settings) as run:
         run.finish(timeout=800)
-        assert run.status("back").incarnation == 1 + len(DEATHS_OF_A_DAY), "every one of them was passed"
+        assert run.status("back").incarnation == 1 + len(deaths), "every one of them was passed"
         with duckdb.connect() as database:
             query = f"SELECT id, md5(picture) FROM '{orders}/dt={DAY}/*.parquet' ORDER BY id"
             expected = database.execute(query).fetchall()

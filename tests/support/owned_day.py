@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,11 @@ from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.launch.launcher import Launcher
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import CONCLUDED, GroupState
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.supervision.retry import check_days
 from tests.support.logs import SOMEBODY
-from tests.support.running import PlainLauncher, Running, running
+from tests.support.running import PlainLauncher, Running, has_ended, running
+from tests.support.waiting import eventually
 from tests.support.warehouse import change, rows_of
 
 OWNED_DAY = parse_ref(f"{Path(__file__).parent / 'bundle' / 'owned_day.py'}:days")
@@ -130,6 +133,18 @@ def until_stopped(run: Running) -> psutil.Process:
     run.until(lambda: process.status() == psutil.STATUS_STOPPED, "it stands still")
     until_alone(run)
     return process
+
+
+def wake(process: psutil.Process) -> None:
+    """One that stands still: it continues, finds out that it was replaced, and ends."""
+    process.send_signal(signal.SIGCONT)
+    eventually(lambda: has_ended(process), what="it has ended", timeout=120)
+
+
+def give_up(run: Running) -> None:
+    """A person has: its first driver of the closing group is taken for dead, and a fresh run may take its place."""
+    assert run.store.declare_dead(GroupRef(run.run.run_id, "replacing", 1), "test")
+    assert run.store.supersede(run.run.run_id)
 
 
 def until_alone(run: Running) -> None:

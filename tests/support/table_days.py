@@ -46,6 +46,7 @@ class Run:
     by: str = "day"
     table: str = "t"
     options: tuple[tuple[str, Any], ...] = ()
+    slot: int = 0
 
     @property
     def name(self) -> str:
@@ -63,13 +64,18 @@ class Run:
 
     @property
     def marker(self) -> Marker:
-        return Marker(self.name, "save", "wh", 0, self.token, self.started_at or float(self.ordinal))
+        return Marker(self.name, "save", "wh", self.slot, self.token, self.started_at or float(self.ordinal))
 
     def action(self, number: int, records: pa.Table, kind: str = "insert") -> WriteAction:
         return WriteAction(self.name, "save", "wh", number, self.token, records, {"action": kind})
 
     def open(self, warehouse: Warehouse) -> None:
         self.target(warehouse).apply(warehouse, self.marker, [self.action(1, pa.table({}), "begin")])
+
+    def fill(self, warehouse: Warehouse, *numbers: int, first: int = 2) -> None:
+        """Each number is a row, and a write action; for a run that fills its day at once."""
+        actions = [self.action(at, records(self.day, number, self.name)) for at, number in enumerate(numbers, first)]
+        self.target(warehouse).apply(warehouse, self.marker, actions)
 
     def close(self, warehouse: Warehouse, *numbers: int, pages: Sequence[pa.Table] | None = None) -> None:
         """Each number is a row, and a page of its own."""

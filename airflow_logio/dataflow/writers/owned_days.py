@@ -13,6 +13,9 @@ from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 EMPTY = ("refuse", "replace")
+AT_THE_END, AT_ONCE = "at the end", "at once"
+SWITCHES = (AT_THE_END, AT_ONCE)
+"""When the old day goes: when all of the new one is in the log, or with the first write action of the run."""
 SHOWN = 5
 """An error shows at most so many values."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -42,6 +45,31 @@ def check_empty(where: str, empty: str, *, owns: bool) -> str:
             f"{where}: empty={empty!r} is for writers with by, or with on_new_run='supersede'; leave it out"
         )
     return empty
+
+
+def check_switch(where: str, switch: str, by: tuple[str, ...], empty: str, *, has_audit: bool) -> str:
+    """What an author gives as `switch`, beside `empty` and the audits. Raises PipelineDefinitionError."""
+    if switch not in SWITCHES:
+        raise PipelineDefinitionError(
+            f"{where}: switch={switch!r} is none of {quoted(SWITCHES)}.{did_you_mean(switch, SWITCHES)}"
+        )
+    if switch == AT_THE_END:
+        return switch
+    said = f"{where}: switch={AT_ONCE!r}"
+    if not by:
+        raise PipelineDefinitionError(
+            f"{said} is for writers that own their run's day: say on_new_run='overwrite', by=('day',), or leave it out"
+        )
+    if has_audit:
+        raise PipelineDefinitionError(
+            f"{said} with an audit: readers see the rows before an audit could. Say switch={AT_THE_END!r}, or leave audit out"
+        )
+    if empty != "refuse":
+        raise PipelineDefinitionError(
+            f"{said} with empty={empty!r}: the old day goes before it is known whether there are new rows, so it may become "
+            "empty in any case. Leave empty out"
+        )
+    return switch
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from copy import copy
 from typing import Any, Self
 
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
-from airflow_logio.dataflow.writers.owned_days import OwnedDay
+from airflow_logio.dataflow.writers.owned_days import AT_ONCE, AT_THE_END, OwnedDay
 from airflow_logio.errors import PipelineDefinitionError
 
 SUPERSEDE = "supersede"
@@ -20,6 +20,7 @@ class OwningWriter(ActionWriter):
 
     on_new_run: str
     by: tuple[str, ...] = ()
+    switch: str = AT_THE_END
     _partition: str = ""
 
     @property
@@ -31,6 +32,11 @@ class OwningWriter(ActionWriter):
     def owns(self) -> bool:
         """Whether its runs own what they write: then each run of the pipeline has a partition."""
         return bool(self.by) or self.supersedes
+
+    @property
+    def fills_at_once(self) -> bool:
+        """Whether the old day goes with the first write action of a run, and new rows come as they are made."""
+        return self.switch == AT_ONCE
 
     @property
     def partition(self) -> str:

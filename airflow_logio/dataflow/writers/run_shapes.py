@@ -64,7 +64,8 @@ def _what(operator: Operator) -> str:
 
 
 def _mode(writer: TableWriter | DatasetWriter) -> str:
-    return f"on_new_run={writer.on_new_run!r}" + (f", by={writer.by!r}" if writer.by else "")
+    said = f"on_new_run={writer.on_new_run!r}" + (f", by={writer.by!r}" if writer.by else "")
+    return f"{said}, switch={writer.switch!r}" if writer.fills_at_once else said
 
 
 def _together(operator: Operator) -> Together:

@@ -12,7 +12,14 @@ from airflow_logio.dataflow.names import check_sql_columns, check_sql_name, chec
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.audits import Audit, AuditFunction, check_audits
-from airflow_logio.dataflow.writers.owned_days import OwnedDay, check_by, check_empty
+from airflow_logio.dataflow.writers.owned_days import (
+    AT_ONCE,
+    AT_THE_END,
+    OwnedDay,
+    check_by,
+    check_empty,
+    check_switch,
+)
 from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
@@ -41,6 +48,9 @@ class TableWriter(OwningWriter):
     :param by: the name of the pipeline's partition, as ``("day",)``: the run owns the rows whose column of that name,
         of type ``date`` or ``text`` (for hours also ``timestamptz``), has its day. They are replaced in one transaction
         when all new ones are there. A record of another day is refused, nothing is sent on, and rows of other days stay.
+    :param switch: with `by`, when the old rows of the day go. ``"at the end"`` (the default): when all new ones are there.
+        ``"at once"``: with the first write action of the run, and new ones come as they are made, events are sent on.
+        Readers see a day that fills, a run that fails leaves a part of it, and one without records an empty day.
     :param empty: with `by`, what happens if a run has no records and its day has rows: ``"refuse"`` (the default) or
         ``"replace"``.
     :param audit: with `by`, what must be right before the day is replaced: a SELECT, a function, or a mapping of names to
@@ -75,6 +85,7 @@ class TableWriter(OwningWriter):
         lineage_column: str | None = None,
         by: Iterable[str] = (),
         empty: str = "refuse",
+        switch: str = AT_THE_END,
         audit: str | AuditFunction | Mapping[str, str | AuditFunction] | None = None,
     ) -> None:
         super().__init__(connection)
@@ -92,7 +103,10 @@ class TableWriter(OwningWriter):
         self.by = check_by(f"writer of table {table!r}", by)
         self.empty = check_empty(f"writer of table {table!r}", empty, owns=self.owns)
         self._audits = check_audits(f"writer of table {table!r}", audit, owns=self.owns)
-        if self.by:
+        self.switch = check_switch(
+            f"writer of table {table!r}", switch, self.by, self.empty, has_audit=bool(self._audits)
+        )
+        if self.by and not self.fills_at_once:
             self.closes = True
             self.outputs = ()
         self._check()
@@ -119,7 +133,9 @@ class TableWriter(OwningWriter):
     def opening(self) -> Mapping[str, Any]:
         """The run takes the table over, and treats what is in it as `on_new_run` says."""
         opening: dict[str, Any] = {"table": self.table, "mode": self.on_new_run}
-        return opening | {"scope": self.owned.scope} if self.owned is not None else opening
+        if self.owned is not None:
+            opening["scope"] = self.owned.scope
+        return opening | {"switch": self.switch} if self.fills_at_once else opening
 
     def closing(self) -> Mapping[str, Any]:
         """The rows of the run take the place of those that have its day."""
@@ -164,6 +180,7 @@ class TableWriter(OwningWriter):
 
     def _unset(self) -> tuple[str, ...]:
         unset = ("needs_event_ids",) if self.lineage_column else ("needs_event_ids", "lineage_column")
+        unset = unset if self.fills_at_once else (*unset, "switch")
         return (*unset, "owned", "closes", "outputs") if self.by else (*unset, *_BY_DAYS)
 
     def _with_event_id(self, event: InputEvent) -> pa.Table:
@@ -209,10 +226,10 @@ class TableWriter(OwningWriter):
                 "on_new_run='overwrite', by=('day',) with the name of the pipeline's partition; to replace all, 'replace' "
                 "without by"
             )
-        if self.sends_after_writes:
+        if self.sends_after_writes and self.switch == AT_THE_END:
             raise PipelineDefinitionError(
                 f"{where}: sends_after_writes with by={self.by!r}: the rows are there when everything has ended, so an "
-                "operator behind it would read the old ones. Read them in a pipeline of their own"
+                f"operator behind it would read the old ones. Read them in a pipeline of their own, or say switch={AT_ONCE!r}"
             )
         (name,) = self.by
         if self.columns is not None and name not in self.columns:

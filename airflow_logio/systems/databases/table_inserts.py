@@ -133,7 +133,7 @@ def _way(
 def rehearse(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> None:
     """Every kind of statement that a run would execute at the table, first of no row, then with the actions' records."""
     table = target_table(connection, writer, name)
-    if writer.on_new_run == "replace":
+    if writer.on_new_run in ("replace", "overwrite"):
         connection.execute(sa.delete(table).where(sa.false()))
     nothing = sa.select(*(sa.cast(sa.null(), column.type) for column in table.columns)).where(sa.false())
     connection.execute(sa.insert(table).from_select(list(table.columns), nothing))

@@ -1,5 +1,7 @@
 """Clicks of a day as two tables that the run owns by the day; and beside them, what nothing waits for.
 
+`days` replaces the day at the end; `filled` is the same pipeline with code that fills it at once.
+
 Some clicks cannot be used while the file of parameter `fault` is there: they are set aside.
 """
 
@@ -11,8 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_logio import AllOfRun, Count, Days, ParquetSource, Pipeline, TableWriter, generate, stateless
-
-days = Pipeline("owned_day", partition=Days("day"), params={"data": str, "fault": str}, connections=["warehouse"])
 
 
 @stateless(on_error="quarantine")
@@ -31,17 +31,24 @@ def counted(clicks: pa.Table, params: Any) -> pa.Table:
     return pa.table([day, pages["page"], pages["id_count"], pages["id_sum"]], names=["day", "page", "clicks", "sum"])
 
 
-web = days.source("web", ParquetSource("{data}/{day}.parquet", records_per_event=100))
-clean = days.operator("clean", usable, web)
-top = days.operator("top", counted, web, window=AllOfRun())
-clicks = {"day": "date", "id": "bigint", "page": "text"}
-days.writer(
-    "keep", TableWriter("warehouse", "clicks", clicks, ("day", "id"), on_new_run="overwrite", by=("day",)), clean
-)
-pages = {"day": "date", "page": "text", "clicks": "bigint", "sum": "bigint"}
-days.writer("save", TableWriter("warehouse", "pages", pages, ("day", "page"), on_new_run="overwrite", by=("day",)), top)
-visits = days.source("visits", ParquetSource("{data}/{day}.parquet", records_per_event=100))
-days.sink("seen", Count(), visits)
-days.group("reading", web, clean)
-days.group("replacing", top, "keep", "save")
-days.group("beside", visits, "seen")
+def made(**options: Any) -> Pipeline:
+    """With tables that replace the day as the options say."""
+    days = Pipeline("owned_day", partition=Days("day"), params={"data": str, "fault": str}, connections=["warehouse"])
+    web = days.source("web", ParquetSource("{data}/{day}.parquet", records_per_event=100))
+    clean = days.operator("clean", usable, web)
+    top = days.operator("top", counted, web, window=AllOfRun())
+    owns: dict[str, Any] = {"on_new_run": "overwrite", "by": ("day",), **options}
+    clicks = {"day": "date", "id": "bigint", "page": "text"}
+    days.writer("keep", TableWriter("warehouse", "clicks", clicks, ("day", "id"), **owns), clean)
+    pages = {"day": "date", "page": "text", "clicks": "bigint", "sum": "bigint"}
+    days.writer("save", TableWriter("warehouse", "pages", pages, ("day", "page"), **owns), top)
+    visits = days.source("visits", ParquetSource("{data}/{day}.parquet", records_per_event=100))
+    days.sink("seen", Count(), visits)
+    days.group("reading", web, clean)
+    days.group("replacing", top, "keep", "save")
+    days.group("beside", visits, "seen")
+    return days
+
+
+days = made()
+filled = made(switch="at once")

@@ -13,8 +13,6 @@ from airflow_logio import Days, FolderSource, Pipeline, TableWriter, stateless
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-staged = Pipeline("staged_days", partition=Days("day", zone="UTC"), params={"orders": str}, connections=["warehouse"])
-
 
 @stateless(mode="dataframe")
 def signed(orders: DataFrame) -> DataFrame:
@@ -28,17 +26,22 @@ def whole(records: Iterator[pa.Table], params: Any) -> str | None:
 
 
 columns = {"day": "date", "id": "bigint", "picture": "binary", "signature": "text", "drawn": "uuid"}
-raw = staged.source("raw", FolderSource("{orders}/dt={day}"))
-signing = staged.operator("signed", signed, raw)
-save = TableWriter(
-    "warehouse",
-    "orders",
-    columns,
-    primary_key=["day", "id"],
-    on_new_run="overwrite",
-    by=("day",),
-    audit={"whole": whole, "signed": "SELECT id FROM orders WHERE day = :day AND signature <> md5(picture)"},
-)
-staged.writer("save", save, signing)
-staged.group("front", "raw", "signed")
-staged.group("back", "save")
+audit = {"whole": whole, "signed": "SELECT id FROM orders WHERE day = :day AND signature <> md5(picture)"}
+
+
+def made(**options: Any) -> Pipeline:
+    """With a table that replaces the day as the options say."""
+    staged = Pipeline(
+        "staged_days", partition=Days("day", zone="UTC"), params={"orders": str}, connections=["warehouse"]
+    )
+    raw = staged.source("raw", FolderSource("{orders}/dt={day}"))
+    signing = staged.operator("signed", signed, raw)
+    owns: dict[str, Any] = {"primary_key": ["day", "id"], "on_new_run": "overwrite", "by": ("day",), **options}
+    staged.writer("save", TableWriter("warehouse", "orders", columns, **owns), signing)
+    staged.group("front", "raw", "signed")
+    staged.group("back", "save")
+    return staged
+
+
+staged = made(audit=audit)
+filled = made(switch="at once")

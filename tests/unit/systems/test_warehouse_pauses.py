@@ -281,12 +281,13 @@ def _without_locks_of_markers(
 
 @dataclass
 class Day:
-    """A run of 2026-03-01 or of the day after, in one table: its opening and its closing action."""
+    """A run of 2026-03-01 or of the day after, in one table: its opening and its closing action, or what fills it at once."""
 
     ordinal: int
     day: str = "2026-03-01"
     token: int = 1
     given_up: tuple[str, ...] = ()
+    switch: str = "at the end"
 
     def opening(self, table: Table, which: int) -> None:
         target, marker = self._target(table, which), self._marker(table)
@@ -295,6 +296,9 @@ class Day:
     def closing(self, table: Table, which: int) -> None:
         target, marker = self._target(table, which), self._marker(table)
         page = [self._action(table, 2, "insert", self._records())]
+        if self.switch == "at once":
+            target.apply(table.opened[which], marker, page)
+            return
         closing = self._action(table, 3, "close", pa.table({}))
         target.apply_held(table.opened[which], marker, HeldGroup(2, 3, 1), closing, iter([page]))
 
@@ -317,7 +321,7 @@ class Day:
 
     def _target(self, table: Table, which: int) -> TableTarget:
         columns = {"a": "bigint", "who": "text"}
-        writer = TableWriter("wh", table.name, columns, on_new_run="overwrite", by=("who",))
+        writer = TableWriter("wh", table.name, columns, on_new_run="overwrite", by=("who",), switch=self.switch)
         owned = writer.for_run({"who": self.day, "who_start": f"{self.day}T00:00:00+00:00"})
         run = DayRun("clicks", "log", self.ordinal, self._uid(table))
         given_up = tuple(f"{uid} {table.name}" for uid in self.given_up)
@@ -378,6 +382,49 @@ def test_an_older_run_of_the_day_is_refused_wherever_the_younger_one_stands(
     opened: tuple[Warehouse, Warehouse],
 ) -> None:
     older, younger = Day(1), Day(2)
+    places = _every_place(
+        opened,
+        lambda table: older.opening(table, 1),
+        lambda table: younger.both(table, 0),
+        lambda table: older.closing(table, 1),
+    )
+    for where, rows, (slow, quick) in places:
+        assert (rows, slow) == (DAY, ""), f"the younger one stood {where}: {rows}"
+        assert quick in ("", REFUSED), where
+
+
+ONCE = "at once"
+
+
+@pytest.mark.parametrize(
+    ("other", "left", "refusals"),
+    [
+        pytest.param(Day(2).both, DAY, [REFUSED], id="a younger run of the day"),
+        pytest.param(Day(2, switch=ONCE).both, DAY, [REFUSED], id="a younger run that fills it at once"),
+        pytest.param(Day(2, given_up=("run1",), switch=ONCE).both, DAY, [REPLACED, REFUSED], id="the run in its place"),
+        pytest.param(Day(1, token=2, switch=ONCE).closing, [(1, "2026-03-01")], [REPLACED], id="its successor"),
+        pytest.param(_replaces, [(2, "new")], [REFUSED], id="a run that replaces the table"),
+    ],
+)
+def test_what_fills_a_day_at_once_leaves_nothing_behind_a_younger_run(
+    opened: tuple[Warehouse, Warehouse], other: Callable[[Table, int], None], left: Rows, refusals: list[str]
+) -> None:
+    """Wherever its transaction stands: what it has inserted before the other one claims, that one deletes."""
+    older = Day(1, switch=ONCE)
+    places = _every_place(
+        opened,
+        lambda table: older.opening(table, 0),
+        lambda table: older.closing(table, 0),
+        lambda table: other(table, 1),
+    )
+    for where, rows, (slow, quick) in places:
+        assert (rows, quick) == (left, ""), f"it stood {where}: {rows}"
+        assert slow in ("", *refusals), where
+
+
+@pytest.mark.parametrize("switch", ["at the end", ONCE])
+def test_a_younger_run_that_fills_the_day_at_once_is_slow(opened: tuple[Warehouse, Warehouse], switch: str) -> None:
+    older, younger = Day(1, switch=switch), Day(2, switch=ONCE)
     places = _every_place(
         opened,
         lambda table: older.opening(table, 1),
