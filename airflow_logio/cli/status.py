@@ -48,14 +48,16 @@ def status(
         bool, typer.Option("--watch", help="Keep looking until the run has ended, or until Ctrl-C")
     ] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two updates of --watch", min=0.1)] = 1.0,
+    pipeline: Annotated[str | None, typer.Option(help="Only runs of this pipeline")] = None,
+    most: Annotated[int, typer.Option(help="How many runs, the newest ones", min=1)] = 50,
 ) -> None:
-    """Show all runs of the log, the newest first; or one run with its groups, connections, ports, drivers and recoveries."""
+    """Show the runs of the log, the newest first; or one run with its groups, connections, ports, drivers and recoveries."""
     if watching and run is None:
         raise typer.BadParameter("name the run to watch: logio status RUN --watch", param_hint="--watch")
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         if run is None:
-            _runs(store, as_json=as_json)
+            _runs(store, pipeline, most, as_json=as_json)
             return
         reporter = Reporter(store, run, log=options.log, is_paused=AirflowDags().is_paused)
         if watching:
@@ -64,9 +66,10 @@ def status(
             _show(reporter.look(), as_json=as_json)
 
 
-def _runs(store: LogStore, *, as_json: bool) -> None:
+def _runs(store: LogStore, pipeline: str | None, most: int, *, as_json: bool) -> None:
     looks = store.supervisors()
-    found = store.list_runs()
+    found = store.list_runs(pipeline=pipeline, limit=most + 1)
+    has_older, found = len(found) > most, found[:most]
     seen = {one.run.uid: one for one in store.sight([run.uid for run in found])}
     sights = [seen.get(run.uid) or RunSight(run, ()) for run in found]  # one that is being removed has no groups
     runs = [(one.run, one.groups, last_look(looks, one.run)) for one in sights]
@@ -77,6 +80,8 @@ def _runs(store: LogStore, *, as_json: bool) -> None:
         typer.echo(json.dumps(listed, indent=2))
     else:
         out.print(run_tables.runs(runs, paused) if runs else "no runs")
+    if has_older:
+        err.print(f"the newest {most:,} runs; the log has older ones: `logio status --most {10 * most}`", markup=False)
 
 
 def _show(report: Report, *, as_json: bool) -> None:

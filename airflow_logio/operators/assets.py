@@ -32,6 +32,8 @@ WRITE = "write"
 TRIED = "logio_told_of"
 EVENTS_SEARCHED = 500
 RUNS_SEARCHED = 20
+"""The newest ones, of which one may have ended since the last event."""
+UNFINISHED_SEARCHED = 1_000
 CLOCKS_APART_SECONDS = 60.0
 """Between the database of the log and that of Airflow."""
 _OF_ONE_RUN = {RunState.RUNNING: RUNNING, RunState.FINISHED: FINISHED, RunState.QUARANTINED: QUARANTINED}
@@ -112,7 +114,9 @@ class LogioAssetsOperator(BaseOperator):
         from airflow_logio.operators._task.run_lookup import check_current, run_of, work_left
 
         if self.while_running:
-            runs = store.list_runs(pipeline=pipeline, limit=RUNS_SEARCHED)
+            unfinished = store.list_runs(pipeline=pipeline, state=RunState.RUNNING, limit=UNFINISHED_SEARCHED)
+            latest = store.list_runs(pipeline=pipeline, limit=RUNS_SEARCHED)
+            runs = sorted({run.uid: run for run in (*unfinished, *latest)}.values(), key=lambda run: -run.run_id)
             for damaged in (run for run in runs if run.damage is not None):
                 self.log.error("No event of it: %s", damaged.damage)
             whole = [run for run in reversed(runs) if run.damage is None]

@@ -23,6 +23,10 @@ from airflow_logio.ui.group_tasks import clear_group_tasks
 _USER = Depends(_compat.user_dependency())
 
 
+MOST_UNFINISHED = 1_000
+"""Runs of a DAG that are looked at for what keeps another one from beginning."""
+
+
 class AirflowAccess(Access):
     """Asks the auth manager of the deployment, as Airflow's own routes do."""
 
@@ -68,7 +72,7 @@ def why_no_run(store: LogStore, dag_id: str, dag_run_id: str) -> str | None:
         paused = _compat.is_paused(dag_id)
         return f"DAG {dag_id} is paused: Airflow starts no task of it until it is unpaused." if paused else None
     said = f"The log has no run of this DAG run, because its task {', '.join(failed)} has failed."
-    running = store.list_runs(dag_ids=[dag_id], state=RunState.RUNNING)
+    running = store.list_runs(dag_ids=[dag_id], state=RunState.RUNNING, limit=MOST_UNFINISHED)
     found = ((run, states_of(store, run)) for run in running)
     reasons = (in_the_way(run, groups, run.spec.supervision) for run, groups in found if may_be_in_the_way(run, groups))
     reason = next(reasons, None)

@@ -117,9 +117,8 @@ def expired(connection: Connection, pipeline: str, limit: int) -> Sequence[Run]:
 def removed_up_to(connection: Connection, pipeline: str) -> int:
     """In one statement. A run that begins meanwhile gets a greater ordinal than the last one given."""
     runs, pipelines = schema.run, schema.pipeline
-    first = sa.select(sa.func.min(runs.c.ordinal)).where(
-        runs.c.pipeline == pipeline, runs.c.state != RunState.REMOVING.value
-    )
+    here = (runs.c.pipeline == pipeline, runs.c.state != RunState.REMOVING.value)
+    first = sa.select(runs.c.ordinal).where(*here).order_by(runs.c.ordinal).limit(1)
     query = sa.select(first.scalar_subquery(), pipelines.c.ordinal).where(pipelines.c.name == pipeline)
     row = connection.execute(query).one_or_none()
     if row is None:

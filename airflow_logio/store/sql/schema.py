@@ -175,6 +175,7 @@ run = Table(
 )
 Index("ix_logio_run_partition", run.c.pipeline, run.c.partition, run.c.ordinal)
 Index("ix_logio_run_ended_at", run.c.pipeline, run.c.ended_at)  # which are old enough to be removed
+Index("ix_logio_run_ordinal", run.c.pipeline, run.c.ordinal)
 Index("ix_logio_run_state", run.c.state, run.c.run_id)  # supervisors look for the few that are running
 Index("ix_logio_run_dag_run_id", run.c.dag_run_id)
 Index("ix_logio_run_dag_id", run.c.dag_id, run.c.run_id)
@@ -197,6 +198,7 @@ removed_run = Table(
     comment="runs that are no longer in the log, or are being removed: which, when and why",
 )
 Index("ix_logio_removed_run_partition", removed_run.c.pipeline, removed_run.c.partition, removed_run.c.ordinal)
+Index("ix_logio_removed_run_ordinal", removed_run.c.pipeline, removed_run.c.ordinal)
 Index("ix_logio_removed_run_dag_run_id", removed_run.c.dag_run_id)
 
 day_read = Table(

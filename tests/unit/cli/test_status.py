@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Load, Standby
 from airflow_logio.systems.calls import CallWatch
-from tests.support.logs import replace_driver
+from tests.support.logs import replace_driver, spec
 from tests.support.postgres import PostgresServer
 from tests.support.two_groups import TwoGroups
 from tests.support.waiting import eventually
@@ -415,3 +416,15 @@ def test_it_survives_the_log(postgres_server: PostgresServer, postgres_url: str,
     assert (code, said) == (0, "")
     last = json.loads(command.lines[-1])
     assert (last["state"], last["connections"][0]["lag"]["events"]) == ("finished", 0)
+
+
+def test_the_list_says_that_the_log_has_older_runs(store: LogStore, logio: Callable[..., tuple[int, str, str]]) -> None:
+    for number in range(4):
+        described = spec("g", dag_run=f"hour {number}")
+        name = "clicks" if number < 3 else "other"
+        store.start_run(replace(described, key=replace(described.key, pipeline=name)))
+    code, listed, said = logio("status", "--most", "2")
+    assert code == 0 and "hour 3" in listed and "hour 1" not in listed
+    assert "the newest 2 runs; the log has older ones: `logio status --most 20`" in " ".join(said.split())
+    code, listed, said = logio("status", "--most", "20", "--pipeline", "clicks", "--json")
+    assert code == 0 and said == "" and [one["run_id"] for one in json.loads(listed)] == ["hour 2", "hour 1", "hour 0"]

@@ -24,6 +24,7 @@ def upgrade() -> None:
     ):
         op.add_column("logio_pipeline", column)
     op.create_index("ix_logio_run_ended_at", "logio_run", ["pipeline", "ended_at"])
+    op.create_index("ix_logio_run_ordinal", "logio_run", ["pipeline", "ordinal"])
     op.create_index("ix_logio_run_state", "logio_run", ["state", "run_id"])
     op.create_index("ix_logio_run_dag_run_id", "logio_run", ["dag_run_id"])
     op.create_index("ix_logio_run_dag_id", "logio_run", ["dag_id", "run_id"])
@@ -49,6 +50,7 @@ def _make_tables() -> None:
         comment="runs that are no longer in the log, or are being removed: which, when and why",
     )
     op.create_index("ix_logio_removed_run_partition", "logio_removed_run", ["pipeline", "partition", "ordinal"])
+    op.create_index("ix_logio_removed_run_ordinal", "logio_removed_run", ["pipeline", "ordinal"])
     op.create_index("ix_logio_removed_run_dag_run_id", "logio_removed_run", ["dag_run_id"])
     op.create_table(
         "logio_day_read",
