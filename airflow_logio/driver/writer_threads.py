@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
+from airflow_logio.dataflow.writers.audits import Audit
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.spark_jobs.faults import lost_on_the_way, shortened, store_fault
@@ -24,6 +25,7 @@ from airflow_logio.errors import ConfigurationError, ExternalUnavailable, LogioE
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.writes import Applied, Compared, HeldGroup, PendingWrite, WriteQueue, WriterKey, WriteStep
+from airflow_logio.spark import lake_audits
 from airflow_logio.spark.published_places import Copies, CopyTask, Lines, copied_by_spark
 from airflow_logio.spark.publishing import DatasetTarget, DayTarget
 from airflow_logio.spark.table_staging import StagingTarget
@@ -216,7 +218,7 @@ class Executors:
         connections = self.connections
         match writer:
             case DatasetWriter() if writer.by:
-                day = DayTarget(writer, connections.identity, self.bodies.dataset, self._copied)
+                day = DayTarget(writer, connections.identity, self.bodies.dataset, self._copied, self._asked)
                 return IdempotentExecutor(operator, writer, day, connections)
             case DatasetWriter():
                 identity = connections.identity
@@ -242,6 +244,24 @@ class Executors:
             if found := store_fault(error) or lost_on_the_way(error):
                 raise OSError(f"files could not be copied: {found}, told by Spark: {shortened(error)}") from error
             raise OperatorFailed(f"{description}: files could not be copied: {shortened(error)}") from error
+
+    def _asked(self, audit: Audit, do: Callable[[Any], str]) -> str:
+        """What an audit finds in a session of the group, in words. Raises `SparkLost`, `ExternalUnavailable`, and what
+        `lake_audits.error_of` makes of an error of its author's."""
+        try:
+            session = self.sessions.entered(self.job_group, f"audit {audit.name}")
+            with self.sessions.keeping_zone(f"audit {audit.name!r}"):
+                return do(session)
+        except Exception as error:
+            if isinstance(error, LogioError) and not isinstance(error, OperatorFailed):
+                raise
+            if self.sessions.is_lost(error):
+                raise SparkLost(f"Spark ended at audit {audit.name!r}: {shortened(error)}") from error
+            if found := store_fault(error) or lost_on_the_way(error):
+                raise ExternalUnavailable(
+                    f"audit {audit.name!r}: {found}, told by Spark: {shortened(error)}"
+                ) from error
+            raise lake_audits.error_of(audit, error) from error
 
     def _run(self, description: str, job: Callable[[Any], pa.Table]) -> pa.Table:
         """Run a job.

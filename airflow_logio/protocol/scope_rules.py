@@ -25,6 +25,16 @@ def again(pipeline: str, scope: str, *options: str) -> str:
     return f"`logio again {' '.join(words)}`"
 
 
+def found_at_fault(where: str, run_uid: str, audit: str, faults: str, stays: str, anew: str) -> str:
+    """The sentence for an audit that has found something in the records of a run: `stays` says what stays as it is, `anew`
+    is the command that makes new ones."""
+    return (
+        f"{where}: audit {audit!r} refuses the rows of run {run_uid}: {faults}. {stays}. If what the audit compares them "
+        "with was wrong, mend that, then `logio retry` asks again; so does `logio retry --code new` with another audit. If "
+        f"the rows are wrong, mend what makes them, then {anew} makes new ones"
+    )
+
+
 class DayRun(NamedTuple):
     """A run that owns days of tables by their value."""
 
@@ -131,11 +141,7 @@ class ScopeContender:
 
     def found_at_fault(self, audit: str, faults: str) -> str:
         """The sentence for an audit that has found something in the rows of this run."""
-        return (
-            f"{self._where}: audit {audit!r} refuses the rows of run {self.mine.run_uid}: {faults}. {self._stays}. If what "
-            "the audit compares them with was wrong, mend that, then `logio retry` asks again; so does `logio retry --code "
-            f"new` with another audit. If the rows are wrong, mend what makes them, then {self._again()} makes new ones"
-        )
+        return found_at_fault(self._where, self.mine.run_uid, audit, faults, self._stays, self._again())
 
     def _left(self, row: ScopeRow | None) -> str:
         """The run has claimed the scope, and it is not its own any more."""

@@ -60,7 +60,8 @@ def materialized(
     files = None if partition_by else spark_files.written(payloads, purpose, frame, mode)
     if files is None:
         files = written_files(payloads, purpose, frame, partition_by, mode=mode)
-    dataset = payloads.put(where, purpose, Manifest(schema_of(kept), arrow_schema_of(kept), in_order(files)))
+    places = schema_of(frame.select(*partition_by)) if partition_by else ""
+    dataset = payloads.put(where, purpose, Manifest(schema_of(kept), arrow_schema_of(kept), in_order(files), places))
     crash_here(CrashPoint.AFTER_MANIFEST)
     return dataset
 
@@ -266,8 +267,7 @@ def duplicated(session: Any, payloads: EpochPayloads, where: str, purpose: str, 
         check_seen(payloads.root, files)
     payloads.settle(folder)
     crash_here(CrashPoint.AFTER_DATASET_JOB)
-    manifest = dataset.manifest
-    made = payloads.put(where, purpose, Manifest(manifest.schema, manifest.arrow, in_order(files)))
+    made = payloads.put(where, purpose, replace(dataset.manifest, files=in_order(files)))
     crash_here(CrashPoint.AFTER_MANIFEST)
     return made
 

@@ -26,7 +26,7 @@ from airflow_logio.dataflow.writers.folder_days import (
 from airflow_logio.dataflow.writers.published_folder import counted_in, runs_of, visible_files
 from airflow_logio.errors import ConfigurationError, WriteRefused
 from airflow_logio.protocol.folder_rules import NamedFile
-from airflow_logio.protocol.scope_rules import again
+from airflow_logio.protocol.scope_rules import again, found_at_fault
 from airflow_logio.spark.published_places import ClosingNames, PublishedPlace
 from airflow_logio.systems.connections import WriterIdentity
 
@@ -103,6 +103,11 @@ class DayClaim:
                 f"there? The day stays as it is. A retry reads nothing again. When the input is there: {self._again()}. If "
                 f"this day is to become empty: {self._again('--empty')}. If all may, let the writer say empty='replace'"
             )
+
+    def found_at_fault(self, audit: str, faults: str) -> WriteRefused:
+        """For an audit that has found something in the records of the run."""
+        stays = "The day stays as it is"
+        return WriteRefused(found_at_fault(self._named, self.mine.run_uid, audit, faults, stays, self._again()))
 
     def put_receipt(self, names: ClosingNames, files: Iterable[NamedFile]) -> None:
         """Look once more, then switch the day. Raises `WriteRefused`, as `look`."""

@@ -24,6 +24,7 @@ from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.folder_rules import NamedFile
 from airflow_logio.spark.day_claims import DayClaim
 from airflow_logio.spark.folder_claims import FolderClaim
+from airflow_logio.spark.lake_audits import Ask, ask
 from airflow_logio.spark.local_place import LocalPlace
 from airflow_logio.spark.object_place import ObjectPlace
 from airflow_logio.spark.published_places import (
@@ -115,12 +116,12 @@ class DatasetTarget:
 
 
 Pages = Iterable[Sequence[WriteAction]]
-"""Write actions in the order of their numbers, read from the log a part at a time."""
+"""Write actions in the order of their numbers, read from the log a part at a time, as often as they are asked for."""
 
 
 class DayTarget:
     """Executes the write actions of a writer that owns a day of a folder, for a run: an opening, and all others with the
-    closing one. As `DatasetTarget` else."""
+    closing one. `ask` asks its audits. As `DatasetTarget` else."""
 
     unavailable: tuple[type[Exception], ...] = ()
 
@@ -130,12 +131,14 @@ class DayTarget:
         run: WriterIdentity,
         dataset: Callable[[str, str], Dataset],
         copy: CopyJob,
+        ask: Ask,
     ) -> None:
         self._writer = writer
         self._run = run
         self._scope = writer.scope
         self._dataset = dataset
         self._copy = copy
+        self._ask = ask
 
     @contextmanager
     def connect(self, url: str) -> Iterator[DayClaim]:
@@ -166,6 +169,7 @@ class DayTarget:
                 may_be_empty = self._run.may_be_empty or self._writer.empty == "replace"
                 client.check_files(has_records=records > 0 or may_be_empty)
         if not is_closed:
+            self._audit(client, what, pages)
             # Reading pages is outside: the caller waits for a log that is unavailable.
             files = [file for page in pages for action in page for file in self._put(client, action)]
             crash_here(CrashPoint.IN_PUBLICATION)
@@ -175,11 +179,25 @@ class DayTarget:
         with asked(self._writer, what):
             client.clear()
 
-    def _put(self, claim: DayClaim, action: WriteAction) -> Sequence[NamedFile]:
+    def _audit(self, claim: DayClaim, what: str, pages: Pages) -> None:
+        """Before a file is put. Raises `WriteRefused` for the first audit that finds something. If nothing is held, there are
+        no columns, and none is asked: `empty` has decided."""
+        if not self._writer.audits:
+            return
+        actions = [action for page in pages for action in page]
+        with asked(self._writer, what):
+            datasets = [self._dataset_of(action) for action in actions]
+            for audit, faults in ask(self._writer.audits, datasets, self._ask) if datasets else ():
+                raise claim.found_at_fault(audit, faults)
+
+    def _dataset_of(self, action: WriteAction) -> Dataset:
         if action.dataset is None:
             raise LogInconsistent(f"{_where(action)} has no dataset in the log")
+        return self._dataset(_where(action), action.dataset)
+
+    def _put(self, claim: DayClaim, action: WriteAction) -> Sequence[NamedFile]:
         with asked(self._writer, f"{_where(action)} cannot be written: "):
-            dataset = self._dataset(_where(action), action.dataset)
+            dataset = self._dataset_of(action)
             plan = Publication(action.run_uid, action.operator, action.number, action.token, dataset.manifest)
             self._check_own(plan)
             claim.place.prepare(sorted(set(plan.partitions().values())), plan)

@@ -17,15 +17,11 @@ from airflow_logio.crash import CrashPoint, crash_here
 from airflow_logio.database_errors import Fault, fault_of
 from airflow_logio.databases import cause_of
 from airflow_logio.dataflow.query_text import bare, for_sqlalchemy
-from airflow_logio.dataflow.writers.audits import Audit
+from airflow_logio.dataflow.writers.audits import SHOWN, Audit, told
 from airflow_logio.errors import OperatorFailed, StatementCutOff, WriteRefused, authored_frames
 from airflow_logio.protocol.scope_rules import ScopeContender
 from airflow_logio.systems.databases.read_values import bound
 
-SHOWN = 5
-"""So many rows at fault are shown."""
-MOST_OF_A_ROW = 300
-"""Characters of one that are shown."""
 _READ_ONLY = sa.text("SET LOCAL transaction_read_only = on")
 _IS_READ_ONLY = "25006"
 
@@ -43,7 +39,7 @@ def ask_queries(connection: Connection, audits: Iterable[Audit], scope: ScopeCon
             continue
         rows = _rows(connection, audit, SHOWN + 1)
         if rows:
-            raise WriteRefused(scope.found_at_fault(audit.name, _told(rows)))
+            raise WriteRefused(scope.found_at_fault(audit.name, told(rows)))
         crash_here(CrashPoint.IN_AUDIT)
 
 
@@ -99,16 +95,12 @@ def ask_functions(audits: Iterable[Audit], pages: Iterable[Iterable[pa.Table]], 
             continue
         records = _Records(pages)
         try:
-            found = audit.asked(iter(records))
+            faults = audit.asked(iter(records))
         except Exception as error:
             records.check()
             cause = str(error) if isinstance(error, OperatorFailed) else f"{type(error).__name__}: {error}"
             raise OperatorFailed(f"audit {audit.name!r}: {cause}{authored_frames(error)}") from error
         records.check()
-        if isinstance(found, str):
-            faults = found
-        else:
-            faults = _told(found.slice(0, SHOWN + 1).to_pylist(), found.num_rows)
         if faults:
             raise WriteRefused(scope.found_at_fault(audit.name, faults))
 
@@ -132,31 +124,3 @@ class _Records:
         """Raises what reading has raised."""
         for error in self._errors:
             raise error
-
-
-# --- in words ---------------------------------------------------------------------------------------------------------
-
-
-def _told(rows: Sequence[Mapping[str, Any]], count: int | None = None) -> str:
-    """The first rows; empty if there are none. `count` says how many there are, if that is known."""
-    if not rows:
-        return ""
-    shown = ", ".join(_row(row) for row in rows[:SHOWN])
-    if len(rows) <= SHOWN:
-        return f"{_number(len(rows))}: {shown}"
-    return f"{f'more than {SHOWN}' if count is None else f'{count:,}'} rows; the first are {shown}"
-
-
-def _number(rows: int) -> str:
-    return "1 row" if rows == 1 else f"{rows} rows"
-
-
-def _row(row: Mapping[str, Any]) -> str:
-    text = f"({', '.join(f'{name}={_value(value)}' for name, value in row.items())})"
-    return text if len(text) <= MOST_OF_A_ROW else f"{text[:MOST_OF_A_ROW]} ...)"
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value) or "''"  # times of PostgreSQL are texts here

@@ -24,7 +24,8 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
-LAKE_DAYS = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'lake_days.py'}:days")
+BUNDLE = Path(__file__).parents[1] / "support" / "bundle" / "lake_days.py"
+LAKE_DAYS, AUDITED = (bundle.parse_ref(f"{BUNDLE}:{name}") for name in ("days", "audited"))
 DAY = Days("day").key_of("2024-03-09")
 COLUMNS = "id, epoch_us(ts), store, cents"
 OLD = (orders_at(1, 2, 3, 25), orders_at(4, 5, first=10))
@@ -43,7 +44,7 @@ class Lake:
         self, name: str, orders: tuple[pa.Table, ...], armed: dict[int, str], *, log_url: str = "", **settings: Any
     ) -> Any:
         """With drivers that die where they are armed, by incarnation; of another log, if it is given."""
-        where = self._root / f"orders_{name}"
+        where = self.orders(name)
         where.mkdir()
         for number, table in enumerate(orders):
             pq.write_table(table, where / f"{number}.parquet")
@@ -53,14 +54,16 @@ class Lake:
             "",
             where,
             launcher,
-            ref=LAKE_DAYS,
             name=name,
             params={"orders": str(where)},
             partition=DAY,
             connections={"lake": str(self.folder)},
             payloads=str(self._root / "payloads"),
-            **settings,
+            **{"ref": LAKE_DAYS, **settings},
         )
+
+    def orders(self, name: str) -> Path:
+        return self._root / f"orders_{name}"
 
     def expected(self, name: str) -> list[tuple[Any, ...]]:
         day = f"WHERE ts::DATE = DATE '{DAY.text}'"
@@ -120,6 +123,26 @@ def test_a_zombie_between_look_and_receipt_brings_nothing_back(lake: Lake) -> No
         zombie.resume()
         eventually(lambda: has_ended(zombie) and has_ended(jvm), what="the zombie and its JVM exit", timeout=60)
     assert lake.counted() == lake.expected("young")
+
+
+def test_an_audit_that_refuses_keeps_the_old_day_until_a_person_asks_again(lake: Lake) -> None:
+    """Drivers die in its function, behind its query, and behind both; no file of the new day is there until all let pass."""
+    fault, allows = (Path(f"{lake.orders('new')}.{name}") for name in ("fault", "allowed"))
+    fault.touch()
+    armed = {2: f"{CrashPoint.IN_AUDIT}:1", 4: f"{CrashPoint.IN_AUDIT}:2"}
+    with lake.run("new", NEW, armed, ref=AUDITED) as run:
+        run.until(lambda: run.status("all").state is GroupState.PARKED, "the group is parked", timeout=300)
+        assert run.status("all").incarnation == 3 and not fault.exists()
+        said = str(run.status("all").error)
+        assert (
+            "audit 'allowed' refuses the rows of run" in said and "2 orders of store 2. The day stays as it is" in said
+        )
+        assert lake.counted() == lake.listed() == lake.expected("old")
+        allows.touch()
+        run.relaunch("all")
+        run.until(lambda: run.is_running("all", 5), "the driver behind the one that died runs", timeout=300)
+        run.finish()
+    assert lake.counted() == lake.listed() == lake.expected("new") != []
 
 
 def test_a_run_without_records_keeps_the_old_day(lake: Lake) -> None:

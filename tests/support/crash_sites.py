@@ -46,7 +46,7 @@ IN_QUESTIONS = named("_question")
 IN_SWITCHES = named("_switch")
 """unit/systems/test_days.py: by writers of tables that own a day."""
 IN_AUDITS = named("_audit")
-"""test_audits.py: by writers that own a day, with SQL that must find no fault in it."""
+"""test_audits.py, test_lake_days.py: by writers that own a day, with SQL that must find no fault in it."""
 IN_EXTERNAL_WRITES = named("_external_write")
 """test_writers.py: by writers of an author's own external systems."""
 

@@ -16,6 +16,7 @@ from airflow_logio.dataflow.writers.action_writers import BEGIN, WriteAction
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.writes import CLOSE
 from airflow_logio.spark.day_claims import DayClaim, day_run
+from airflow_logio.spark.lake_audits import Ask
 from airflow_logio.spark.published_places import Copies, CopyTask, Lines
 from airflow_logio.spark.publishing import DatasetTarget, DayTarget, check_not_replaced
 from airflow_logio.systems.connections import WriterIdentity
@@ -99,6 +100,7 @@ class DayPublisher(Publisher):
         takes_over: bool = False,
         may_be_empty: bool = False,
         word: bool = False,
+        ask: Callable[[], str] | None = None,
     ) -> None:
         super().__init__(lake, payloads, run, token=token)
         self.run_uid = f"{log}{run}"
@@ -112,12 +114,14 @@ class DayPublisher(Publisher):
             on_new_run="overwrite",
             by=("store",),
             empty="replace" if may_be_empty else "refuse",
+            audit=None if ask is None else {"asked": "SELECT * FROM records"},
         )
+        self.ask: Ask = lambda *_: "" if ask is None else ask()
         self._writer = writer.for_run({"store": store, "store_start": "2026-03-01T00:00:00+00:00"})
 
     @contextmanager
     def connected(self) -> Iterator[tuple[DayTarget, DayClaim]]:
-        target = DayTarget(self._writer, self._run, self._payloads.dataset, self._copy)
+        target = DayTarget(self._writer, self._run, self._payloads.dataset, self._copy, self.ask)
         with target.connect(self._lake) as claim:
             yield target, claim
 
@@ -135,7 +139,7 @@ class DayPublisher(Publisher):
             file.records for one in actions for file in self._payloads.dataset("", one.dataset or "").manifest.files
         )
         with self.connected() as (target, claim):
-            target.close_group(claim, self._action(len(actions) + 2, CLOSE), rows, ([one] for one in actions))
+            target.close_group(claim, self._action(len(actions) + 2, CLOSE), rows, [[one] for one in actions])
 
     def _action(self, number: int, what: str) -> WriteAction:
         about = (self.run_uid, "save", "lake", number, self._token)

@@ -287,7 +287,7 @@ def _queries(operator: Operator) -> tuple[str, ...]:
     match operator:
         case QuerySource():
             return () if operator.query is None else (operator.query,)
-        case TableWriter():
+        case TableWriter() | DatasetWriter():
             return tuple(audit.query for audit in operator.audits if audit.query is not None)
     return ()
 

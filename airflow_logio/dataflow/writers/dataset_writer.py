@@ -9,6 +9,7 @@ from typing import Any
 from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable
 from airflow_logio.dataflow.placeholders import in_folder_of_run, placeholders_of, relative_folder
+from airflow_logio.dataflow.writers.audits import FRAME, Audit, AuditFunction, audits_of_run, check_audits
 from airflow_logio.dataflow.writers.owned_days import check_by, check_empty
 from airflow_logio.dataflow.writers.owning_writers import OwningWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
@@ -37,6 +38,12 @@ class DatasetWriter(OwningWriter):
         refused.
     :param empty: with `by`, what happens if a run has no records and its day has some: ``"refuse"`` (the default) or
         ``"replace"``.
+    :param audit: with `by`, what must be right before the day is replaced: a SELECT, a function, or a mapping of names to
+        these. The SELECT is asked of Spark, of the view ``records``: those of the run, with the columns of `partition_by` at
+        their end; each row that it returns is a fault. It may name run parameters, ``:day``. The function gets the same as
+        a DataFrame of Spark (and ``params``, if it has such a parameter), and returns None if nothing is wrong, else a text,
+        or the rows at fault as a DataFrame. A fault leaves the old day, and the group parks: `logio retry` asks again. A
+        run without an event for the writer is not asked about: `empty` decides.
 
     Exactly once, even when a replaced driver keeps writing: all drivers that execute a write action make the same files
     under the same names, ``<run uid>.<operator>.<number>.<n>.parquet``. A file appears as a whole or not at all, the
@@ -59,6 +66,7 @@ class DatasetWriter(OwningWriter):
         on_new_run: str = "append",
         by: Iterable[str] = (),
         empty: str = "refuse",
+        audit: str | AuditFunction | Mapping[str, str | AuditFunction] | None = None,
     ) -> None:
         super().__init__(connection)
         self.folder = relative_folder(folder)
@@ -72,12 +80,21 @@ class DatasetWriter(OwningWriter):
         where = f"writer of folder {self.folder!r}"
         self.by = check_by(where, by)
         self.empty = check_empty(where, empty, owns=self.owns)
+        self._audits = check_audits(where, audit, FRAME, owns=self.owns)
         self.closes = bool(self.by)
         self._scope = ""
         self._check()
 
     def placeholders(self) -> frozenset[str]:
-        return self._placeholders
+        return self._placeholders.union(*(audit.placeholders() for audit in self._audits))
+
+    @property
+    def audits(self) -> tuple[Audit, ...]:
+        """No part of what a run is compared by: one that is wrong is corrected, and the run asks again."""
+        return self._audits
+
+    def code(self) -> str:
+        return "\n".join(filter(None, (super().code(), *(audit.code() for audit in self._audits))))
 
     def for_run(self, params: Mapping[str, Any]) -> DatasetWriter:
         """With the folder, and the day, of a run with these parameters. Raises ConfigurationError."""
@@ -86,6 +103,7 @@ class DatasetWriter(OwningWriter):
             return own
         own = copy(own)
         own._scope = self.day_of(params).scope
+        own._audits = audits_of_run(self._audits, self.partition, params)
         return own
 
     @property

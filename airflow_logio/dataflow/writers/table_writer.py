@@ -11,7 +11,7 @@ from airflow_logio.dataflow.column_types import ColumnType, column_type
 from airflow_logio.dataflow.names import check_sql_columns, check_sql_name, check_table, did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
-from airflow_logio.dataflow.writers.audits import Audit, AuditFunction, check_audits
+from airflow_logio.dataflow.writers.audits import Audit, AuditFunction, audits_of_run, check_audits
 from airflow_logio.dataflow.writers.owned_days import (
     AT_ONCE,
     AT_THE_END,
@@ -148,8 +148,7 @@ class TableWriter(OwningWriter):
             return self
         own = copy(self)
         own.owned = self.day_of(params)
-        instants = (f"{self.by[0]}_start", f"{self.by[0]}_end")
-        own._audits = tuple(audit.for_run(params, instants) for audit in self._audits)
+        own._audits = audits_of_run(self._audits, self.partition, params)
         return own
 
     def records(self, event: InputEvent) -> pa.Table:

@@ -28,7 +28,7 @@ class DataFile(msgspec.Struct, frozen=True):
     """Folders of the partition, ``column=value``."""
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The files of a dataset, and the schema of its records. Their order is that of their paths, or that of the records."""
 
     schema: str
@@ -36,6 +36,8 @@ class Manifest(msgspec.Struct, frozen=True):
     arrow: str
     """The same as Arrow has it, as `schema_text`."""
     files: tuple[DataFile, ...]
+    places: str = ""
+    """The schema of the columns that are in the names of folders, as Spark has it, in JSON; earlier versions kept none."""
 
     @property
     def records(self) -> int:

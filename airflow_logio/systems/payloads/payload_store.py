@@ -405,7 +405,7 @@ class EpochPayloads:
 
         files = self._patiently(f"naming the files of {purpose}", attempt)
         manifest = dataset.manifest
-        return self.put(where, purpose, Manifest(manifest.schema, manifest.arrow, in_order(files)))
+        return self.put(where, purpose, replace(manifest, files=in_order(files)))
 
     def sealed(self, mode: int, paths: Sequence[str]) -> list[tuple[str, int, int, int, str]]:
         """As `Payloads.sealed`."""

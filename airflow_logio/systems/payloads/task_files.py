@@ -29,7 +29,8 @@ COPIED = "path string"
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f").union(map(chr, range(32)))
 """What Spark and Hive write as ``%XX`` in names of partitions; anything else, of whatever alphabet, stays as it is."""
 MOST_BYTES_OF_A_NAME = 255
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+NULL = "__HIVE_DEFAULT_PARTITION__"
+"""What the name of a folder has in place of a null."""
 _SEPARATOR = "/"
 _BLOCK = 4 * 2**20
 
@@ -250,11 +251,11 @@ def _values(name: str, column: pa.ChunkedArray) -> list[Any]:
 def _folder(name: str, value: Any) -> str:
     """As Spark and Hive write and read it. Raises `NoPartition` for a value that they would not read back."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    if value is not None and text in ("", _NULL):
+    if value is not None and text in ("", NULL):
         raise NoPartition(
             f"partition column {name!r} has the text {text!r}, which readers take for null; fill it before"
         )
-    folder = f"{_escaped(name)}={_NULL if value is None else _escaped(text)}"
+    folder = f"{_escaped(name)}={NULL if value is None else _escaped(text)}"
     if len(folder.encode()) > MOST_BYTES_OF_A_NAME:
         raise NoPartition(
             f"partition column {name!r} has the value {text[:40]!r}..., and the name of its folder would be longer than "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_logio import Count, DatasetWriter, Days, FolderSource, OwnPartition, Pipeline, stateless
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-days = Pipeline("lake_days", params={"orders": str}, partition=Days("day"), connections=["lake"])
 
 
 @stateless(mode="dataframe")
@@ -20,10 +21,27 @@ def dated(orders: DataFrame, params: Any) -> DataFrame:
     return orders.withColumn("day", F.lit(params["day"]))
 
 
-web = days.source("web", FolderSource("{orders}"))
-own = days.operator("own", OwnPartition("day", on="ts", mode="dataframe"), web)
-named = days.operator("dated", dated, own.port("own"))
-kept = DatasetWriter("lake", "kept", partition_by=("day", "store"), on_new_run="overwrite", by=("day",))
-days.writer("keep", kept, named)
-days.sink("late", Count(), own.port("other"))
-days.group("all", "web", "own", "dated", "keep", "late")
+def allowed(records: DataFrame, params: Any) -> str | None:
+    """Kills its driver once, if there is a file that says so, and refuses until there is one that allows."""
+    orders = records.filter("store = 2").count()
+    if (fault := Path(f"{params['orders']}.fault")).exists():
+        fault.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return None if Path(f"{params['orders']}.allowed").exists() else f"{orders} orders of store 2"
+
+
+def _made(audit: Any = None) -> Pipeline:
+    made = Pipeline("lake_days", params={"orders": str}, partition=Days("day"), connections=["lake"])
+    web = made.source("web", FolderSource("{orders}"))
+    own = made.operator("own", OwnPartition("day", on="ts", mode="dataframe"), web)
+    named = made.operator("dated", dated, own.port("own"))
+    by = ("day",)
+    kept = DatasetWriter("lake", "kept", partition_by=("day", "store"), on_new_run="overwrite", by=by, audit=audit)
+    made.writer("keep", kept, named)
+    made.sink("late", Count(), own.port("other"))
+    made.group("all", "web", "own", "dated", "keep", "late")
+    return made
+
+
+days = _made()
+audited = _made({"of the day": "SELECT id, day FROM records WHERE day <> :day OR ts < :day_start", "allowed": allowed})

@@ -562,7 +562,13 @@ files = ParquetWriter(
 # [START DatasetWriter]
 dataset = DatasetWriter("lake", "orders", partition_by=["country"], on_new_run="replace")
 own_day = DatasetWriter(
-    "lake", "clicks", partition_by=["day", "country"], on_new_run="overwrite", by=["day"], empty="replace"
+    "lake",
+    "clicks",
+    partition_by=["day", "country"],
+    on_new_run="overwrite",
+    by=["day"],
+    empty="replace",
+    audit={"no refunds": "SELECT * FROM records WHERE cents < 0"},
 )
 # [END DatasetWriter]
 

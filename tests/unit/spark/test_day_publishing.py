@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ class Work:
     def empty(self) -> None:
         self.lake.remove(*self.lake.names())
 
-    def driver(self, run: str, token: int = 1, **settings: bool) -> DayPublisher:
+    def driver(self, run: str, token: int = 1, **settings: Any) -> DayPublisher:
         """Of the run with that log and ordinal, as ``a45``; ``a'45`` is another run of the same line."""
         log = run.rstrip("0123456789")
         return DayPublisher(self.lake.url, self.payloads, int(run.removeprefix(log)), token, log=log, **settings)
@@ -69,7 +70,7 @@ class Work:
             self._made[run] = [driver.action(2, made[:1]), driver.action(3, made[1:])]
         return [replace(action, token=token) for action in self._made[run]]
 
-    def run(self, run: str, token: int = 1, **settings: bool) -> None:
+    def run(self, run: str, token: int = 1, **settings: Any) -> None:
         """A driver that executes all write actions of a run, as one does that has found none of them done."""
         driver = self.driver(run, token, **settings)
         driver.open_day()
@@ -392,6 +393,45 @@ def test_a_file_by_hand_in_another_day_is_no_matter(work: Work) -> None:
     work.lake.put("orders/store=2/by_hand.parquet", b"")
     work.run("a4")
     assert work.counted() == rows("a4")
+
+
+def test_an_audit_that_refuses_leaves_the_old_day_and_no_file(work: Work) -> None:
+    """It is asked again; where nothing is held, or the day is replaced already, it is not asked."""
+    driver, there = work.driver("a4", ask=lambda: "1 row: (id=452)"), work.lake.names()
+    driver.open_day()
+    with pytest.raises(
+        WriteRefused, match=r"store=1 of folder .*audit 'asked' refuses the rows of run a4: 1 row: \(id=4"
+    ):
+        driver.close_day(*work.actions("a4"))
+    assert work.counted() == work.listed() == BEFORE
+    assert [name for name in work.lake.names() if name not in there] == [
+        f"orders/{DAYS}/store=1/{driver.mine.claim}",
+        f"orders/{RECEIPTS}/{SIGN}",
+    ]
+    work.driver("a4", token=2, ask=str).close_day(*work.actions("a4", 2))
+    assert work.counted() == work.listed() == rows("a4")
+    driver.close_day(*work.actions("a4"))
+    work.run("a5")
+    empty = work.driver("a6", ask=lambda: "asked", may_be_empty=True)
+    empty.open_day()
+    empty.close_day()
+    assert work.counted() == work.listed() == []
+
+
+def test_a_zombie_in_its_audit_replaces_nothing(work: Work) -> None:
+    """Meanwhile its successor has closed the day, or a younger run has, or another log."""
+    for other, settings in (("a4", {"token": 2}), ("a5", {}), ("b1", {"takes_over": True})):
+        work.anew()
+
+        def meanwhile(other: str = other, settings: dict[str, Any] = settings) -> str:
+            work.run(other, **settings)
+            return ""
+
+        zombie = work.driver("a4", ask=meanwhile)
+        zombie.open_day()
+        with suppress(WriteRefused):
+            zombie.close_day(*work.actions("a4"))
+        assert work.counted() == work.listed() == rows(other)
 
 
 def test_late_names_remove_nothing(work: Work) -> None:
