@@ -1,4 +1,4 @@
-"""`audit=` of a `TableWriter`: what it is, and what is refused when a pipeline is defined."""
+"""`audit=` of writers that own a day: what it is, and what is refused when a pipeline is defined."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_logio import Days, ParquetSource, Pipeline, TableWriter
+from airflow_logio import DatasetWriter, Days, FolderSource, ParquetSource, Pipeline, TableWriter
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 DAY = Days("day", zone="Europe/Berlin")
@@ -21,9 +21,18 @@ def writer(audit: Any, **changed: Any) -> TableWriter:
     return TableWriter("wh", "top", columns, **{"on_new_run": "overwrite", "by": ("day",), "audit": audit, **changed})
 
 
-def pipeline(audit: Any) -> Pipeline:
+def of_lake(audit: Any, **changed: Any) -> DatasetWriter:
+    owns = {"on_new_run": "overwrite", "by": ("day",), "audit": audit}
+    return DatasetWriter("wh", "top", partition_by=("day",), **{**owns, **changed})
+
+
+WRITERS = pytest.mark.parametrize("writer", [writer, of_lake])
+
+
+def pipeline(audit: Any, writer: Callable[[Any], TableWriter | DatasetWriter] = writer) -> Pipeline:
     made = Pipeline("clicks", partition=DAY, params={"least": int}, connections=["wh"])
-    made.writer("save", writer(audit), made.source("web", ParquetSource("/data/{day}/*.parquet")))
+    source = ParquetSource("/data/{day}/*.parquet") if writer is not of_lake else FolderSource("/data/{day}")
+    made.writer("save", writer(audit), made.source("web", source))
     return made
 
 
@@ -54,11 +63,12 @@ def test_audits_have_names() -> None:
     assert writer(None).audits == ()
 
 
-def test_a_run_asks_with_its_parameters() -> None:
-    made = pipeline({"new": "SELECT 1 WHERE :day_start > now() AND :least > 0", "enough": enough})
+@WRITERS
+def test_a_run_asks_with_its_parameters(writer: Any) -> None:
+    made = pipeline({"new": "SELECT 1 WHERE :day_start > now() AND :least > 0", "enough": enough}, writer)
     params = made.check_params({"least": 3}, DAY.key_of("2026-03-01"))
     found = made.for_run(params).operators["save"]
-    assert isinstance(found, TableWriter)
+    assert isinstance(found, TableWriter | DatasetWriter)
     start = datetime(2026, 2, 28, 23, tzinfo=UTC)
     assert found.audits[0].params == {"day_start": start, "least": 3}
     table = pa.table({"day": ["2026-03-01"]})
@@ -66,17 +76,18 @@ def test_a_run_asks_with_its_parameters() -> None:
     assert found.audits[1].asked(iter([table] * 3)) == ""
 
 
-def test_an_audit_is_code_and_not_what_a_run_is_compared_by() -> None:
+@WRITERS
+def test_an_audit_is_code_and_not_what_a_run_is_compared_by(writer: Any) -> None:
     """So one that is wrong is corrected, and the run that waits asks again."""
-    one, other, none = pipeline(NEGATIVE), pipeline(enough), pipeline(None)
+    one, other, none = pipeline(NEGATIVE, writer), pipeline(enough, writer), pipeline(None, writer)
     assert one.fingerprint()["graph"] == other.fingerprint()["graph"] == none.fingerprint()["graph"]
     assert len({made.fingerprint()["code"] for made in (one, other, none)}) == 3
 
 
 @pytest.mark.parametrize(
-    ("answer", "faults"), [(None, ""), ("", ""), ("no rows", "no rows"), (pa.table({"a": [1]}), pa.table({"a": [1]}))]
+    ("answer", "faults"), [(None, ""), ("", ""), ("no rows", "no rows"), (pa.table({"a": [1]}), "1 row: (a=1)")]
 )
-def test_what_a_function_returns(answer: Any, faults: Any) -> None:
+def test_what_a_function_returns(answer: Any, faults: str) -> None:
     assert writer(lambda records: answer).audits[0].asked(iter([])) == faults
 
 
@@ -106,13 +117,15 @@ def test_what_a_function_must_not_return(answer: Any) -> None:
         (later, "not asynchronous"),
     ],
 )
-def test_what_is_no_audit_is_refused(audit: Any, says: str) -> None:
-    with pytest.raises(PipelineDefinitionError, match=f"(?s)^writer of table 'top'.*{says}|{says}"):
+@WRITERS
+def test_what_is_no_audit_is_refused(audit: Any, says: str, writer: Any) -> None:
+    with pytest.raises(PipelineDefinitionError, match=f"(?s)^writer of (table|folder) 'top'.*{says}|{says}"):
         writer(audit)
 
 
 @pytest.mark.parametrize("on_new_run", ["append", "replace", "error"])
-def test_an_audit_needs_a_day(on_new_run: str) -> None:
+@WRITERS
+def test_an_audit_needs_a_day(on_new_run: str, writer: Any) -> None:
     with pytest.raises(PipelineDefinitionError, match="audit is asked before a day is replaced, so it needs"):
         writer(NEGATIVE, on_new_run=on_new_run, by=())
 
@@ -124,9 +137,10 @@ def test_an_audit_needs_a_day(on_new_run: str) -> None:
         ("SELECT * FROM top WHERE day = '{day}'", "a query names it :day, without quotes"),
     ],
 )
-def test_parameters_that_there_are_not_are_refused(audit: str, says: str) -> None:
+@WRITERS
+def test_parameters_that_there_are_not_are_refused(audit: str, says: str, writer: Any) -> None:
     with pytest.raises(PipelineDefinitionError, match=says):
-        pipeline(audit)
+        pipeline(audit, writer)
 
 
 def test_functions_may_be_objects() -> None:
