@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_logio.dataflow.arrow import pa, pc
 from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
@@ -72,6 +72,17 @@ def check_switch(where: str, switch: str, by: tuple[str, ...], empty: str, *, ha
     return switch
 
 
+class Span(Protocol):
+    """What is known of some records in files (`payloads.dataset.Span`)."""
+
+    @property
+    def records(self) -> int: ...
+    @property
+    def nulls(self) -> int: ...
+    @property
+    def bounds(self) -> pa.Array | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class OwnedDay:
     """The partition of a run: its key as a text, and the instant at which it starts."""
@@ -111,12 +122,36 @@ class OwnedDay:
         shown = [None if one is None else str(one) for one in values[:SHOWN].to_pylist()]
         raise OperatorFailed(self.of_others(where, wrong, len(column), shown, len(values)))
 
-    def of_others(self, where: str, wrong: int, records: int, values: Sequence[str | None], distinct: int) -> str:
+    def check_spans(self, where: str, spans: Iterable[Span], records: int) -> None:
+        """Raises OperatorFailed if statistics of files say that some of the records in them are of another day, or of none.
+        They may say nothing: then the records themselves are counted later."""
+        wrong, values = 0, dict[str | None, None]()
+        for span in spans:
+            if span.nulls:
+                values[None] = None
+            others = self._others(where, span.bounds)
+            values |= dict.fromkeys(others)
+            is_one = len(set(others)) == 1 and len(others) == 2
+            wrong += span.nulls + (span.records - span.nulls if is_one else len(others))
+        if wrong:
+            shown = list(values)
+            least = f"at least {wrong:,}" if wrong < records else f"{wrong:,}"
+            raise OperatorFailed(self.of_others(where, least, records, shown[:SHOWN], len(shown)))
+
+    def _others(self, where: str, bounds: pa.Array | None) -> list[str | None]:
+        """The least and the greatest value, so far as they are of another day."""
+        if bounds is None:
+            return []
+        is_other = pc.not_equal(bounds, self._value(where, bounds.type))
+        return [str(one) for one in bounds.filter(is_other).to_pylist()]
+
+    def of_others(self, where: str, wrong: int | str, records: int, values: Sequence[str | None], distinct: int) -> str:
         """The sentence for records of other days, or of none: some of the `distinct` values that they have."""
+        wrong = f"{wrong:,}" if isinstance(wrong, int) else wrong
         shown = ", ".join("null" if one is None else one for one in values)
         more = f", and {distinct - len(values):,} more values" if distinct > len(values) else ""
         return (
-            f"{where}: {wrong:,} of {records:,} records are not of {self.scope}, which the run owns: they have {shown}{more} "
+            f"{where}: {wrong} of {records:,} records are not of {self.scope}, which the run owns: they have {shown}{more} "
             "there. Records of other days belong to their own runs: let OwnPartition send them elsewhere, or filter them "
             "before the writer"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from airflow_logio.dataflow.unavailability import advice_for_code
 from airflow_logio.dataflow.writers.action_writers import BEGIN, EVENT, INSERT, ActionWriter
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.driver.logics.replay_check import is_due, may_be_equal
-from airflow_logio.errors import FailurePoint, LogioError, OperatorFailed, authored_frames
+from airflow_logio.errors import FailurePoint, LogioError, LogUnavailable, OperatorFailed, authored_frames
 from airflow_logio.protocol.logic import Emit, Output, Read, Write
 from airflow_logio.protocol.replicas import PLACE, PROGRESS
 from airflow_logio.protocol.values import Event
@@ -250,14 +251,18 @@ def written_in_files(operator: Operator, port: str, event: Event) -> Sequence[Ou
     It is the write action of the event, and the event sent on, if the writer sends. None if the records are to be looked at
     here.
 
-    Raises `OperatorFailed` for records of other columns than the table's, and for those that cannot be of a run's day.
+    Raises `OperatorFailed` for records of other columns than the table's, and for those that cannot be of a run's day: by
+    their type, or by the statistics of their files.
     """
     dataset = dataset_of(event.payload)
     if dataset is None or PLACE in event.about or not isinstance(operator, TableWriter) or not operator.takes_files():
         return None
     nothing = operator.records(InputEvent(port, event.event_id, dataset.empty()))
     if operator.owned is not None:
-        operator.owned.check_records(f"table {operator.table!r}", nothing)
+        where = f"table {operator.table!r}"
+        operator.owned.check_records(where, nothing)
+        with suppress(LogUnavailable):  # the closing transaction counts them, too
+            operator.owned.check_spans(where, dataset.spans(operator.owned.column), dataset.num_rows)
     described: dict[str, Any] = {"action": INSERT}
     if operator.lineage_column is not None:
         described[EVENT] = event.event_id

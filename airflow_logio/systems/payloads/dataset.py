@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,17 @@ def metadata_of(path: str, where: str) -> Any:
         raise LogInconsistent(f"{where}: {path} is missing or damaged: {error}") from error
     except OSError as error:
         raise LogUnavailable(f"the payload store does not answer for {where}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What the statistics of a file say of some of its records in one column. Bounds of long texts may be shortened."""
+
+    records: int
+    nulls: int
+    """At least so many have none."""
+    bounds: pa.Array | None
+    """The least value and the greatest one, if they are known."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,13 @@ class Dataset:
             tables.append(table.cast(schema))
         return uniform(pa.concat_tables(tables))
 
+    def spans(self, column: str) -> Iterator[Span]:
+        """What the footers of its files tell of a column. No record is read. Raises as `metadata_of`."""
+        for path in self.file_paths():
+            metadata = metadata_of(path, self.where)
+            for index in range(metadata.num_row_groups):
+                yield _span_of(metadata.row_group(index), column)
+
     # --- in batches: a `systems.stored_records.StoredRecords` ---------------------------------------------------------
 
     def counts(self) -> Sequence[int]:
@@ -181,6 +200,37 @@ class Borrowed:
     def table(self) -> pa.Table:
         """As `Dataset.table`."""
         return self.dataset.table
+
+
+def _span_of(group: Any, column: str) -> Span:
+    columns = (group.column(index) for index in range(group.num_columns))
+    found = next((one.statistics for one in columns if one.path_in_schema == column), None)
+    if found is None:
+        return Span(group.num_rows, 0, None)
+    return Span(group.num_rows, found.null_count if found.has_null_count else 0, _bounds(found))
+
+
+def _bounds(statistics: Any) -> pa.Array | None:
+    """The least and the greatest value; None for kinds of columns that no day or hour is of."""
+    if not statistics.has_min_max:
+        return None
+    logical = json.loads(statistics.logical_type.to_json())
+    raw = [statistics.min_raw, statistics.max_raw]
+    try:
+        match logical["Type"]:
+            case "String":
+                return pa.array(raw, pa.binary()).cast(pa.string())
+            case "Date":
+                return pa.array(raw, pa.int32()).cast(pa.date32())
+            case "Timestamp":
+                kind = pa.timestamp(_UNITS[logical["timeUnit"]], "UTC" if logical["isAdjustedToUTC"] else None)
+                return pa.array(raw, pa.int64()).cast(kind)
+    except (pa.ArrowException, KeyError):
+        return None
+    return None
+
+
+_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
 def _batch_records(metadata: Any) -> int:

@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_logio.dataflow.writers.action_writers import EVENT, WriteAction
+from airflow_logio.dataflow.writers.owned_days import OwnedDay
 from airflow_logio.driver.logics.adapters import written_in_files
 from airflow_logio.errors import (
     ExternalUnavailable,
@@ -373,6 +374,48 @@ def test_one_staging_table_is_found_and_dropped_when_a_driver_has_died(
     assert numbers(rows(server)) == list(range(10, 15)) and successor.left() == [0, 0]
 
 
+INSTANT = 1792886400
+"""The start of hour 2026-10-25T00Z, in seconds."""
+KINDS: list[tuple[str, Any, Any, Any]] = [
+    ("day", pa.date32(), date(2026, 3, 1), date(2026, 3, 2)),
+    ("day", pa.string(), D1, D2),
+    ("day", pa.large_string(), D1, "2026-3-1"),
+    ("day", pa.dictionary(pa.int32(), pa.string()), D1, D2),
+    ("day", pa.string(), D1, D1 + "x" * 500),
+    ("hour", pa.timestamp("s", "UTC"), INSTANT, INSTANT + 1),
+    ("hour", pa.timestamp("us", "UTC"), INSTANT * 10**6, INSTANT * 10**6 - 1),
+    ("hour", pa.timestamp("ns"), INSTANT * 10**9, INSTANT * 10**9 + 1),
+    ("hour", pa.string(), "2026-10-25T00Z", "2026-10-25T01Z"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "mine", "other"), KINDS)
+def test_footers_tell_of_another_day_before_the_log_has_it(
+    epoch: EpochPayloads, name: str, kind: Any, mine: Any, other: Any
+) -> None:
+    """Those that say nothing let pass: then the closing counts."""
+    start = {"day": "2026-03-01T00:00:00+00:00", "hour": "2026-10-25T00:00:00+00:00"}[name]
+    owned = OwnedDay.of_run(name, {name: D1 if name == "day" else "2026-10-25T00Z", f"{name}_start": start})
+    cases: list[tuple[list[list[Any]], str]] = [
+        ([[mine] * 5, []], ""),
+        ([[mine, other, mine]], "at least 1 of 3 records"),
+        ([[other] * 4], "4 of 4 records"),
+        ([[mine] * 3, [other] * 2], "at least 2 of 5 records"),
+        ([[mine, None, None]], "at least 2 of 3 records"),
+        ([[None] * 3], "3 of 3 records"),
+    ]
+    for number, (values, says) in enumerate(cases):
+        tables = [pa.table({name: pa.array(some, kind), "a": pa.array([1] * len(some))}) for some in values]
+        made = dataset_of(epoch, *tables, purpose=f"d/{number}")
+        if not says:
+            owned.check_spans("t", made.spans(name), made.num_rows)
+            assert all(span.bounds is not None for span in made.spans(name)), "or it shows nothing"
+            continue
+        with pytest.raises(OperatorFailed, match=f"t: {says} are not of {name}=2026"):
+            owned.check_spans("t", made.spans(name), made.num_rows)
+        owned.check_spans("t", made.spans("other"), made.num_rows)
+
+
 def test_records_stay_in_files_up_to_the_closing_if_they_can_be_of_a_day(epoch: EpochPayloads) -> None:
     """Nothing is sent on. What has no column of a day is refused before the log has it."""
     writer = Run(1, columns={}).writer
@@ -387,3 +430,7 @@ def test_records_stay_in_files_up_to_the_closing_if_they_can_be_of_a_day(epoch: 
         made_of(pa.table({"a": [1]}))
     with pytest.raises(OperatorFailed, match="is double, and must be a date or a text"):
         made_of(pa.table({"day": [1.5]}))
+    with pytest.raises(
+        OperatorFailed, match=f"table 't': at least 1 of 3 records are not of day={D1}.*they have {D2} there"
+    ):
+        made_of(pa.table({"day": [D1, D2, D1], "a": [1, 2, 3]}))
