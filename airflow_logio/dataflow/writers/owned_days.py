@@ -72,8 +72,8 @@ def check_switch(where: str, switch: str, by: tuple[str, ...], empty: str, *, ha
     return switch
 
 
-class Span(Protocol):
-    """What is known of some records in files (`payloads.dataset.Span`)."""
+class Spanned(Protocol):
+    """What is known of some records in files (`payloads.dataset.ColumnSpan`)."""
 
     @property
     def records(self) -> int: ...
@@ -122,7 +122,7 @@ class OwnedDay:
         shown = [None if one is None else str(one) for one in values[:SHOWN].to_pylist()]
         raise OperatorFailed(self.of_others(where, wrong, len(column), shown, len(values)))
 
-    def check_spans(self, where: str, spans: Iterable[Span], records: int) -> None:
+    def check_spans(self, where: str, spans: Iterable[Spanned], records: int) -> None:
         """Raises OperatorFailed if statistics of files say that some of the records in them are of another day, or of none.
         They may say nothing: then the records themselves are counted later."""
         wrong, values = 0, dict[str | None, None]()

@@ -40,7 +40,7 @@ def metadata_of(path: str, where: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ColumnSpan:
     """What the statistics of a file say of some of its records in one column. Bounds of long texts may be shortened."""
 
     records: int
@@ -125,7 +125,7 @@ class Dataset:
             tables.append(table.cast(schema))
         return uniform(pa.concat_tables(tables))
 
-    def spans(self, column: str) -> Iterator[Span]:
+    def spans(self, column: str) -> Iterator[ColumnSpan]:
         """What the footers of its files tell of a column. No record is read. Raises as `metadata_of`."""
         for path in self.file_paths():
             metadata = metadata_of(path, self.where)
@@ -202,12 +202,12 @@ class Borrowed:
         return self.dataset.table
 
 
-def _span_of(group: Any, column: str) -> Span:
+def _span_of(group: Any, column: str) -> ColumnSpan:
     columns = (group.column(index) for index in range(group.num_columns))
     found = next((one.statistics for one in columns if one.path_in_schema == column), None)
     if found is None:
-        return Span(group.num_rows, 0, None)
-    return Span(group.num_rows, found.null_count if found.has_null_count else 0, _bounds(found))
+        return ColumnSpan(group.num_rows, 0, None)
+    return ColumnSpan(group.num_rows, found.null_count if found.has_null_count else 0, _bounds(found))
 
 
 def _bounds(statistics: Any) -> pa.Array | None:
