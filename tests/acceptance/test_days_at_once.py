@@ -96,8 +96,8 @@ def test_a_slow_driver_that_holds_the_day_was_first(day: OwnedDay, tmp_path: Pat
     day.assert_is(wanted)
 
 
-def test_an_older_run_that_lives_on_is_refused_and_a_fault_leaves_a_part(day: OwnedDay) -> None:
-    """What was set aside is put back, and the day is whole; then a younger run takes it, and the older one parks."""
+def test_a_fault_leaves_a_part_of_the_day_until_it_is_mended(day: OwnedDay) -> None:
+    """What was set aside is put back, and the day is whole."""
     wanted = day.reads(0)
     day.fault.touch()
     with day.run("old", ref=FILLED) as old:
@@ -111,6 +111,10 @@ def test_an_older_run_that_lives_on_is_refused_and_a_fault_leaves_a_part(day: Ow
             old.relaunch(group)
         old.finish()
     day.assert_is(wanted)
+
+
+@pytest.mark.parametrize("log_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_an_older_run_that_lives_on_parks(day: OwnedDay) -> None:
     day.reads(1_000)
     with day.run("red", {("replacing", 1): f"{CrashPoint.BEFORE_WRITE}:3:stop"}, ref=FILLED, lease=LEASE) as red:
         process = until_stopped(red)

@@ -549,6 +549,7 @@ top = TableWriter(
     on_new_run="overwrite",
     by=("day",),
     empty="refuse",
+    switch="at the end",
     audit={"ranks begin at 1": "SELECT rank FROM shop.top WHERE day = :day AND rank < 1"},
 )
 # [END TableWriter]
