@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, Param
+from airflow.providers.common.compat.sdk import DAG, AirflowFailException, AirflowSkipException, Param
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import Asset
+from airflow.sdk import Asset, DeltaDataIntervalTimetable
 
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import imported
@@ -26,6 +27,7 @@ from airflow_logio.operators.scaling_controller import LogioScalingController
 from airflow_logio.protocol.states import RunState
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.supervision.controller import LOOK_SECONDS
+from airflow_logio.supervision.overdue import overdue
 from airflow_logio.supervision.policies import DS2, Policy
 from airflow_logio.supervision.stop_run import run_to_give_up
 
@@ -59,6 +61,15 @@ Tells Airflow what a pipeline that never finishes has written: an asset event pe
 
 Schedule DAGs on these assets. ``extra`` of an event says which run it is about, how many records it has written, and the
 number of its last write action.
+"""
+DUE = """
+Fails for each day, or hour, of a pipeline that is not there when it is due: also if no run has begun for it at all, because
+its DAG is paused or broken. The task's log says which, and why.
+
+A pipeline says when: ``Pipeline(..., partition=Days("day", zone="Europe/Berlin", due="08:00"))``. Every ten minutes a run
+looks at what has come due since the run before; so each late day fails one run. Give the DAG an ``on_failure_callback`` to be
+told. Trigger it to see all that is late. If nothing of Airflow runs, nothing is said: then `logio status --due`, from a cron
+of another machine, exits with 1.
 """
 FRESH = """
 Gives a run up, so that its DAG run can start over. Trigger this DAG with the uid of the run.
@@ -184,6 +195,49 @@ def build_assets_dag(
             while_running=True,
         )
     return dag
+
+
+def build_due_dag(
+    dag_id: str = "logio_due",
+    *,
+    pipeline: str | None = None,
+    logio_conn_id: str = LogioHook.default_conn_name,
+    **dag_arguments: Any,
+) -> DAG:
+    """Fails, once, for each day or hour that is not there when it is due (`Days("day", due="08:00")`).
+
+    :param dag_id: id of the DAG.
+    :param pipeline: the name of the only pipeline that it looks at; by default all.
+    :param logio_conn_id: the connection of the log.
+
+    Further arguments are those of a DAG. Tell people as of any task that fails: ``default_args={"on_failure_callback":
+    ...}``.
+    """
+    usual = {
+        "schedule": DeltaDataIntervalTimetable(timedelta(minutes=10)), "start_date": datetime(2026, 1, 1, tzinfo=UTC),
+        "max_active_runs": 1, "catchup": False, "doc_md": DUE, "tags": list(TAGS),
+    }  # fmt: skip
+    with DAG(dag_id, **{**usual, **dag_arguments}) as dag:
+        PythonOperator(task_id="look", python_callable=check_nothing_late, op_args=[pipeline, logio_conn_id], retries=2)
+    return dag
+
+
+def check_nothing_late(pipeline: str | None, logio_conn_id: str, **context: Any) -> None:
+    """Raises AirflowFailException, which names them, for partitions that have come due since the run before this one has
+    looked, and are not there. A run that a person has triggered looks at the last week."""
+    run = context["dag_run"]
+    start, end = run.data_interval_start, run.data_interval_end
+    if start is None or start == end or not str(run.run_id).startswith("scheduled__"):
+        start = end = None
+    else:
+        before = context["ti"].get_previous_dagrun()
+        if before is not None and before.data_interval_end is not None:
+            start = min(start, before.data_interval_end)
+    with opened_log(logio_conn_id) as store:
+        look = partial(overdue, store, pipeline=pipeline, since=start, until=end)
+        late = store.patience.call("looking for what is late", look)
+    if late:
+        raise AirflowFailException("; ".join(map(str, late)))
 
 
 def build_fresh_dag(

@@ -6,6 +6,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from airflow_logio.status.condition import awaits_airflow
 from airflow_logio.status.recoveries import RecoveryNews
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.status_records import RunSight
+from airflow_logio.supervision.overdue import overdue
 from airflow_logio.supervision.presence import last_look
 
 INTERRUPTED = 130
@@ -50,12 +52,18 @@ def status(
     interval: Annotated[float, typer.Option(help="Seconds between two updates of --watch", min=0.1)] = 1.0,
     pipeline: Annotated[str | None, typer.Option(help="Only runs of this pipeline")] = None,
     most: Annotated[int, typer.Option(help="How many runs, the newest ones", min=1)] = 50,
+    due: Annotated[
+        bool,
+        typer.Option("--due", help="Instead: days and hours that are late (`due=`); exits with 1 if there are any"),
+    ] = False,
 ) -> None:
     """Show the runs of the log, the newest first; or one run with its groups, connections, ports, drivers and recoveries."""
     if watching and run is None:
         raise typer.BadParameter("name the run to watch: logio status RUN --watch", param_hint="--watch")
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
+        if due:
+            raise typer.Exit(_due(store, pipeline, as_json=as_json))
         if run is None:
             _runs(store, pipeline, most, as_json=as_json)
             return
@@ -64,6 +72,20 @@ def status(
             _watch(reporter, interval, as_json=as_json)
         else:
             _show(reporter.look(), as_json=as_json)
+
+
+def _due(store: LogStore, pipeline: str | None, *, as_json: bool) -> int:
+    """The partitions of the last week that are late; returns the exit code."""
+    late = overdue(store, pipeline=pipeline)
+    if as_json:
+        typer.echo(json.dumps([{**asdict(one), "due": one.due.timestamp()} for one in late], indent=2))
+    elif not late:
+        promised = [name for name in store.pipelines_due() if pipeline in (None, name)]
+        out.print(f"nothing is late: {', '.join(promised)}" if promised else "no pipeline says when its days are due")
+    else:
+        for one in late:
+            out.print(str(one), markup=False)
+    return 1 if late else 0
 
 
 def _runs(store: LogStore, pipeline: str | None, most: int, *, as_json: bool) -> None:

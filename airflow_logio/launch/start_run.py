@@ -114,6 +114,7 @@ def run_spec(
         ),
         drivers_at_once=pipeline.drivers_at_once,
         keep_seconds=pipeline.keep_seconds,
+        due=None if pipeline.partition is None else pipeline.partition.promise(),
         allowed=frozenset(allowed),
     )
     check_allowed(spec, spec.allowed)

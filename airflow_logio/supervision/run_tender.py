@@ -29,6 +29,7 @@ from airflow_logio.store.port.unfenced_port import LINGER_SECONDS
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.findings import DueScaling, FailedGroup, FailureFinder, Findings
+from airflow_logio.supervision.overdue import overdue
 from airflow_logio.supervision.scaling import Stage, carry_out
 from airflow_logio.supervision.tend import RecoveryOutcome, recover_group
 
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 NOTE_SECONDS = 5.0
 OLD_SECONDS = 60.0
 """How often it asks whether runs are to be removed: a read of a small table."""
+LATE_SECONDS = 60.0
 AGAIN_SECONDS = 30.0
 """After a round that has failed, the run is left alone for so long."""
 
@@ -72,6 +74,7 @@ class RunTender:
         old: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         self._old = OldRuns(old) if old is not None else None
+        self._late = LatePartitions(store, clock=clock)
         self._store = store
         self._name = name
         self._begin = begin
@@ -95,7 +98,8 @@ class RunTender:
             if uid not in self._rounds and self._clock() - self._failed.get(uid, float("-inf")) >= AGAIN_SECONDS:
                 log.warning("%s: %s", one, one.cause if isinstance(one, FailedGroup) else "its next step can be taken")
                 self._rounds[uid] = self._begin(uid)
-        for task in (self._note, self._void.look, *(() if self._old is None else (self._old.look,))):
+        beside = () if self._old is None else (self._old.look, self._late.look)
+        for task in (self._note, self._void.look, *beside):
             try:
                 task()
             except LogUnavailable as error:  # one of them may be refused alone
@@ -200,6 +204,27 @@ class OldRuns:
     def _work(self) -> None:
         for said in self._remove():
             log.warning("%s", said)
+
+
+class LatePartitions:
+    """Says which partitions are late (`overdue`), each once."""
+
+    def __init__(self, store: LogStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._looked_at = float("-inf")
+        self._said = set[tuple[str, str]]()
+
+    def look(self) -> None:
+        """Look, if the last time is some while ago. Raises `LogUnavailable`."""
+        if self._clock() - self._looked_at < LATE_SECONDS:
+            return
+        self._looked_at = self._clock()
+        late = overdue(self._store)
+        for one in late:
+            if (one.pipeline, one.partition) not in self._said:
+                log.error("%s", one)
+        self._said = {(one.pipeline, one.partition) for one in late}
 
 
 GRACE_SECONDS = 30.0

@@ -11,12 +11,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 from airflow_logio.dataflow.names import check_name
-from airflow_logio.dataflow.quantities import DAY
+from airflow_logio.dataflow.quantities import DAY, period_seconds
 from airflow_logio.dataflow.windows import zones
 from airflow_logio.errors import ConfigurationError, OperatorFailed, PipelineDefinitionError
 
@@ -28,6 +28,7 @@ BEHIND = timedelta(minutes=5)
 """How far the clock of a host may be behind that of the scheduler, for a partition that has just ended."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.0+)?)?)?(Z|[+-]\d\d(?::?\d\d)?)?")
+_CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 _HOUR = 3600
 
 
@@ -55,6 +56,7 @@ class Partitioning(ABC):
     name: str
     zone: str = "UTC"
     early: bool = False
+    due: str | None = None
 
     def __post_init__(self) -> None:
         if len(check_name("partition", self.name)) > LONGEST_NAME:
@@ -64,6 +66,8 @@ class Partitioning(ABC):
         zones.check_zone(self.zone)
         if type(self.early) is not bool:
             raise PipelineDefinitionError(f"{type(self).__name__}: early is {self.early!r}; give True or False")
+        if self.due is not None:
+            self._check_due(self.due)
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -132,6 +136,13 @@ class Partitioning(ABC):
         assert found is not None, key
         return found
 
+    def containing(self, at: datetime) -> PartitionKey:
+        """The partition that an instant is in."""
+        begun = zones.number(self.zone, self.seconds, 0, int(at.timestamp()))
+        found = self._beginning(datetime.fromtimestamp(begun, UTC))
+        assert found is not None, at
+        return found
+
     def check_ended(self, key: PartitionKey, now: datetime, run_after: datetime | None = None) -> None:
         """Raises ConfigurationError for a partition whose end is still to come, unless the author has said `early`.
 
@@ -145,6 +156,24 @@ class Partitioning(ABC):
             f"run_offset=-1; if runs shall begin before the {self.what} has ended, write "
             f"{type(self).__name__}({self.name!r}, ..., early=True)"
         )
+
+    def due_at(self, key: PartitionKey) -> datetime | None:
+        """When the partition is to be there, in UTC; None if nothing is said of that."""
+        if self.due is None:
+            return None
+        if _CLOCK.fullmatch(self.due):
+            after = key.end.astimezone(ZoneInfo(self.zone)).date()
+            return datetime.combine(after, time.fromisoformat(self.due), ZoneInfo(self.zone)).astimezone(UTC)
+        return key.end + timedelta(seconds=period_seconds("due", self.due, "'2h'"))
+
+    def promise(self) -> dict[str, str] | None:
+        """What the log keeps of it, to say which partitions are late (`partitioning_due`); None without `due`."""
+        if self.due is None:
+            return None
+        return {"partition": type(self).__name__, "name": self.name, "zone": self.zone, "due": self.due}
+
+    def _check_due(self, due: object) -> None:
+        period_seconds("due", due, "'2h' or '30m', from its end")
 
     def describe(self) -> dict[str, Any]:
         """What enters the fingerprint of a run: other rules of the zone make other partitions."""
@@ -204,6 +233,9 @@ class Days(Partitioning):
     :param zone: the zone whose clock says where a day begins, so that it has 23, 24 or 25 hours.
     :param early: whether a run may begin before its day has ended. By default it is refused, because a timetable that
         names the day that *begins* would find an empty input each night.
+    :param due: when the day is to be there: ``"08:00"``, by the zone's clock on the day after, or ``"30h"`` from its end.
+        `logio status --due`, `logio tend` and the DAG of `build_due_dag` say which days are late, also those that no run
+        has begun for.
 
     A day is written ``2026-03-01``. Runs have the parameters ``{day}``, and ``{day_start}`` and ``{day_end}``, the instants
     in UTC (docs/parameters.md). Raises PipelineDefinitionError for an unknown zone.
@@ -212,6 +244,10 @@ class Days(Partitioning):
     what: ClassVar[str] = "day"
     seconds: ClassVar[int] = DAY
     example: ClassVar[str] = "write it as 2026-03-01"
+
+    def _check_due(self, due: object) -> None:
+        if not (isinstance(due, str) and _CLOCK.fullmatch(due)):
+            period_seconds("due", due, "'08:00', by the clock of the day after, or '30h', from its end")
 
     def _parsed(self, text: str) -> PartitionKey:
         if _DATE.fullmatch(text):
@@ -251,6 +287,7 @@ class Hours(Partitioning):
     :param name: the name of the partition: of the run parameter that has the hour, and of the column that `by` names.
     :param zone: the zone whose clock says where an hour begins. Hours of most zones are those of UTC.
     :param early: whether a run may begin before its hour has ended. By default it is refused.
+    :param due: when the hour is to be there: ``"20m"`` from its end.
 
     An hour is stored by its start in UTC, ``2026-10-25T00Z`` (``T0030Z`` in zones that are half an hour off), so that the 25
     hours of a long day have 25 names. Where an hour is given, a time with an offset is understood as well, and one of
@@ -305,6 +342,15 @@ def check_partition(value: object) -> Partitioning | None:
     raise PipelineDefinitionError(
         f"partition is {value!r}; give Days('day', zone='Europe/Berlin') or Hours('hour'), or leave it out"
     )
+
+
+def partitioning_due(promise: Mapping[str, str]) -> Partitioning:
+    """From `Partitioning.promise`. Raises ConfigurationError for what this version does not know."""
+    kinds: Mapping[str, type[Partitioning]] = {"Days": Days, "Hours": Hours}
+    try:
+        return kinds[promise["partition"]](promise["name"], promise["zone"], due=promise["due"])
+    except (KeyError, TypeError, PipelineDefinitionError) as error:
+        raise ConfigurationError(f"when partitions are due cannot be read: {dict(promise)} ({error})") from error
 
 
 def partitioning_of(pipeline: str, partitioning: Partitioning | None, text: str) -> Partitioning:

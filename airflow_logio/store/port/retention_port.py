@@ -1,4 +1,4 @@
-"""How long ended runs stay, and what the log keeps of those that were removed."""
+"""What pipelines say of all their runs: how long they stay, and when partitions are due; and which runs were removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_logio.store.records.upkeep_records import RemovedRun
 
 
 class RetentionLog(ABC):
-    """Which runs are old enough to be removed, and which were."""
+    """Which runs are old enough to be removed, and which were; which partitions are due."""
 
     @abstractmethod
     def take_turns(self, pause_seconds: float, *, pipeline: str | None = None) -> Mapping[str, float]:
@@ -52,3 +52,11 @@ class RetentionLog(ABC):
     def give_up_removed(self, uid: str) -> bool:
         """Let the next run of its key begin, although the removed one had finished: a person says so. False if that was said
         before, or if there was no such run."""
+
+    @abstractmethod
+    def pipelines_due(self) -> Mapping[str, Mapping[str, str]]:
+        """Pipeline → by when its partitions are to be there (`RunSpec.due`), as its youngest run says."""
+
+    @abstractmethod
+    def first_partition(self, pipeline: str) -> str | None:
+        """The least key of a partition that the pipeline has had a run for, also if it was removed."""

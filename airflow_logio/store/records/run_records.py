@@ -177,6 +177,8 @@ class RunSpec:
     """What a person lets this run do: all its drivers, whatever launches them, and no other run."""
     keep_seconds: float | None = None
     """How long ended runs of the pipeline stay in the log, from when this one begins; None: until a person removes them."""
+    due: Mapping[str, str] | None = None
+    """By when partitions of the pipeline are to be there (`Partitioning.promise`)."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import storable
 from airflow_logio.store.port.retention_port import RetentionLog
@@ -68,6 +70,28 @@ class SqlRetentionLog(SqlPart, RetentionLog):
     def give_up_removed(self, uid: str) -> bool:
         with writing(self.engine) as connection:
             return give_up(connection, uid)
+
+    def pipelines_due(self) -> Mapping[str, Mapping[str, str]]:
+        table = schema.pipeline
+        query = sa.select(table.c.name, table.c.due).where(table.c.due.is_not(None)).order_by(table.c.name)
+        with reading(self.engine) as connection:
+            return {row.name: _promise(row.name, row.due) for row in connection.execute(query)}
+
+    def first_partition(self, pipeline: str) -> str | None:
+        found = list[str]()
+        with reading(self.engine) as connection:
+            for table in (schema.run, schema.removed_run):
+                mine = (table.c.pipeline == pipeline, table.c.partition.is_not(None))
+                query = sa.select(table.c.partition).where(*mine).order_by(table.c.partition).limit(1)
+                found += connection.execute(query).scalars().all()
+        return min(found, default=None)
+
+
+def _promise(pipeline: str, stored: str) -> Mapping[str, str]:
+    try:
+        return msgspec.json.decode(stored, type=dict[str, str])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise LogInconsistent(f"when partitions of pipeline {pipeline} are due cannot be read: {error}") from error
 
 
 def _due(connection: Connection, pause_seconds: float, pipeline: str | None) -> dict[str, float]:

@@ -517,7 +517,8 @@ def _create(connection: Connection, spec: RunSpec, earliest: float, ordinal: int
     reader sees a greater one before."""
     key, table, clock = spec.key, schema.run, now(connection.dialect.name)
     pipelines = schema.pipeline
-    said = {"ordinal": ordinal, "keep_seconds": spec.keep_seconds}
+    due = None if spec.due is None else msgspec.json.encode(spec.due, order="deterministic").decode()
+    said = {"ordinal": ordinal, "keep_seconds": spec.keep_seconds, "due": due}
     connection.execute(sa.update(pipelines).where(pipelines.c.name == key.pipeline).values(**said))
     uid = uuid.uuid4().hex
     insert = sa.insert(table).values(

@@ -219,6 +219,7 @@ def _create(tables: Tables, spec: RunSpec, earliest: float, ordinal: int) -> Run
     stored = msgspec.json.decode(encode_spec(spec), type=RunSpec)
     tables.put(tables.ordinals, spec.key.pipeline, ordinal)
     tables.put(tables.keeps, spec.key.pipeline, spec.keep_seconds)
+    tables.put(tables.due, spec.key.pipeline, stored.due)
     row = RunRow(run_id, uuid.uuid4().hex, stored, max(clock, earliest), ordinal)
     tables.put(tables.runs, run_id, row)
     tables.put(tables.run_keys, spec.key, run_id)

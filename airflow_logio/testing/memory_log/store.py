@@ -310,6 +310,16 @@ class MemoryLogStore(LogStore):
             and (ordinals is None or ordinals[0] <= one.ordinal <= ordinals[1])
         ][:limit]
 
+    def pipelines_due(self) -> Mapping[str, Mapping[str, str]]:
+        with self.tables.transaction():
+            return {name: due for name, due in sorted(self.tables.due.items()) if due is not None}
+
+    def first_partition(self, pipeline: str) -> str | None:
+        with self.tables.transaction():
+            runs_ = [row.spec for row in self.tables.runs.values() if row.spec.key.pipeline == pipeline]
+            gone = [one.partition for one in self.tables.removed.values() if one.key.pipeline == pipeline]
+        return min((key for key in (*(one.partition for one in runs_), *gone) if key is not None), default=None)
+
     def give_up_removed(self, uid: str) -> bool:
         with self.tables.transaction():
             return retention.give_up_removed(self.tables, uid)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -279,6 +279,7 @@ class Tables:
         """By uid."""
         self.keeps: dict[str, float | None] = {}
         """Pipeline → how long its ended runs stay."""
+        self.due: dict[str, Mapping[str, str] | None] = {}
         self.swept: dict[str, float] = {}
         self.starts: dict[tuple[RunKey, int], Decided] = {}
         """By the key of the first generation, and the number of the attempt."""

@@ -12,12 +12,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from airflow_logio import Days
 from airflow_logio.cli import display
 from airflow_logio.cli.app import main
 from airflow_logio.cli.run_tables import MAX_QUARANTINED
@@ -428,3 +430,23 @@ def test_the_list_says_that_the_log_has_older_runs(store: LogStore, logio: Calla
     assert "the newest 2 runs; the log has older ones: `logio status --most 20`" in " ".join(said.split())
     code, listed, said = logio("status", "--most", "20", "--pipeline", "clicks", "--json")
     assert code == 0 and said == "" and [one["run_id"] for one in json.loads(listed)] == ["hour 2", "hour 1", "hour 0"]
+
+
+def test_days_that_are_late_are_told_with_an_exit_code(
+    store: LogStore, logio: Callable[..., tuple[int, str, str]]
+) -> None:
+    """For a cron of another machine: nothing of Airflow has to run."""
+    assert logio("status", "--due") == (0, "no pipeline says when its days are due\n", "")
+    two_days_ago = (datetime.now(UTC) - timedelta(days=2)).date().isoformat()
+    plain = spec("g", dag_run="clicks__late")
+    promise = Days("day", due="00:00").promise()
+    run = store.start_run(replace(plain, partition=two_days_ago, due=promise))
+    code, said, _ = logio("status", "--due")
+    told = " ".join(said.split())
+    assert code == 1 and f"day {two_days_ago} of pipeline sales is not there, and was due at" in told
+    assert f"run {run.uid[:8]} of it has not finished" in told and "no run of it has begun" in told, "nor yesterday's"
+    code, said, _ = logio("status", "--due", "--json")
+    assert code == 1 and json.loads(said)[0]["partition"] == two_days_ago
+    store.supersede(run.run_id)
+    store.start_run(replace(plain, key=replace(plain.key, dag_run_id="says nothing"), partition="2020-01-01"))
+    assert logio("status", "--due")[0] == 0
