@@ -23,7 +23,13 @@ from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.stop import LogioStopOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.liveness import RecoveryBudget
-from airflow_logio.ready_dags import build_assets_dag, build_controller_dag, build_fresh_dag, build_recovery_dag
+from airflow_logio.ready_dags import (
+    build_assets_dag,
+    build_controller_dag,
+    build_due_dag,
+    build_fresh_dag,
+    build_recovery_dag,
+)
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.sensors.recovered_group import LogioRecoveredGroupSensor
 from airflow_logio.supervision.policies import DS2, Threshold
@@ -369,6 +375,11 @@ assets = build_assets_dag(
     schedule="*/5 * * * *",
 )
 # [END build_assets_dag]
+# [START build_due_dag]
+due = build_due_dag(
+    "our_due", pipeline="clicks", logio_conn_id="logio_default", default_args={"on_failure_callback": print}
+)
+# [END build_due_dag]
 # [START build_fresh_dag]
 fresh = build_fresh_dag("our_fresh", logio_conn_id="logio_default")
 # [END build_fresh_dag]
