@@ -72,10 +72,9 @@ class DayClaim:
     # --- the opening action -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Claim the day. Raises `WriteRefused`; then nothing of the run is left there.
+        """Claim the day. Raises `WriteRefused`; then nothing of the run is left there that keeps another one away.
 
-        A claim that is withdrawn keeps no other run away. Only an opening does that: behind it, another driver of this run
-        may be about to put the receipt.
+        Only an opening withdraws its claim: behind it, another driver of this run may be about to put the receipt.
         """
         try:
             self.look()
@@ -84,8 +83,20 @@ class DayClaim:
             self.place.put_records((self.mine.claim,), self._records)
             self.look()  # of two that claim at the same time, one at least sees the other
         except WriteRefused:
-            self.place.remove((f"{self._records}/{self.mine.claim}",))
+            if not self._is_known_for_good():
+                self.place.remove((f"{self._records}/{self.mine.claim}",))
             raise
+
+    def _is_known_for_good(self) -> bool:
+        """Whether the claim stays, by which the next run of the day knows that files of this one are older, and removes them:
+        where another driver of it has put some, or where only a younger run of its line keeps it away, which no claim of an
+        older one keeps away."""
+        day, mine = day_of(self._files, self.scope), self.mine
+        younger = any(run.line == mine.line and run.ordinal > mine.ordinal for run in day.runs)
+        equal = any(run.line == mine.line and run.ordinal == mine.ordinal and run != mine for run in day.runs)
+        if younger and not equal and not day.other_lines(mine):
+            return True
+        return any(run == mine.run_uid for _, run in self._found())
 
     # --- the closing action -------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -133,17 +134,29 @@ class DayPublisher(Publisher):
         """As before a person resumes the run."""
         check_not_replaced(self._writer, self._lake, self._run)
 
-    def close_day(self, *actions: WriteAction) -> None:
-        """With these actions, from number 2 on."""
+    def close_day(self, *actions: WriteAction, then: Callable[[], object] = lambda: None) -> None:
+        """With these actions, from number 2 on. `then` is done when their files are there."""
         rows = sum(
             file.records for one in actions for file in self._payloads.dataset("", one.dataset or "").manifest.files
         )
         with self.connected() as (target, claim):
-            target.close_group(claim, self._action(len(actions) + 2, CLOSE), rows, [[one] for one in actions])
+            target.close_group(claim, self._action(len(actions) + 2, CLOSE), rows, _Held(actions, then))
 
     def _action(self, number: int, what: str) -> WriteAction:
         about = (self.run_uid, "save", "lake", number, self._token)
         return WriteAction(*about, pa.table({}), {"action": what})
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Pages of one write action each."""
+
+    actions: Sequence[WriteAction]
+    then: Callable[[], object]
+
+    def __iter__(self) -> Iterator[Sequence[WriteAction]]:
+        yield from ([one] for one in self.actions)
+        self.then()
 
 
 def counted(lake: Path) -> list[Row]:

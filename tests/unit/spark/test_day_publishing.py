@@ -249,6 +249,27 @@ def test_a_run_that_is_refused_takes_no_file_from_its_own_zombie(work: Work) -> 
     assert every_step(stands, work.stride) > 20
 
 
+def test_files_of_a_run_are_removed_though_a_zombie_of_its_opening_is_refused(work: Work) -> None:
+    """It stands still anywhere; the next driver puts files, and both learn that a younger run has claimed the day."""
+
+    def meanwhile() -> None:
+        work.driver("a4", token=2).open_day()
+        with suppress(WriteRefused):
+            work.driver("a4", token=2).close_day(*work.actions("a4", token=2), then=work.driver("a5").open_day)
+
+    def stands(at: int) -> bool:
+        work.anew()
+        with work.standing(at, meanwhile) as steps, suppress(WriteRefused):
+            work.driver("a4").open_day()
+        if steps.passed < at:
+            return False
+        work.driver("a5").close_day(*work.actions("a5"))
+        assert work.counted() == work.listed() == rows("a5"), f"woken up before call {at}"
+        return True
+
+    assert every_step(stands, work.stride) > 5
+
+
 def test_two_runs_of_one_ordinal_are_never_both_accepted(work: Work) -> None:
     """A log that was restored gives an ordinal again."""
     work.run("a4")

@@ -1,0 +1,45 @@
+"""Thousands of schedules of runs that meet at one table, bucket or folder: each day is, at every instant, that of one run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulator.day_runs.schedule import PLACES, DaySchedule, DaySimulator
+
+SCHEDULES = {"days_in_a_table": 2_000, "days_in_a_bucket": 480, "days_in_a_folder": 480}
+PARTS = 8
+HAPPENS = (
+    "killed",
+    "stopped",
+    "zombies",
+    "begun again",
+    "takes over",
+    "no rows",
+    "restored",
+    "refused",
+    "fenced",
+    "done",
+)
+
+
+@pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind in PLACES for part in range(PARTS)])
+def test_each_day_is_that_of_one_run_at_every_instant(kind: str, part: int) -> None:
+    """The old one, or the whole new one; and who is to have it gets it, once nothing else is at work."""
+    seen = Counter[str]()
+    for seed in range(part, SCHEDULES[kind], PARTS):
+        figures, failure = DaySimulator(kind).run(seed)
+        assert failure is None, f"DaySimulator({kind!r}).run({seed}): {failure}"
+        seen += figures
+    assert all(seen[what] for what in HAPPENS), seen
+    assert kind == "days_in_a_table" or seen["read"] >= 10
+
+
+def test_a_seed_is_a_schedule_of_days() -> None:
+    def trace(seed: int) -> list[str]:
+        schedule = DaySchedule("days_in_a_folder", seed)
+        schedule.run()
+        return schedule.trace
+
+    assert trace(1) == trace(1) != trace(2)
