@@ -89,7 +89,8 @@ EmptyOption = Annotated[
         help="The run that begins, and no later one, may leave its day empty although there are rows of before",
     ),
 ]
-RunArgument = Annotated[str, typer.Argument(help="Run: its uid, the beginning of it, or its run id")]
+RUN_HELP = "Run: its uid, the beginning of it, its run id, or pipeline@partition, of which the newest is meant"
+RunArgument = Annotated[str, typer.Argument(help=RUN_HELP)]
 
 
 def allowed_by(*, take_over: bool, empty: bool) -> frozenset[Allowed]:

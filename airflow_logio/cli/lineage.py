@@ -27,6 +27,7 @@ from airflow_logio.lineage.lineage_records import Elsewhere, distinct_names, eff
 from airflow_logio.lineage.record_lineage import TracedEvent, TracedRecords, records_behind
 from airflow_logio.lineage.search_limits import SearchedSoFar
 from airflow_logio.lineage.why_not import AnswerWatch, WhyNot, why_not
+from airflow_logio.protocol.states import RunState
 from airflow_logio.run_report.why_not_text import searched_said, why_not_json, why_not_lines
 from airflow_logio.store.lineage.queries import backward, forward
 from airflow_logio.store.lineage.result import EventNode, InputSetNode, Lineage, Node, ReadNode
@@ -89,6 +90,8 @@ def lineage(
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
         found = store.find_run(run)
+        if run == f"{found.spec.key.pipeline}@{found.partition}":
+            err.print(_which_run(found), markup=False)
         behind = _Records(store, found, known.payloads(log))
         if is_why_not:
             with shown_search() as watch:
@@ -111,6 +114,14 @@ def lineage(
                 typer.echo(json.dumps(_as_json(found, result, to, tables, traced), indent=2, default=str))
             else:
                 _show(result, lines, behind, tables)
+
+
+def _which_run(run: Run) -> str:
+    """Whose lineage is shown of a partition. The rows of its day may still be another run's."""
+    said = f"partition {run.partition}: run {run.uid[:8]} ({run.spec.key}), {run.state.value}"
+    if run.state in (RunState.FINISHED, RunState.QUARANTINED, RunState.SUPERSEDED):
+        return said
+    return f"{said}: until it has finished, tables may have what an earlier run of the partition made (`logio status`)"
 
 
 def _check(event_id: int | None, where: list[str] | None, *, has_records: bool, is_forward: bool) -> None:

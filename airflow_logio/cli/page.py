@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from airflow_logio.cli.airflow_dags import AirflowDags
-from airflow_logio.cli.common import LogOption, opened, options, out, warn
+from airflow_logio.cli.common import RUN_HELP, LogOption, opened, options, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
 from airflow_logio.store.port import LogStore
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ui(
-    run: Annotated[str | None, typer.Argument(help="Run: its uid, the beginning of it, or its run id")] = None,
+    run: Annotated[str | None, typer.Argument(help=RUN_HELP)] = None,
     log: LogOption = None,
     port: Annotated[int, typer.Option(help="Port on this machine. Default: a free one", min=0, max=65535)] = 0,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from airflow_logio.cli.common import LogOption, opened, out, warn
+from airflow_logio.cli.common import RUN_HELP, LogOption, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.partitions import Begun, Partitions, newest_of
 from airflow_logio.cli.preparation import CLI_DAG_ID, reopen, take_new_code
@@ -52,9 +52,7 @@ class Code(StrEnum):
 
 
 def retry(
-    run: Annotated[
-        str | None, typer.Argument(help="Run: its uid, the beginning of it, or its run id", metavar="RUN")
-    ] = None,
+    run: Annotated[str | None, typer.Argument(help=RUN_HELP, metavar="RUN")] = None,
     group: Annotated[str | None, typer.Argument(help="Group; default: all that can be retried")] = None,
     partition: Annotated[
         str | None, typer.Option(help="Instead: the newest run of this day or hour, or of each in A..B")

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from airflow_logio.cli import run_tables
 from airflow_logio.cli.airflow_dags import AirflowDags
-from airflow_logio.cli.common import LogOption, err, opened, options, out, warn
+from airflow_logio.cli.common import RUN_HELP, LogOption, err, opened, options, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.errors import LogUnavailable
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    run: Annotated[str | None, typer.Argument(help="Run: its uid, the beginning of it, or its run id")] = None,
+    run: Annotated[str | None, typer.Argument(help=RUN_HELP)] = None,
     log: LogOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Machine-readable, on standard output; with --watch one object per line")

@@ -120,7 +120,7 @@ def test_who_asks_for_it_is_told_when_and_why_it_went(log_store: LogStore) -> No
     assert (half.key, half.partition, half.ordinal) == (run.spec.key, DAY, run.ordinal)
     assert (half.state, half.created_at, half.ended_at) == (RunState.FINISHED, run.created_at, run.ended_at)
     told = rf"run nightly of clicks, uid {run.uid[:8]}, of partition {DAY}, was removed from the log on 20[\d :-]+ UTC, by k"
-    for name in (run.uid, run.uid[:8], "nightly"):
+    for name in (run.uid, run.uid[:8], "nightly", f"clicks@{DAY}"):
         with pytest.raises(RunRemoved, match=told):
             log_store.find_run(name)
     with pytest.raises(UnknownRun, match="no run 'never'"):

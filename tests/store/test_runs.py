@@ -81,6 +81,24 @@ def test_runs_are_found_by_uid_its_beginning_and_dag_run(log_store: LogStore) ->
     assert log_store.list_runs(pipeline="another") == []
 
 
+def test_a_partition_names_its_newest_run(log_store: LogStore) -> None:
+    plain = spec()
+    of_day = replace(plain, key=replace(plain.key, pipeline="cl@icks"), partition="2026-03-01")
+    first = log_store.start_run(of_day)
+    log_store.start_run(replace(of_day, key=replace(of_day.key, dag_run_id="other day"), partition="2026-03-02"))
+    log_store.start_run(replace(of_day, key=replace(of_day.key, pipeline="other")))
+    assert log_store.find_run("cl@icks@2026-03-01").uid == first.uid
+    assert log_store.request(first.run_id, "g", GroupState.HALTED) and log_store.supersede(first.run_id)
+    assert log_store.find_run("cl@icks@2026-03-01").uid == first.uid, "given up, and none has begun"
+    second = log_store.start_run(of_day)
+    assert log_store.find_run("cl@icks@2026-03-01").uid == second.uid != first.uid
+    for name in ("cl@icks@2026-03-03", "@2026-03-01", "cl@icks@", "2026-03-01", plain.key.pipeline + "@None"):
+        with pytest.raises(UnknownRun, match=name):
+            log_store.find_run(name)
+    named = log_store.start_run(spec(dag_run="cl@icks@2026-03-01"))
+    assert log_store.find_run("cl@icks@2026-03-01").uid == named.uid, "a DAG run of that very name comes first"
+
+
 def test_a_dag_run_named_as_a_runs_uid_does_not_take_its_place(log_store: LogStore) -> None:
     first = log_store.start_run(spec())
     log_store.start_run(spec(dag_run=first.uid))

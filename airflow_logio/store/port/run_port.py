@@ -69,7 +69,8 @@ class RunLog(ABC):
 
     @abstractmethod
     def find_run(self, uid: str, *, damaged: bool = False) -> Run:
-        """Find a run by its uid, a unique beginning of it, or its DAG run id. Raises `UnknownRun`.
+        """Find a run by its uid, a unique beginning of it, its DAG run id, or ``pipeline@partition``, of which the newest is
+        meant. Raises `UnknownRun`.
 
         Raises `LogInconsistent`, which says what to do, for a run whose row is damaged; with `damaged` it is returned, marked
         (`Run.damage`), so that it can be ended.

@@ -180,9 +180,12 @@ def newest_of_key(connection: Connection, key: RunKey) -> RemovedRun | None:
 
 
 def found(connection: Connection, name: str) -> RemovedRun | None:
-    """The one that has this uid, or alone a uid that begins so, or the last one whose DAG run had this name."""
+    """The one that has this uid, or alone a uid that begins so, or the last one whose DAG run had this name, or of this
+    ``pipeline@partition``."""
     table = schema.removed_run
+    pipeline, _, partition = name.rpartition("@")
     named = [table.c.uid == name, table.c.dag_run_id == name]
+    named.append(sa.and_(table.c.pipeline == pipeline, table.c.partition == partition))
     for where in named:
         if (one := _one(connection, select().where(where).order_by(table.c.ordinal.desc()).limit(1))) is not None:
             return one

@@ -548,18 +548,28 @@ def _create(connection: Connection, spec: RunSpec, earliest: float, ordinal: int
 
 
 def find(connection: Connection, uid: str) -> Run:
-    """A run by its uid, a unique beginning of it, or its DAG run id (the newest of that name)."""
+    """A run by its uid, a unique beginning of it, or its DAG run id or ``pipeline@partition`` (the newest of that name)."""
     table = schema.run
     matching = sa.or_(table.c.uid.startswith(uid, autoescape=True), table.c.dag_run_id == uid)
     runs = described_runs(connection, sa.select(table).where(matching).order_by(table.c.run_id.desc()))
     exact = [run for run in runs if run.uid == uid] or _of_dag_run(runs, uid)
     if not exact and len(runs) > 1:
         raise UnknownRun(f"{uid!r} is the beginning of {len(runs)} runs: {', '.join(run.uid for run in runs[:5])}")
+    runs = runs or _of_partition(connection, uid)
     if not runs:
         if (removed := removed_runs.found(connection, uid)) is not None:
             raise RunRemoved(said_of(removed), when_and_why(removed))
         raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
     return (exact or runs)[0]
+
+
+def _of_partition(connection: Connection, name: str) -> list[Run]:
+    pipeline, separator, partition = name.rpartition("@")
+    if not separator:
+        return []
+    columns = schema.run.c
+    named = (columns.pipeline == pipeline, columns.partition == partition, columns.state != RunState.REMOVING.value)
+    return described_runs(connection, sa.select(schema.run).where(*named).order_by(columns.ordinal.desc()).limit(1))
 
 
 def _of_dag_run(runs: Sequence[Run], name: str) -> list[Run]:

@@ -248,9 +248,10 @@ def removed_up_to(tables: Tables, pipeline: str) -> int:
 
 
 def removed_run(tables: Tables, name: str) -> RemovedRun | None:
-    """As the adapter for SQL: by uid, by DAG run, by a unique beginning."""
+    """As the adapter for SQL: by uid, by DAG run, by partition, by a unique beginning."""
     found = sorted(tables.removed.values(), key=lambda one: -one.ordinal)
     exact = [one for one in found if one.uid == name] or [one for one in found if one.key.dag_run_id == name]
+    exact = exact or [one for one in found if name == f"{one.key.pipeline}@{one.partition}"]
     begun = [one for one in found if name and one.uid.startswith(name)]
     return next(iter(exact), begun[0] if len(begun) == 1 else None)
 

@@ -196,6 +196,9 @@ class MemoryLogStore(LogStore):
         exact = exact or [row for row in newest_first if row.dag_run_id == uid]
         matching = exact or [row for row in newest_first if row.uid.startswith(uid)]
         if not matching:
+            there = (row for row in newest_first if row.spec.partition and row.state is not RunState.REMOVING)
+            matching = exact = [row for row in there if uid == f"{row.spec.key.pipeline}@{row.spec.partition}"]
+        if not matching:
             if (removed := self.removed_run(uid)) is not None:
                 raise RunRemoved(said_of(removed), when_and_why(removed))
             raise UnknownRun(f"no run {uid!r} is in the log; `logio status` lists the runs")
