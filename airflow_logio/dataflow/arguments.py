@@ -18,8 +18,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 _OURS = str(Path(__file__).parents[1]) + "/"
 _INSTEAD = {
     "on_conflict": (
-        " A TableWriter only inserts, so that a key that comes twice is seen; to replace rows by key, derive a "
-        "ConditionalWriter (docs/how-to/write-a-writer.md)"
+        " A TableWriter inserts, so that a key that comes twice is seen; to update rows by their key, write mode='upsert'"
     ),
     "slide": " Windows do not overlap, so there are none that slide",
 }

@@ -171,12 +171,14 @@ class Contender:
     operator: str
     mine: Owner
     on_new_run: str
-    """What its first write action does to rows of other runs: ``replace``, ``append`` or ``error``."""
+    """What its first write action does to rows of other runs: ``replace``, ``append``, ``error`` or ``update``."""
 
     given_up: tuple[str, ...] = ()
     """The uids of runs that were given up for this one: their drivers must not write any more, not even to append."""
     by: str = ""
     """The name of what the writer owns by value, such as ``day``; empty if it owns nothing so."""
+    by_version: bool = False
+    """It updates rows by their keys, and the greatest version wins, whichever run writes it."""
     owner_row: str = "logio_owner SET run_uid = '', started_at = 0 WHERE table_name = ..."
     """How a person takes the claim of an owner back: what comes between UPDATE and AND, with names as that database has
     them."""
@@ -190,7 +192,7 @@ class Contender:
 
     @property
     def _joins(self) -> bool:
-        return self.on_new_run == "append"
+        return self.on_new_run == "append" or self.by_version
 
     def is_youngest(self, youngest: Owner | None) -> bool:
         """Whether this run appends, and was started after all that have begun to append to the table."""
@@ -225,11 +227,17 @@ class Contender:
                 f"table {self.table!r} of connection {self.connection!r} is not empty, and its writer {self.operator!r} says "
                 "on_new_run='error'; empty it, or choose 'append' or 'replace'"
             )
-        if self.on_new_run == "replace" and is_filled and youngest is not None and youngest.is_newer_than(self.mine):
+        if (
+            self.on_new_run in ("replace", "update")
+            and is_filled
+            and youngest is not None
+            and youngest.is_newer_than(self.mine)
+        ):
+            must_not = "delete its rows" if self.on_new_run == "replace" else "put older rows over its rows"
             raise WriteRefused(
-                f"{self._where}: run {youngest.run_uid} appends to it, and was started later ({youngest.began}) than run "
-                f"{self.mine.run_uid} ({self.mine.began}), which says on_new_run='replace' and must not delete its rows. "
-                f"{started_later(self.mine.run_uid)}; if the clock of its log was wrong, delete the rows yourself"
+                f"{self._where}: run {youngest.run_uid} writes to it as well, and was started later ({youngest.began}) than "
+                f"run {self.mine.run_uid} ({self.mine.began}), which says on_new_run={self.on_new_run!r} and must not "
+                f"{must_not}. {started_later(self.mine.run_uid)}; if the clock of its log was wrong, delete the rows yourself"
             )
         return self.on_new_run == "replace"
 
@@ -248,8 +256,8 @@ class Contender:
             if owner != self.claimed:
                 raise self._not_owner(owner) if owner is None or not owner.of_days else self._among_days(owner)
             return
-        appends = self.on_new_run == "append" and owner is not None and not owner.is_newer_than(self.mine)
-        if not appends and (owner is None or owner.run_uid != self.mine.run_uid):
+        joined = self._joins and owner is not None and not owner.is_newer_than(self.mine)
+        if not joined and (owner is None or owner.run_uid != self.mine.run_uid):
             raise self._not_owner(owner)
 
     def check_not_replaced(self, owner: Owner | None) -> None:

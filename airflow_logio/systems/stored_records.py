@@ -18,6 +18,7 @@ from airflow_logio.errors import ExternalUnavailable
 from airflow_logio.systems.databases.postgres import arrived
 from airflow_logio.systems.databases.table_inserts import found_types
 from airflow_logio.systems.databases.table_names import TableName, quoted
+from airflow_logio.systems.databases.table_upserts import Rows
 
 
 class StoredRecords(Protocol):
@@ -152,6 +153,12 @@ def move(
         f"WHERE {_NAMED}"
     )
     return arrived(connection, target, lambda on: on.exec_driver_sql(statement, _pairs(staged, file)).rowcount)
+
+
+def named_rows(connection: Connection, columns: Sequence[str], staged: StagedFiles) -> Rows:
+    """The rows that the job has named."""
+    names = ", ".join(quoted(connection, column) for column in columns)
+    return Rows(f"(SELECT {names} FROM {staged.table.quoted(connection)} WHERE {_NAMED})", _pairs(staged))
 
 
 def other_values(

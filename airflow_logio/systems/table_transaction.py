@@ -22,6 +22,7 @@ from airflow_logio.systems.databases import kept_rows, table_inserts
 from airflow_logio.systems.databases.conversions import row_of
 from airflow_logio.systems.databases.table_inserts import check_arrived, first_refused
 from airflow_logio.systems.databases.table_names import TableName
+from airflow_logio.systems.databases.table_upserts import Upsertion
 from airflow_logio.systems.stored_records import RecordsInFiles, no_part, parts
 from airflow_logio.systems.table_days import DayRows
 
@@ -62,7 +63,9 @@ class TableTransaction:
         if not pending:
             return
         for is_stored, actions in groupby(pending, self._is_stored):
-            if is_stored:
+            if self._writer.upserts:
+                self._upsert(connection, list(actions), only=len(self._stored) == 0 or len(pending) == 1)
+            elif is_stored:
                 for action in actions:
                     self._insert_stored(connection, action)
             else:
@@ -162,6 +165,34 @@ class TableTransaction:
             into = into or table_inserts.prepared(connection, self._writer, self._name, [part])
             into.insert(connection, into.converted([part]))
 
+    # --- by their keys ------------------------------------------------------------------------------------------------
+
+    def _upsert(self, connection: Connection, actions: Sequence[WriteAction], *, only: bool) -> None:
+        """Those of all actions at once where versions decide; else one action after the other, and the last one wins."""
+        filled = [action for action in actions if self._is_stored(action) or action.records.num_rows]
+        at_once = self._writer.version is not None and not self._is_stored(actions[0])
+        for group in [filled] if at_once and filled else [[action] for action in filled]:
+            self._upsert_group(connection, group, only=only)
+
+    def _upsert_group(self, connection: Connection, actions: Sequence[WriteAction], *, only: bool) -> None:
+        like = actions[0]
+        stored = self._stored.get(like.number)
+        if stored is not None:
+            like = no_part(self._writer, like, stored.records)
+        into = Upsertion(connection, self._writer, self._name, like, only=only)
+        if stored is None:
+            into.load(_converted(connection, into, actions))
+            into.merge()
+        elif stored.staged is None:
+            for part in parts(self._writer, actions[0], stored.records):
+                into.load(_converted(connection, into, [part]))
+            into.merge()
+        else:
+            columns = like.records.column_names
+            stored_records.check_whole(connection, self._name, columns, stored.staged, stored.records.counts())
+            into.merge(stored_records.named_rows(connection, columns, stored.staged))
+        into.end()
+
     # --- which row is refused -----------------------------------------------------------------------------------------
 
     def _tried(self, connection: Connection, pending: Sequence[WriteAction]) -> Iterator[Sequence[WriteAction]]:
@@ -179,7 +210,7 @@ class TableTransaction:
     def _refused_files(self, connection: Connection, action: WriteAction) -> Iterator[int | None]:
         """The file with a staged row that is refused: others are moved. None for all files, if none is staged."""
         records, staged = self._stored[action.number].records, self._stored[action.number].staged
-        if staged is None:
+        if staged is None or self._writer.upserts:
             yield None
             return
         columns = no_part(self._writer, action, records).records.column_names
@@ -194,7 +225,10 @@ class TableTransaction:
     def _refused(self, connection: Connection, actions: Sequence[WriteAction]) -> str:
         if not actions:
             return ""
-        into = table_inserts.prepared(connection, self._writer, self._name, actions)
+        if self._writer.upserts:
+            into = Upsertion(connection, self._writer, self._name, actions[0], only=False).as_insertion()
+        else:
+            into = table_inserts.prepared(connection, self._writer, self._name, actions)
         row = first_refused(connection, into.converted(actions), into)
         return "" if row is None else row_of(row, actions)
 
@@ -212,7 +246,9 @@ def _is_filled(connection: Connection, table: sa.Table) -> bool:
     return connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
 
 
-def _converted(connection: Connection, into: table_inserts.Insertion, actions: Sequence[WriteAction]) -> pa.Table:
+def _converted(
+    connection: Connection, into: table_inserts.Insertion | Upsertion, actions: Sequence[WriteAction]
+) -> pa.Table:
     """The records as the table takes them. To look at many takes longer than the server lets a session stand still that has
     locked a marker; one that is alive may."""
     many = sum(action.records.num_rows for action in actions) >= MANY_RECORDS

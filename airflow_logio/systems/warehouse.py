@@ -51,7 +51,7 @@ from airflow_logio.protocol.writes import HeldGroup
 from airflow_logio.systems import day_audits, table_days, warehouse_rows
 from airflow_logio.systems.calls import COUNTED, Locks
 from airflow_logio.systems.closing_transaction import ClosingTransaction
-from airflow_logio.systems.databases import kept_rows, table_inserts, table_reads
+from airflow_logio.systems.databases import kept_rows, table_inserts, table_reads, table_upserts, upsert_keys
 from airflow_logio.systems.databases.encodings import read_unknown_texts
 from airflow_logio.systems.databases.postgres_reads import read_times_as_text
 from airflow_logio.systems.databases.sql_types import know_exact_decimals
@@ -196,7 +196,9 @@ class Warehouse:
         mine = Owner(marker.run_uid, marker.started_at)
         by, owner_row = "".join(writer.by), warehouse_rows.release_of(self.engine.dialect, name)
         return Contender(
-            writer.table, self.name, marker.operator, mine, writer.on_new_run, given_up, by, owner_row=owner_row
+            *(writer.table, self.name, marker.operator, mine, writer.on_new_run, given_up, by),
+            by_version=writer.upserts and writer.joins,
+            owner_row=owner_row,
         )
 
     def check_not_replaced(self, writer: TableWriter, run: Owner, scope: ScopeContender | None = None) -> None:
@@ -228,11 +230,14 @@ class Warehouse:
                 warehouse_rows.make_tables(connection, name.schema, for_days=bool(writer.by))
                 warehouse_rows.rehearse(connection, name, self._unlogged(writer))
             table_inserts.check_target(connection, writer, name)
+            upsert_keys.check_keyed(connection, writer, name)
             if writer.by:
                 kept_rows.check_owned_by_value(connection, f"table {writer.table!r}", name)
             elif writer.on_new_run == "replace":
                 kept_rows.check_all_seen(connection, f"table {writer.table!r}", name)
-            table_inserts.rehearse(connection, writer, name, actions)
+            table_inserts.rehearse(connection, writer, name, () if writer.upserts else actions)
+            if writer.upserts:
+                table_upserts.rehearse(connection, writer, name, actions)
             if writer.owned is not None:
                 day_audits.rehearse_queries(connection, writer.audits)
             transaction.rollback()
@@ -246,13 +251,16 @@ class Warehouse:
     def _unlogged(self, writer: TableWriter) -> Contender:
         """A run that no log has."""
         unlogged = Owner(uuid4().hex, 0.0)
-        return Contender(writer.table, self.name, "rehearsal", unlogged, writer.on_new_run, by="".join(writer.by))
+        joins = writer.upserts and writer.joins
+        by = "".join(writer.by)
+        return Contender(writer.table, self.name, "rehearsal", unlogged, writer.on_new_run, by=by, by_version=joins)
 
     def _prepare(self, writer: TableWriter) -> TableName:
         """Once for a table and its columns as a writer declares them: which table it is, that it holds what is declared, and
         the tables that we keep ourselves.
         """
-        checked = writer.table, writer.by, None if writer.columns is None else tuple(writer.columns.items())
+        columns = None if writer.columns is None else tuple(writer.columns.items())
+        checked = writer.table, writer.by, columns, writer.upserts, writer.primary_key, writer.version
         if checked not in self._prepared:
             if self.engine.dialect.name not in CONDITIONAL:
                 raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
@@ -260,6 +268,7 @@ class Warehouse:
                 name = table_name(connection, writer.table)
                 warehouse_rows.make_tables(connection, name.schema, for_days=bool(writer.by))
                 table_inserts.check_target(connection, writer, name)
+                upsert_keys.check_keyed(connection, writer, name)
             self._prepared[checked] = name
         return self._prepared[checked]
 
@@ -360,9 +369,10 @@ class TableTarget:
 
     @property
     def locks(self) -> Locks:
-        """Runs that own days in one database wait for each other, for as long as it takes to write a day. On PostgreSQL a
-        session that holds a lock works, or is ended; a SQLite file is locked by one of them at a time."""
-        if not self.writer.by:
+        """Runs that own days in one database wait for each other, for as long as it takes to write a day, and so do runs that
+        update the same rows. On PostgreSQL a session that holds a lock works, or is ended; a SQLite file is locked by one of
+        them at a time."""
+        if not self.writer.by and not (self.writer.upserts and self.warehouse.engine.dialect.name == "postgresql"):
             return COUNTED
         if self.warehouse.engine.dialect.name == "sqlite":
             return Locks(progress=lambda: self.warehouse.scopes(self.writer))
@@ -411,10 +421,10 @@ def _about_key(error: sa.exc.DBAPIError) -> str:
     if code not in _DUPLICATE_KEYS:
         return ""
     return (
-        ". A TableWriter only inserts. If another program has put the row there, delete it (or drop the constraint), and "
-        "`logio retry`. If the pipeline makes the key twice, a retry would bring it again: make one row of it (a window that "
-        "collects all records of a key; a primary_key with the column that tells them apart), and `logio fresh`. To replace "
-        "rows by key, derive a ConditionalWriter (docs/how-to/write-a-writer.md)"
+        ". If another program has put the row there, delete it (or drop the constraint), and `logio retry`. If the pipeline "
+        "makes the key twice, a retry would bring it again: make one row of it (a window that collects all records of a key; "
+        "a primary_key with the column that tells them apart), and `logio fresh`. To update rows by their key: "
+        "TableWriter(..., mode='upsert')"
     )
 
 

@@ -13,7 +13,8 @@ from airflow_logio.dataflow.operators import (
 from airflow_logio.dataflow.pipeline.definition import Definition, Replicated
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.lineage import lineage_ports, lineage_starts
-from airflow_logio.dataflow.replication.partition import Partition
+from airflow_logio.dataflow.replication.partition import ByKey, Partition
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.protocol.values import ExecutionMode
 
 
@@ -129,6 +130,8 @@ def check_replicated(definition: Definition, graph: Graph, one: Replicated) -> N
                 "drivers of several replicas. Put it into a group of its own, behind this one"
             )
         _check_kind(definition, where, operator)
+        if isinstance(operator, TableWriter) and operator.upserts and operator.version is None:
+            _check_slot_of_key(definition, graph, one, name, operator)
         _check_state(definition, where, operator, one.partition)
         for connection, guarantee in operator.writes().items():
             if guarantee != "conditional":
@@ -155,6 +158,22 @@ def _check_kind(definition: Definition, where: str, operator: Operator) -> None:
             f"{where} uses the ids of its events (event_ids, or lineage_column): each slot of a replicated group counts "
             "its events on its own. Put it in front of the group, or behind it"
         )
+
+
+def _check_slot_of_key(definition: Definition, graph: Graph, one: Replicated, name: str, writer: TableWriter) -> None:
+    """Without a version the last row of a key wins, so that all of them must come in one order."""
+    group = definition.groups[one.group].operators
+    enters = all(graph.senders[port].operator not in group for port in graph.inputs_of(name))
+    by = set(one.partition.columns) if isinstance(one.partition, ByKey) else set()
+    if enters and by and by <= set(writer.primary_key):
+        return
+    columns = ", ".join(map(repr, writer.primary_key))
+    definition.refuse(
+        f"group {one.group!r} is replicated by {one.partition!r}, and its writer {name!r} updates rows without a version: "
+        "slots would update one row in any order. Name the column that says which row is newer (version='updated_at'); or "
+        f"let the writer be the first operator of the group, and partition by columns of its key, ByKey({columns}); or put "
+        "it into a group behind this one"
+    )
 
 
 def _check_state(definition: Definition, where: str, operator: Operator, partition: Partition) -> None:

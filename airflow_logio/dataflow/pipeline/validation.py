@@ -450,6 +450,14 @@ def _check_tables(definition: Definition) -> None:
     writers = [(name, op) for name, op in definition.operators.items() if isinstance(op, TableWriter)]
     for (first, a), (second, b) in combinations(writers, 2):
         same = (a.connection, a.table) == (b.connection, b.table)
+        if same and a.upserts and b.upserts and (a.on_new_run, b.on_new_run) == ("update", "update"):
+            if a.version is None or (a.version, set(a.primary_key)) != (b.version, set(b.primary_key)):
+                definition.refuse(
+                    f"operators {first!r} and {second!r} both update rows of table {a.table!r} of {a.connection!r}, and what "
+                    "is left of a key would depend on which comes last: let both have the same primary_key, and the same "
+                    "version"
+                )
+            continue
         if same and (a.on_new_run, b.on_new_run) != ("append", "append"):
             definition.refuse(
                 f"operators {first!r} and {second!r} both write table {a.table!r} of {a.connection!r} with on_new_run "
@@ -504,6 +512,13 @@ def _check_quarantines(definition: Definition, graph: Graph) -> None:
                     f"operator {name!r} sets Input Sets aside on errors, but {other!r} behind it collects events in windows, "
                     "which close at the end of the stream at the latest: a retried Input Set would come too late. Let "
                     f"{name!r} fail (on_error='fail'), or put it behind the window"
+                )
+            writer = definition.operators[other]
+            if isinstance(writer, TableWriter) and not writer.order_insensitive:
+                definition.refuse(
+                    f"operator {name!r} sets Input Sets aside on errors, but writer {other!r} behind it updates rows without "
+                    "a version: what is retried late would be put over rows that came after it. Name the column that says "
+                    f"which row is newer (version='updated_at'), or let {name!r} fail (on_error='fail')"
                 )
             if not definition.operators[other].order_insensitive:
                 where = "which is stateful" if other == name else f"but {other!r} behind it is stateful"

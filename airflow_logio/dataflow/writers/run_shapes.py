@@ -64,6 +64,9 @@ def _what(operator: Operator) -> str:
 
 
 def _mode(writer: TableWriter | DatasetWriter) -> str:
+    if isinstance(writer, TableWriter) and writer.upserts:
+        version = "" if writer.version is None else f", version={writer.version!r}"
+        return f"on_new_run={writer.on_new_run!r}, mode='upsert'{version}"
     said = f"on_new_run={writer.on_new_run!r}" + (f", by={writer.by!r}" if writer.by else "")
     return f"{said}, switch={writer.switch!r}" if writer.fills_at_once else said
 
@@ -72,7 +75,8 @@ def _together(operator: Operator) -> Together:
     if isinstance(operator, TableWriter | DatasetWriter):
         if operator.owns:
             return Together.BY_PARTITION
-        return Together.ALWAYS if operator.on_new_run == "append" else Together.NEVER
+        joins = operator.joins if isinstance(operator, TableWriter) else operator.on_new_run == "append"
+        return Together.ALWAYS if joins else Together.NEVER
     # Files of a ParquetWriter are in a folder of their run's own.
     return Together.ALWAYS if operator.runs_together or isinstance(operator, ParquetWriter) else Together.NEVER
 

@@ -21,18 +21,20 @@ from airflow_logio.dataflow.writers.owned_days import (
     check_switch,
 )
 from airflow_logio.dataflow.writers.owning_writers import OwningWriter
+from airflow_logio.dataflow.writers.upserts import INSERT, UPDATE, UPSERT, check_key, check_mode
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 LINEAGE_TYPE = "bigint"
 ON_NEW_RUN = ("replace", "append", "error", "overwrite")
 _BY_DAYS = ("by", "empty", "owned", "closes", "outputs")
 """Settings of writers that own days: others are described as in earlier versions."""
+_BY_KEY = ("upserts", "version")
 
 
 class TableWriter(OwningWriter):
-    """Inserts the records of each event into a SQL table, in one transaction with the marker of the write action.
-    Exactly once, even when a replaced driver keeps writing: the marker refuses it. A write is refused if the database
-    drops rows of it (by a trigger, a rule, a view).
+    """Inserts the records of each event into a SQL table, or updates rows by their key, in one transaction with the marker
+    of the write action. Exactly once, even when a replaced driver keeps writing: the marker refuses it. A write is refused
+    if the database drops rows of it (by a trigger, a rule, a view).
 
     :param connection: name of the connection: PostgreSQL or SQLite; a run with tables in another database is refused.
     :param table: ``table`` or ``schema.table``; a part with a dot of its own in double quotes.
@@ -40,7 +42,8 @@ class TableWriter(OwningWriter):
         ``timestamp``, ``timestamptz``, ``date``, ``json``, ``uuid`` or ``binary``. The table is made with them when it
         is missing, and the records must then have exactly these columns, in types that fit without loss. By default the
         table must be there, and says its columns.
-    :param primary_key: columns of the primary key of a table that is made.
+    :param primary_key: columns of the primary key of a table that is made; with ``mode="upsert"`` the columns by which rows
+        are updated, for which the table must have a unique index of exactly these.
     :param on_new_run: what a new run does to rows of earlier runs: ``"replace"`` deletes them as a fenced first write
         action, ``"append"`` keeps them, ``"error"`` (the default) refuses a table that has any. After ``"replace"`` and
         ``"error"``, earlier runs may write to the table no more. A run that replaces is refused where a run that was
@@ -60,6 +63,14 @@ class TableWriter(OwningWriter):
         table of the rows at fault. A fault leaves the old day, and the group parks: `logio retry` asks again.
     :param sends_after_writes: send an event on only when its records are in the table, for downstream operators that
         read it. By default False.
+    :param mode: ``"insert"`` (the default), or ``"upsert"``: a row whose key is in the table takes the place of the one that
+        is there. Then `on_new_run` is ``"update"`` by default: rows of earlier runs stay until their keys come again;
+        ``"replace"`` and ``"error"`` are as above.
+    :param version: with ``mode="upsert"``, the column that says which of two rows of one key is newer: the greatest version
+        wins, in whichever order they come, so that runs, replicas and late events may write at once. An integer, decimal,
+        double, time or date. Refused are a version that is null or NaN, and two rows of one key whose greatest versions are
+        equal and that are not; rows that are equal in everything are one. Without it, the last event wins: a key twice in
+        one event is refused, and runs write one after the other.
     :param lineage_column: name of one more column, a ``bigint``: each row then has the event id that it came with,
         which `logio lineage` takes to say what the row was made from. By default none.
 
@@ -79,8 +90,10 @@ class TableWriter(OwningWriter):
         table: str,
         columns: Mapping[str, str] | None = None,
         primary_key: Iterable[str] = (),
-        on_new_run: str = "error",
+        on_new_run: str | None = None,
         *,
+        mode: str = INSERT,
+        version: str | None = None,
         sends_after_writes: bool = False,
         lineage_column: str | None = None,
         by: Iterable[str] = (),
@@ -97,7 +110,11 @@ class TableWriter(OwningWriter):
             else {name: str(self._type(name, columns[name])) for name in check_sql_columns(columns)}
         )
         self.primary_key = check_sql_columns(primary_key)
-        self.on_new_run = on_new_run
+        self.on_new_run = check_mode(f"writer of table {table!r}", mode, on_new_run, version)
+        self.upserts = mode == UPSERT
+        self.version = None if version is None else check_sql_name("column name", version)
+        if self.upserts and version is None:
+            self.order_insensitive = False
         self.lineage_column = None if lineage_column is None else check_sql_name("column name", lineage_column)
         self.needs_event_ids = lineage_column is not None
         self.by = check_by(f"writer of table {table!r}", by)
@@ -115,6 +132,11 @@ class TableWriter(OwningWriter):
 
     def sql_connections(self) -> frozenset[str]:
         return frozenset({self.connection})
+
+    @property
+    def joins(self) -> bool:
+        """Whether its runs write beside each other: what they write does not depend on which is first."""
+        return self.on_new_run == "append" or (self.on_new_run == UPDATE and self.version is not None)
 
     @property
     def audits(self) -> tuple[Audit, ...]:
@@ -180,6 +202,7 @@ class TableWriter(OwningWriter):
     def _unset(self) -> tuple[str, ...]:
         unset = ("needs_event_ids",) if self.lineage_column else ("needs_event_ids", "lineage_column")
         unset = unset if self.fills_at_once else (*unset, "switch")
+        unset = (*unset, "order_insensitive", *(() if self.upserts else _BY_KEY))
         return (*unset, "owned", "closes", "outputs") if self.by else (*unset, *_BY_DAYS)
 
     def _with_event_id(self, event: InputEvent) -> pa.Table:
@@ -192,7 +215,11 @@ class TableWriter(OwningWriter):
         return event.table.append_column(self.lineage_column, ids)
 
     def _check(self) -> None:
-        if self.on_new_run not in ON_NEW_RUN:
+        if self.upserts:
+            check_key(
+                f"writer of table {self.table!r}", self.primary_key, self.version, self.columns, self.lineage_column
+            )
+        elif self.on_new_run not in ON_NEW_RUN:
             hint = did_you_mean(self.on_new_run, ON_NEW_RUN)
             raise PipelineDefinitionError(
                 f"writer of table {self.table!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"

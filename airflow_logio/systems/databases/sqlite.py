@@ -23,7 +23,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from functools import cache, partial
 from typing import Any
 
@@ -39,6 +39,8 @@ from airflow_logio.systems.databases.sql_types import arrow_type, kind_of_record
 from airflow_logio.systems.databases.table_names import TableName, folded, quoted
 
 DIGITS_OF_A_DOUBLE = 15
+_EXACT = Context(prec=1_000)
+"""Python's own rounds to 28 digits."""
 
 _TEXTS_BY_VALUE = re.compile(r"(DATE|DATETIME|TIMESTAMP|TIME|BOOL|BOOLEAN|JSON|JSONB)\b", re.IGNORECASE)
 """Types of affinity NUMERIC that authors use for texts: these are refused one by one. (For NUMERIC itself: all of them.)"""
@@ -265,13 +267,25 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 # --- keys: one text for all cells that are equal ----------------------------------------------------------------------
 
 
+TIME_KEY, DECIMAL_KEY = "logio_time", "logio_decimal"
+"""Functions of a cell. Texts of times are in their order."""
+DECIMAL_ORDER = "logio_decimal_order"
+"""A collation of the texts of decimals."""
+
+
 def know_keys(engine: Engine) -> None:
     """Let statements of an engine compare times and decimals by what they are, in whichever form a cell has them."""
 
     @sa.event.listens_for(engine, "connect")
     def _on_connect(dbapi: Any, _record: object) -> None:
-        dbapi.create_function("logio_time", 1, partial(_key, _time), deterministic=True)
-        dbapi.create_function("logio_decimal", 1, partial(_key, _decimal), deterministic=True)
+        dbapi.create_function(TIME_KEY, 1, partial(_key, _time), deterministic=True)
+        dbapi.create_function(DECIMAL_KEY, 1, partial(_key, _decimal), deterministic=True)
+        dbapi.create_collation(DECIMAL_ORDER, _order_of_decimals)
+
+
+def _order_of_decimals(one: str, other: str) -> int:
+    first, second = Decimal(one), Decimal(other)
+    return (first > second) - (first < second)
 
 
 def _key(read: Callable[[Any], Any], cell: Any) -> Any:
@@ -307,7 +321,7 @@ def cell_of_key(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat(" ", "microseconds")
     if isinstance(value, Decimal):
-        return format(value.normalize() or Decimal(0), "f") if value.is_finite() else None
+        return format(value.normalize(_EXACT) or Decimal(0), "f") if value.is_finite() else None
     if isinstance(value, date):
         return value.isoformat()
     return value

@@ -95,8 +95,17 @@ def target_table(connection: Connection, writer: TableWriter, name: TableName) -
         raise WriteRefused(f"table {writer.table!r} does not exist, and its writer declares no columns") from None
 
 
-def prepared(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> Insertion:
-    """How the records of the actions are inserted, by their columns; there is one at least. Raises `WriteRefused`."""
+def prepared(
+    connection: Connection,
+    writer: TableWriter,
+    name: TableName,
+    actions: Sequence[WriteAction],
+    into: TableName | None = None,
+) -> Insertion:
+    """How the records of the actions are inserted, by their columns; there is one at least.
+
+    `into` is another table with columns of the same types. Raises `WriteRefused`.
+    """
     dialect, declared = connection.dialect.name, writer.column_types()
     # Asked for each time: the table may be another one than when the writer began, or of another writer's making.
     found = found_types(connection, name) or {}
@@ -109,7 +118,7 @@ def prepared(connection: Connection, writer: TableWriter, name: TableName, actio
         column: target._replace(check=encodings.checked(connection, target.check))
         for column, target in targets(kinds, found, dialect).items()
     }
-    return Insertion(writer.table, checked, _way(connection, writer, name, kinds, found))
+    return Insertion(writer.table, checked, _way(connection, writer, into or name, kinds, found))
 
 
 def _way(

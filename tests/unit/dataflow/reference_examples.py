@@ -552,6 +552,14 @@ top = TableWriter(
     switch="at the end",
     audit={"ranks begin at 1": "SELECT rank FROM shop.top WHERE day = :day AND rank < 1"},
 )
+customers = TableWriter(
+    "warehouse",
+    "shop.customers",
+    columns={"id": "bigint", "updated_at": "timestamptz", "email": "text"},
+    primary_key=("id",),
+    mode="upsert",
+    version="updated_at",
+)
 # [END TableWriter]
 
 # [START ParquetWriter]

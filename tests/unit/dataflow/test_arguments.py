@@ -62,7 +62,7 @@ def test_so_do_the_methods_of_a_pipeline() -> None:
 
 
 def test_what_other_systems_have_is_told_instead() -> None:
-    with pytest.raises(PipelineDefinitionError, match=r"on_conflict.*only inserts.*derive a ConditionalWriter"):
+    with pytest.raises(PipelineDefinitionError, match=r"on_conflict.*mode='upsert'"):
         TableWriter("shop", "sales", on_conflict="update")  # type: ignore[call-arg]
     with pytest.raises(PipelineDefinitionError, match=r"slide.*Windows do not overlap"):
         Tumbling("1h", on="at", slide="5m")  # type: ignore[call-arg]

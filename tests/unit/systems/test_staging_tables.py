@@ -177,6 +177,55 @@ def test_values_are_the_same_by_way_of_a_staging_table_and_through_the_driver(
     assert {row[-1] for row in results["staged"]} == {"42"}
 
 
+UPSERTS = TableWriter("wh", "t", {"id": "bigint", "note": "text", "at": "double"}, ("id",), mode="upsert", version="at")
+
+
+def versions(*found: tuple[int, str, float]) -> pa.Table:
+    ids, notes, at = zip(*found, strict=True)
+    return pa.table({"id": pa.array(ids, pa.int64()), "note": list(notes), "at": list(at)})
+
+
+@pytest.mark.parametrize("way", ["driver", "staged"])
+def test_rows_of_a_dataset_are_updated_by_their_keys(
+    drivers: Callable[..., Driver], postgres_url: str, epoch: EpochPayloads, way: str
+) -> None:
+    """In any order within the dataset; refused are the same things as of rows that come as a table."""
+    driver = drivers(UPSERTS)
+    driver.begin()
+    change(postgres_url, "INSERT INTO t VALUES (1, 'there', 5), (2, 'there', 5), (9, 'there', 1)")
+
+    def write(number: int, *tables: pa.Table, by: TableWriter = UPSERTS) -> None:
+        made = dataset_of(epoch, *tables)
+        driver.writer = by
+        if way == "driver":
+            driver.insert(made, number)
+        else:
+            driver.move(made, driver.staged(made, number), number)
+
+    write(2, versions((1, "a", 4), (2, "b", 7), (3, "c", 1)), versions((2, "d", 6), (3, "e", 2), (9, "there", 1)))
+    expected = [(1, "there", 5), (2, "b", 7), (3, "e", 2), (9, "there", 1)]
+    assert rows_of(postgres_url, "SELECT * FROM t ORDER BY id") == expected
+    for wrong, why in (
+        (
+            [versions((4, "x", 1)), versions((9, "other", 1))],
+            r"id = 9: two rows have version 'at' = 1, .* differ in note",
+        ),
+        ([versions((4, "x", 1)), versions((4, "y", 1))], r"id = 4: two rows have version 'at' = 1"),
+        ([versions((4, "x", float("nan")))], "id = 4: its version 'at' is null or NaN"),
+    ):
+        with pytest.raises(WriteRefused, match=why):
+            write(3, *wrong)
+    last = TableWriter("wh", "u", UPSERTS.columns, ("id",), mode="upsert")
+    driver.marker, driver.writer = replace(driver.marker, operator="last"), last
+    driver.begin()
+    write(2, versions((4, "x", 2)), versions((5, "y", 2)), by=last)
+    write(3, versions((4, "z", 1)), by=last)
+    assert rows_of(postgres_url, "SELECT * FROM u ORDER BY id") == [(4, "z", 1), (5, "y", 2)]
+    with pytest.raises(WriteRefused, match="one event has 2 rows with id = 4"):
+        write(4, versions((4, "x", 1)), versions((4, "y", 2)), by=last)
+    assert rows_of(postgres_url, "SELECT * FROM t ORDER BY id") == expected
+
+
 @pytest.mark.usefixtures("few")
 def test_a_dataset_is_inserted_in_sqlite_bit_by_bit_and_once(tmp_path: Path, epoch: EpochPayloads) -> None:
     url = f"sqlite:///{tmp_path}/wh.db"

@@ -218,7 +218,9 @@ def test_what_an_earlier_version_has_left_of_a_fresh_run_is_taken_back_as_the_me
 def test_a_run_that_replaces_deletes_no_rows_of_one_that_was_started_later(warehouse: Warehouse) -> None:
     """By the clock of its log; whichever began to write first."""
     run_appends(warehouse, NEW, 1, 2)
-    with pytest.raises(WriteRefused, match=r"run new appends to it, and was started later \(1970-01-01 00:00:02"):
+    with pytest.raises(
+        WriteRefused, match=r"run new writes to it as well, and was started later \(1970-01-01 00:00:02"
+    ):
         apply(warehouse, OLD, 1, 2)
     apply(warehouse, ("newest", 3.0), 1, 2)
     run_appends(warehouse, ("last", 4.0), 1)
