@@ -450,7 +450,8 @@ def _check_tables(definition: Definition) -> None:
     writers = [(name, op) for name, op in definition.operators.items() if isinstance(op, TableWriter)]
     for (first, a), (second, b) in combinations(writers, 2):
         same = (a.connection, a.table) == (b.connection, b.table)
-        if same and a.upserts and b.upserts and (a.on_new_run, b.on_new_run) == ("update", "update"):
+        may_be_same = a.connection == b.connection and (same or may_be_one_table(a.table, b.table))
+        if may_be_same and (a.on_new_run, b.on_new_run) == ("update", "update"):
             if a.version is None or (a.version, set(a.primary_key)) != (b.version, set(b.primary_key)):
                 definition.refuse(
                     f"operators {first!r} and {second!r} both update rows of table {a.table!r} of {a.connection!r}, and what "

@@ -1,4 +1,4 @@
-"""Arrow records into SQL tables by their keys: inserted, or put in the place of the row that is there (ADR-179).
+"""Arrow records into SQL tables by their keys: inserted, or put in the place of the row that is there.
 
 The rows of a transaction are loaded into a temporary table. One statement then puts the newest row of each key into the
 table, in the order of the keys, so that two transactions do not wait for each other in a circle. Then each row is compared
@@ -257,11 +257,11 @@ class Upsertion:
     # --- pieces of statements -------------------------------------------------------------------------------------
 
     def _version(self, of: str) -> str:
-        """The version, as it is compared; in SQLite null for a cell that is none."""
+        """The version, as it is compared; null for a cell that is none, which other programs may have put there."""
         assert self._writer.version is not None
         cell = f"{of}.{self._named(self._writer.version)}"
         if not self._is_sqlite:
-            return cell
+            return f"nullif({cell}, 'NaN')" if self._is_float(self._writer.version) else cell
         kind = self._kinds[self._writer.version]
         if (function := _function(kind)) is not None:
             order = f" COLLATE {sqlite.DECIMAL_ORDER}" if function == sqlite.DECIMAL_KEY else ""

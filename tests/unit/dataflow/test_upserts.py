@@ -114,7 +114,7 @@ def test_two_writers_of_one_table_agree() -> None:
         return made
 
     both(writer(), writer()).freeze()
-    for other in (writer(version=None), writer(primary_key=("id", "who"))):
+    for other in (writer(version=None), writer(primary_key=("id", "who")), writer(table="s.t", version=None)):
         with pytest.raises(PipelineDefinitionError, match="let both have the same primary_key, and the same version"):
             both(writer(), other).freeze()
     with pytest.raises(PipelineDefinitionError, match="let both have the same primary_key"):

@@ -1,4 +1,4 @@
-"""Rows of a table that are updated by their keys: the greatest version wins, or the last event (ADR-179)."""
+"""Rows of a table that are updated by their keys: the greatest version wins, or the last event."""
 
 from __future__ import annotations
 

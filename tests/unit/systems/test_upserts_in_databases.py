@@ -113,6 +113,11 @@ def test_a_version_that_is_no_number_is_refused(server: Warehouse, kind: str) ->
     with pytest.raises(WriteRefused, match="id = 1: its version 'at' is null or NaN"):
         RUN.apply(server, {1: pa.table({}), 2: one(id=1, at=float("nan"), who="x")})
     assert contents(server) == []
+    execute(server, "INSERT INTO t VALUES (1, 'NaN', 'theirs'), (2, 'infinity', 'theirs')")
+    with pytest.raises(WriteRefused, match="id = 1: the row in the table has version 'at' = NaN, with which none"):
+        RUN.apply(server, {1: pa.table({}), 2: one(id=1, at=5.0, who="x")})
+    RUN.apply(server, {1: pa.table({}), 2: one(id=2, at=5.0, who="x")})
+    assert contents(server)[1][2] == "theirs"
 
 
 # --- PostgreSQL: what else changes rows -------------------------------------------------------------------------------
