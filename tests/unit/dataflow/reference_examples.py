@@ -552,7 +552,7 @@ top = TableWriter(
     switch="at the end",
     audit={"ranks begin at 1": "SELECT rank FROM shop.top WHERE day = :day AND rank < 1"},
 )
-customers = TableWriter(
+changed = TableWriter(
     "warehouse",
     "shop.customers",
     columns={"id": "bigint", "updated_at": "timestamptz", "email": "text"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -158,7 +158,8 @@ def test_a_run_that_was_given_up_is_shut_out(warehouse: Warehouse) -> None:
 
 def test_a_table_without_the_key_is_refused_beforehand_with_what_makes_it(warehouse: Warehouse) -> None:
     execute(warehouse, "CREATE TABLE t (id BIGINT, at BIGINT, who TEXT)", "CREATE UNIQUE INDEX two ON t (id, at)")
-    for attempt in (lambda: NEW.begin(warehouse), lambda: warehouse.rehearse(BY_VERSION)):
+    attempts: list[Callable[[], None]] = [lambda: NEW.begin(warehouse), lambda: warehouse.rehearse(BY_VERSION)]
+    for attempt in attempts:
         with pytest.raises(
             WriteRefused, match=r"no unique index of exactly id, .*CREATE UNIQUE INDEX .*ON "
         ) as refused:
@@ -183,7 +184,9 @@ def test_a_table_without_the_key_is_refused_beforehand_with_what_makes_it(wareho
 def test_a_table_that_cannot_be_updated_is_refused_beforehand(warehouse: Warehouse, made: str, why: str) -> None:
     execute(warehouse, made)
     writer = TableWriter("wh", "t", None, ("id",), mode="upsert", version="at")
-    for attempt in (lambda: replace(NEW, writer=writer).begin(warehouse), lambda: warehouse.rehearse(writer)):
+    run = replace(NEW, writer=writer)
+    attempts: list[Callable[[], None]] = [lambda: run.begin(warehouse), lambda: warehouse.rehearse(writer)]
+    for attempt in attempts:
         with pytest.raises(WriteRefused, match=why):
             attempt()
 
@@ -208,7 +211,7 @@ def test_the_event_of_a_row_is_no_part_of_it(warehouse: Warehouse) -> None:
     assert contents(warehouse) == [(1, 1, "a", 41), (2, 1, "a", 42)]
 
 
-VERSIONS = {
+VERSIONS: dict[str, list[Any]] = {
     "int": [3, 1, 2],
     "double": [0.5, -1e300, 1e300],
     "decimal(38,3)": [Decimal(text) for text in ("9.5", "10.25", "-3", "12345678901234567890123456789012345.001")],
