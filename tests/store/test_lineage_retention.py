@@ -14,7 +14,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.records.upkeep_records import Collected
 from airflow_logio.store.sql.store import SqlLogStore
-from tests.support.garbage import NOTHING, OTHER, Left, event, expiry, left, used
+from tests.support.garbage import NOTHING, OTHER, Left, event, expiry, left, make_older, used
 from tests.support.logs import IN, OUT, UNDONE, fetched, held, start_driver
 from tests.support.own_calls import replace_call
 
@@ -157,9 +157,9 @@ def test_an_event_with_a_receiver_that_is_not_done_stays(log_store: LogStore) ->
 def test_a_pass_stops_at_the_first_young_event(log_store: LogStore) -> None:
     session = start_driver(log_store).session
     session.commit([*(event(n, kept=True) for n in (1, 2, 3)), *(used(n, "A", kept=True) for n in (1, 2, 3))])
-    time.sleep(0.3)
+    make_older(log_store, 3600.0)
     session.commit([*(event(n, kept=True) for n in (4, 5)), *(used(n, "A", kept=True) for n in (4, 5))])
-    (collected,) = session.commit([expiry(OUT, 0.15)])
+    (collected,) = session.commit([expiry(OUT, 1800.0)])
     assert collected == Collected(6, 3)
     assert left(log_store).bodies == [("out", 4), ("out", 5)]
     assert [session.commit([expiry(OUT, limit=1)])[0].after for _ in range(2)] == [4, 5]

@@ -86,7 +86,7 @@ def test_receivers_poll_and_supervisors_hear_nothing(pooled_url: str) -> None:
 
     def receive() -> None:
         while not seen:
-            receiver.wait(1.0)
+            receiver.wait(60.0)
             if receiver.fetch(IN, 0, max_events=10, max_bytes=1000):
                 seen.append(time.monotonic())
 
@@ -96,8 +96,8 @@ def test_receivers_poll_and_supervisors_hear_nothing(pooled_url: str) -> None:
     sent_at = time.monotonic()
     driver.session.commit([sent(1)])
     driver.session.announce(["g"])
-    thread.join(10)
-    assert seen[0] - sent_at < 1.0, "it did not sleep for as long as it may"
+    thread.join(90)
+    assert seen[0] - sent_at < 30.0, "it did not sleep for as long as it may"
     assert heard is not None
     heard.close()
     store.dispose()

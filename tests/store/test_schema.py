@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from alembic.runtime.migration import MigrationContext
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable, SchemaMismatch
 from airflow_logio.store import open_store
-from airflow_logio.store.sql import migrate, schema
+from airflow_logio.store.sql import engines, migrate, schema
 from airflow_logio.store.sql.engines import log_engine
 from tests.conftest import SQL, STORES
 from tests.support.logs import fetched, open_sql_store, sent, spec, start_driver
 from tests.support.postgres import PostgresServer
 
+SHOW_LIMIT = sa.text("SHOW lock_timeout")
 HOSTILE = "p@ss:w/or%d?#[]hunter2"
 HOSTILE_ENCODED = "p%40ss%3Aw%2For%25d%3F%23%5B%5Dhunter2"
 
@@ -97,6 +99,29 @@ def test_several_processes_upgrade_at_once(empty_url: str) -> None:
     errors = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], errors
     open_sql_store(empty_url).dispose()
+
+
+@pytest.mark.postgres
+def test_an_upgrade_waits_for_another_one_longer_than_for_any_other_lock(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a large log takes minutes. Other locks are waited for as ever: readers and drivers stand behind them."""
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_SECONDS", 0.2)
+    url = postgres_server.new_database(migrated=False)
+    engine, limits = engines.log_engine(url), list[str]()
+    monkeypatch.setattr(
+        migrate, "_upgrade_beats", lambda connection: limits.append(connection.execute(SHOW_LIMIT).scalar_one())
+    )
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as other:
+            other.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio schema'))"))
+            upgrading = pool.submit(migrate.upgrade, url)
+            with pytest.raises(TimeoutError):
+                upgrading.result(1.0)
+        assert upgrading.result(60) == schema.REVISION
+    assert limits == ["200ms"]
+    engine.dispose()
+    postgres_server.drop_database(url)
 
 
 def test_a_database_without_tables_is_refused(empty_url: str) -> None:

@@ -50,6 +50,17 @@ def collect(session: GroupSession, *operators: str, limit: int = 1000) -> Collec
     return collected
 
 
+def make_older(store: LogStore, seconds: float) -> None:
+    """All events that are kept for lineage, as if they had been logged so much earlier."""
+    if isinstance(store, MemoryLogStore):
+        bodies = store.tables.bodies
+        bodies.update({key: row._replace(logged_at=row.logged_at - seconds) for key, row in bodies.items()})
+    else:
+        assert isinstance(store, SqlLogStore)
+        with store.engine.begin() as connection:
+            connection.execute(sa.update(schema.event_data).values(logged_at=schema.event_data.c.logged_at - seconds))
+
+
 @dataclass(frozen=True)
 class Left:
     """What is left in the tables that garbage collection deletes from, without runs and current states."""

@@ -9,8 +9,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(question: Callable[[], T], *, what: str = "", timeout: float = 15.0, every: float = 0.01) -> T:
-    """Ask until the answer is true, and return it; fail after `timeout` seconds."""
+def eventually(question: Callable[[], T], *, what: str = "", timeout: float = 90.0, every: float = 0.01) -> T:
+    """Ask until the answer is true, and return it; fail after `timeout` seconds, which a machine with other work may need."""
     deadline = time.monotonic() + timeout
     while not (answer := question()):
         if time.monotonic() > deadline:

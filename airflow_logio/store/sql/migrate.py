@@ -16,6 +16,9 @@ from airflow_logio.store.sql.engines import beat_engine, describe, log_engine, w
 from airflow_logio.store.sql.revision import current, first_look, refuse_newer
 from airflow_logio.store.sql.schema import REVISION, beat_metadata
 
+UPGRADE_SECONDS = 600
+"""How long an upgrade waits for one that another process has begun."""
+
 
 def _config(connection: Connection | None = None) -> Config:
     config = Config()
@@ -45,7 +48,7 @@ def upgrade(url: str) -> str:
             pass
         with writing(engine) as connection:
             if connection.dialect.name == "postgresql":
-                connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio schema'))"))
+                _wait_for_others(connection)
             refuse_newer(describe(engine), current(connection))
             command.upgrade(_config(connection), "head")
             if beats is engine:
@@ -57,6 +60,15 @@ def upgrade(url: str) -> str:
         engine.dispose()
         beats.dispose()
     return REVISION
+
+
+def _wait_for_others(connection: Connection) -> None:
+    """For other processes that upgrade: longer than for any other lock, since a large log needs minutes."""
+    limit = sa.text("SELECT set_config('lock_timeout', :limit, true)")
+    usual = connection.execute(sa.text("SHOW lock_timeout")).scalar_one()
+    connection.execute(limit, {"limit": f"{UPGRADE_SECONDS}s"})
+    connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('logio schema'))"))
+    connection.execute(limit, {"limit": usual})
 
 
 def _upgrade_beats(connection: Connection) -> None:

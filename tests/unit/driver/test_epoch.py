@@ -47,8 +47,10 @@ from tests.support.logs import spec, start_driver
 from tests.support.waiting import eventually
 
 OUT, SAVED, COUNTED = Port("read", "out"), Port("save", "in"), Port("count", "in")
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 60.0
 """How long a group may take that does not end. One that does takes a tenth of a second."""
+CLOCK_SECONDS = 60.0
+"""How long an Output Set may wait that only the clock lets go."""
 
 
 class Feed(SourceOperator):
@@ -242,8 +244,7 @@ def nothing_of_it_lives_on() -> None:
     before = working()
     with group([2, 3], [4], replayable=False) as one:
         one.run()
-        time.sleep(0.05)
-        assert working() <= before, "a thread was not joined"
+        eventually(lambda: working() <= before, what="a thread was not joined", timeout=PATIENCE_SECONDS)
 
 
 def a_halt_ends_it_at_once() -> None:
@@ -261,15 +262,16 @@ def an_output_set_waits_for_the_committer_and_for_no_clock() -> None:
         feed = one.epoch._members["read"]
         assert isinstance(feed, Feed)
         feed.may_go_on.clear()
-        patch.setattr(loop, "FLUSH_SECONDS", 1.0)
+        patch.setattr(loop, "FLUSH_SECONDS", CLOCK_SECONDS)
         third = threading.Event()
-        patch.setattr(Saving, "write", lambda _self, _client, _action: third.wait(0.8))
+        patch.setattr(Saving, "write", lambda _self, _client, _action: third.wait(CLOCK_SECONDS * 0.8))
         commit, begun, ended = one.session.commit, list[float](), list[float]()
 
         def gated(effects: fx.Effects) -> Any:
             begun.append(time.monotonic())
             if len(begun) == 3:
                 third.set()
+                one.stop.set()  # what follows does wait for the clock
             if len(begun) == 2:
                 feed.may_go_on.set()
                 eventually(one.epoch._loop.awaits_committer)
@@ -279,7 +281,7 @@ def an_output_set_waits_for_the_committer_and_for_no_clock() -> None:
 
         patch.setattr(one.session, "commit", gated)
         one.run()
-        assert len(begun) >= 3 and begun[2] - ended[1] < 0.5, "the clock lets it go"
+        assert len(begun) >= 3 and begun[2] - ended[1] < CLOCK_SECONDS / 2, "the clock lets it go"
 
 
 CHECKS = [
@@ -477,5 +479,6 @@ def the_committer_wakes_no_one(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_epoch_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.unit.driver.test_epoch.PATIENCE_SECONDS", 0.7)
+    for name_of, seconds in (("PATIENCE_SECONDS", 0.7), ("CLOCK_SECONDS", 1.0)):
+        monkeypatch.setattr(f"tests.unit.driver.test_epoch.{name_of}", seconds)
     BROKEN[name].is_noticed(monkeypatch)

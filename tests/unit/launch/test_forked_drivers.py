@@ -56,9 +56,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """With imports, which take longer on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver_process, "WARM_SECONDS", 120.0)
+        yield
+
+
 def begun(**more: str) -> ForkServer:
     server = ForkServer({**ENVIRONMENT, **more})
-    eventually(lambda: not server.is_warming(), what="the server is ready, or has failed", timeout=60)
+    eventually(lambda: not server.is_warming(), what="the server is ready, or has failed", timeout=150)
     return server
 
 

@@ -122,12 +122,12 @@ def test_records_that_take_long_to_convert_are_written(
 ) -> None:
     """The server ends a session that stands still with the marker locked. One that converts many records says that it lives;
     few never take so long."""
-    monkeypatch.setattr(databases, "IDLE_IN_TRANSACTION_SECONDS", 1)
+    monkeypatch.setattr(databases, "IDLE_IN_TRANSACTION_SECONDS", 3)
     monkeypatch.setattr(table_transaction, "ALIVE_SECONDS", 0.2)
     converted = table_inserts.Insertion.converted
 
     def slowly(self: table_inserts.Insertion, actions: Sequence[WriteAction]) -> pa.Table:
-        time.sleep(1.6)
+        time.sleep(4)
         return converted(self, actions)
 
     monkeypatch.setattr(table_inserts.Insertion, "converted", slowly)

@@ -65,11 +65,11 @@ def test_a_table_that_is_written_anew_between_import_and_read_is_noticed(
 def test_a_session_that_is_silent_is_ended_and_one_that_runs_is_kept(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_snapshots, "HELD_SECONDS", 2)
+    monkeypatch.setattr(shared_snapshots, "HELD_SECONDS", 3)
     monkeypatch.setattr(databases, "PING_SECONDS", 0.2)
     with exported_snapshot(warehouse) as (connection, snapshot):
         with kept_open(connection):
-            time.sleep(3)
+            time.sleep(4)
             with imported_snapshot(warehouse, snapshot, "t") as reading:
                 check_stored_as(reading, "t", planned(warehouse, reading))
                 assert reading.execute(ROWS).scalar() == 1000
