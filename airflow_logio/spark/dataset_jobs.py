@@ -55,7 +55,10 @@ def materialized(
     `where` names what it will be the body of. Raises what the job raises, `LogUnavailable`, and `OperatorFailed` for columns
     that cannot be written.
     """
-    check_columns(frame, partition_by)
+    try:
+        check_columns(frame, partition_by)
+    except OperatorFailed as error:  # what is evaluated as one may have another name
+        raise OperatorFailed(f"{where}: {error}") from error
     kept = frame.drop(*partition_by) if partition_by else frame
     files = None if partition_by else spark_files.written(payloads, purpose, frame, mode)
     if files is None:

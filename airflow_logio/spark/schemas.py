@@ -60,7 +60,10 @@ def check_columns(frame: SparkFrame, partition_by: Sequence[str] = ()) -> None:
     types = {field.name: field.dataType.typeName() for field in frame.schema.fields}
     for name in partition_by:
         if name not in types:
-            raise OperatorFailed(f"partition_by names {name!r}; the records have the columns {', '.join(names)}")
+            raise OperatorFailed(
+                f"partition_by names {name!r}; the records have the columns {', '.join(names)}. Give them that column, as "
+                "with withColumn('day', F.lit(params['day']).cast('date')) for the day of a run"
+            )
         if types[name] not in PARTITION_TYPES:
             raise OperatorFailed(
                 f"partition_by names {name!r}, which is {types[name]}: make it text, a whole number, a date or a boolean"

@@ -246,7 +246,7 @@ def test_a_damaged_page_fails_the_job_that_reads_it(spark: Any, epoch: EpochPayl
         ("SELECT 1 AS `a.b`", (), r"has a column 'a\.b', whose name Spark takes for a path"),
         ("SELECT struct(INTERVAL 1 DAY AS i) AS a", (), r"has values of type interval day"),
         ("SELECT array() AS a", (), r"has values of type void"),
-        ("SELECT 1 AS a", ("b",), r"partition_by names 'b'; the records have the columns a"),
+        ("SELECT 1 AS a", ("b",), r"^event 1: partition_by names 'b'; the records have the columns a\. Give them that"),
         ("SELECT 1 AS a, 1.5D AS b", ("b",), r"partition_by names 'b', which is double: make it text"),
         ("SELECT 1 AS a, 'x' AS b", ("a", "b"), r"partition_by names all columns"),
     ],
