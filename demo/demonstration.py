@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_logio.cli.display import Progress
 from airflow_logio.dataflow.pipeline import Pipeline
-from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable, UnknownRun
+from airflow_logio.errors import ConfigurationError, LogioError, LogUnavailable, SchemaMismatch, UnknownRun
 from airflow_logio.launch import bundle, driver_folders, spark_submit
 from airflow_logio.launch.driver_log import tail
 from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
@@ -25,6 +25,7 @@ from airflow_logio.status.snapshot import Observer, Snapshot
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.sql import migrate
 from airflow_logio.supervision.local_run import DriverEnder
 from airflow_logio.ui.page_places import page_of_run
 from demo.checks import CheckResult
@@ -124,6 +125,22 @@ class StepDone:
         }
 
 
+def opened_log(places: Places, say: Callable[[str], None]) -> LogStore:
+    """The log of the demonstrations; one of its own that an earlier version has left is upgraded, as none of its drivers
+    lives. Raises as `open_store`."""
+    try:
+        return open_store(places.log_url, application="logio demo", create=True)
+    except SchemaMismatch as error:
+        if not places.owns_log:
+            raise
+        try:
+            revision = migrate.upgrade(places.log_url)
+        except SchemaMismatch:  # of a later version
+            raise ConfigurationError(f"{error}; or remove {places.folder}, where only demonstrations are") from None
+        say(f"the log of earlier demonstrations was upgraded to schema {revision}")
+        return open_store(places.log_url, application="logio demo")
+
+
 @dataclass(slots=True)
 class Demonstration:
     """`run` returns what came out. `stop` leaves no process behind, whenever it is called."""
@@ -148,7 +165,7 @@ class Demonstration:
         with self.watch.measured("prepare"):
             self._remove_leftovers()
             pipeline = bundle.load(bundle.parse_ref(str(self.places.dags / "pipelines" / self.example.pipeline)))
-            store = self._store = open_store(self.places.log_url, application="logio demo", create=True)
+            store = self._store = opened_log(self.places, self.progress.say)
             params = self.example.prepare(self.places, self.progress.say)
         with self.watch.measured("airflow_start"):
             airflow = self._start_airflow()

@@ -46,6 +46,12 @@ class Places:
         )
 
     @property
+    def owns_log(self) -> bool:
+        """Whether the log is in the folder, where only demonstrations are."""
+        file = sqlite_file(self.log_url)
+        return file is not None and file.parent == self.folder
+
+    @property
     def airflow_home(self) -> Path:
         return self.folder / "airflow"
 
