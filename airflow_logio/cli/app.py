@@ -52,9 +52,22 @@ def common(
 @cache
 def commands() -> typer.Typer:
     """The application with all its commands, which are imported only when they are needed."""
-    from airflow_logio.cli import check, control, lineage, logs, page, retry, run, simulate, status, tend, upkeep
+    from airflow_logio.cli import (
+        check,
+        control,
+        forget,
+        lineage,
+        logs,
+        page,
+        retry,
+        run,
+        simulate,
+        status,
+        tend,
+        upkeep,
+    )
 
-    for module in (check, run, status, page, logs, lineage, retry, control, tend, upkeep, simulate):
+    for module in (check, run, status, page, logs, lineage, retry, control, tend, upkeep, forget, simulate):
         module.register(app)
     return app
 

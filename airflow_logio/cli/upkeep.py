@@ -75,7 +75,7 @@ def gc(
                 old.remove(found)
                 young.append(found)
         # The rows say where files are: they go last, so that the next one makes good what is interrupted here.
-        _discard_files([folder for found in ended for folder in folders_of(found.uid, store.drivers(found.run_id))])
+        discard_files([folder for found in ended for folder in folders_of(found.uid, store.drivers(found.run_id))])
         rows = sum(_remove(store, found, payloads, unfinished=unfinished) for found in old)
         rows += sum(_tidy(store, found, payloads) for found in young)
         out.print(f"{rows:,} rows of {len(ended)} ended run(s)", markup=False)
@@ -211,7 +211,7 @@ def _staged_in(run: Run, known: ConnectionUrls) -> dict[str, str]:
     return {name: url for name, url in urls.items() if url is not None and is_staged_in(url)}
 
 
-def _discard_files(folders: Sequence[Path]) -> None:
+def discard_files(folders: Sequence[Path]) -> None:
     removed = [folder for folder in folders if discard(folder)]
     if removed:
         out.print(f"files of the drivers of {len(removed)} run(s) removed", markup=False)

@@ -97,7 +97,7 @@ def _remove_runs(store: LogStore, places: Places, pipeline: str, reason: str, un
             if time.monotonic() >= until:
                 break
             staying.add(run.uid)  # on SQLite the row of the newest run stays until another one begins
-            if (count := _remove_run(store, places, run, reason)) is not None:
+            if (count := remove_run(store, places, run, reason)) is not None:
                 removed += [run] if count else []
                 rows += count
         if not found:
@@ -110,8 +110,8 @@ def _remove_runs(store: LogStore, places: Places, pipeline: str, reason: str, un
         )
 
 
-def _remove_run(store: LogStore, places: Places, run: Run, reason: str) -> int | None:
-    """Rows that were removed; None if the run stays, because of what it has left elsewhere."""
+def remove_run(store: LogStore, places: Places, run: Run, reason: str) -> int | None:
+    """Remove an ended run, with what it has left elsewhere: how many rows. None if it stays, because of that."""
     urls = {name: url for name, url in places.databases(run).items() if tidying.is_staged_in(url)}
     try:
         tidying.drop_staging_of(urls, run)

@@ -1,0 +1,198 @@
+"""One day, or hour, is deleted on request: its rows and files, and all that the log knows of the runs that have made it.
+
+First the day is made empty where runs own it, by the two write actions that a run without records has: it is a run of its
+own, the youngest of the day, so that all others are shut out. It is given up as soon as it has begun, since no driver is to
+be launched for it. Then the runs of the day leave the log, this one with them. A process that dies in between leaves a day
+that is as it was, or empty, and is asked for again: another run empties what is empty, and removals continue.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import pyarrow as pa
+
+from airflow_logio.dataflow.pipeline import Pipeline
+from airflow_logio.dataflow.pipeline.days import PartitionKey
+from airflow_logio.dataflow.writers.action_writers import BEGIN, ActionWriter, Marker, WriteAction
+from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.table_writer import TableWriter
+from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.protocol.states import RunState
+from airflow_logio.protocol.writes import CLOSE, HeldGroup
+from airflow_logio.spark.publishing import DayTarget
+from airflow_logio.status.whole_group import states_of
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunKey
+from airflow_logio.store.rules.run_rules import has_ended
+from airflow_logio.supervision.keeping import Places, remove_run
+from airflow_logio.systems.connections import Connections, WriterIdentity
+from airflow_logio.systems.execution import table_target
+
+DAG_ID = "logio forget"
+REASON = "by `logio forget`"
+MOST_RUNS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """One partition of a pipeline; `pipeline` is the author's, `urls` has its connections, name → URL."""
+
+    store: LogStore
+    pipeline: Pipeline
+    key: PartitionKey
+    urls: Mapping[str, str]
+    places: Places
+
+    def runs(self) -> list[Run]:
+        """Its runs that are in the log, the youngest first."""
+        found = self.store.list_runs(pipeline=self.pipeline.name, partition=self.key.text, limit=MOST_RUNS)
+        return sorted(found, key=lambda run: -run.ordinal)
+
+    def check(self, *, rest_by_hand: bool) -> None:
+        """Before anything is changed. Raises `ProtocolViolation` for a run that has not ended, and `ConfigurationError` for
+        what other writers have put where this cannot remove it, which the person may do, and for an unknown day."""
+        runs = self.runs()
+        key = self.key.text
+        if not runs and not self.store.removed_runs(pipeline=self.pipeline.name, partitions=(key, key), limit=1):
+            raise ConfigurationError(f"the log has had no run of {key} of pipeline {self.pipeline.name!r}")
+        for run in runs:
+            if run.spec.key.dag_id != DAG_ID and not has_ended(run, states_of(self.store, run), unfinished=False):
+                uid = run.uid[:8]
+                raise ProtocolViolation(
+                    f"run {run.spec.key}, uid {uid}, of {key} has not ended: it could fill the day again. Let it finish, or "
+                    f"`logio again {uid}` gives it up, then forget the day"
+                )
+        if not rest_by_hand and (rest := sorted(self._by_hand())):
+            raise ConfigurationError(
+                f"what {', '.join(rest)} wrote for {key} is not owned by the day, and stays where it is: remove it by hand, "
+                "and say so with --rest-by-hand. Nothing was changed"
+            )
+
+    def _by_hand(self) -> Iterator[str]:
+        for name, operator in self.pipeline.operators.items():
+            if isinstance(operator, ActionWriter) and not _owns(operator):
+                yield f"writer {name!r} ({type(operator).__name__}, connection {operator.connection!r})"
+
+    def empty(self) -> list[str]:
+        """Make the day empty wherever runs own it; a sentence for each writer. Raises what its write actions raise, such as
+        `WriteRefused` and `ExternalUnavailable`: then it can be asked for again."""
+        template = self._template()
+        params = {**template.spec.params, **_parameters(self.pipeline, self.key)}
+        pipeline = self.pipeline.for_run(params)
+        owning = {name: one for name, one in pipeline.operators.items() if isinstance(one, ActionWriter) and _owns(one)}
+        if not owning:
+            return []
+        run = self._begin(template, params)
+        said = list[str]()
+        with closing(self._systems(run)) as systems:
+            for name, writer in owning.items():
+                _make_empty(name, _unaudited(writer), systems)
+                said.append(
+                    f"{self.key.text} is empty where writer {name!r} puts it, in connection {writer.connection!r}"
+                )
+        return said
+
+    def _template(self) -> Run:
+        runs = self.runs() or self.store.list_runs(pipeline=self.pipeline.name, limit=1)
+        for run in runs:
+            if run.damage is None and run.spec.key.dag_id != DAG_ID:
+                return run
+        raise ConfigurationError(
+            f"the log has no run of pipeline {self.pipeline.name!r} any more, which says with which parameters and "
+            "connections the day was made: begin one of any day, then forget this one"
+        )
+
+    def _begin(self, template: Run, params: Mapping[str, object]) -> Run:
+        """The youngest run of the day, which is given up: nothing launches a driver of it, or waits for it."""
+        for left in self.runs():  # of one that died between the two
+            if left.spec.key.dag_id == DAG_ID and left.state is RunState.RUNNING:
+                self.store.supersede(left.run_id, because=REASON)
+        key = RunKey(self.pipeline.name, DAG_ID, f"forget {self.key.text} {uuid.uuid4().hex}")
+        allowed = frozenset({Allowed.EMPTY})
+        spec = replace(
+            template.spec, key=key, partition=self.key.text, params=params, allowed=allowed, code_digest=None
+        )
+        run = self.store.start_run(spec, concurrent=ConcurrentRuns.DERIVED)
+        self.store.supersede(run.run_id, because=REASON)
+        return run
+
+    def _systems(self, run: Run) -> Connections:
+        others = [one.uid for one in self.runs() if one.uid != run.uid]
+        others += [
+            one.uid
+            for one in self.store.removed_runs(
+                pipeline=self.pipeline.name, partitions=(self.key.text, self.key.text), limit=MOST_RUNS
+            )
+            if one.state is RunState.SUPERSEDED
+        ]
+        identity = WriterIdentity(
+            run.uid,
+            1,
+            run.created_at,
+            tuple(sorted(set(others))),
+            pipeline=self.pipeline.name,
+            log_uid=self.store.log_uid(),
+            ordinal=run.ordinal,
+            may_be_empty=True,
+        )
+        return Connections(self.pipeline.name, self.urls, identity, run.spec.replay_seconds)
+
+    def remove(self) -> tuple[int, list[str]]:
+        """Remove the ended runs of the day from the log, with their lineage and payloads: how many, and those that stay, in
+        words. Raises `LogUnavailable`."""
+        removed, staying = 0, list[str]()
+        for run in self.runs():
+            if not has_ended(run, states_of(self.store, run), unfinished=False):
+                staying.append(f"run {run.spec.key}, uid {run.uid[:8]}, has begun meanwhile")
+            elif remove_run(self.store, self.places, run, REASON) is None:
+                staying.append(f"run {run.spec.key}, uid {run.uid[:8]}: what it has left cannot be removed now")
+            else:
+                removed += run.spec.key.dag_id != DAG_ID
+        return removed, staying
+
+
+def _owns(writer: ActionWriter) -> bool:
+    return isinstance(writer, TableWriter | DatasetWriter) and bool(writer.by)
+
+
+def _parameters(pipeline: Pipeline, key: PartitionKey) -> Mapping[str, str]:
+    assert pipeline.partition is not None
+    return pipeline.partition.parameters(key)
+
+
+def _unaudited(writer: ActionWriter) -> ActionWriter:
+    """An audit says what a day must be like; this one shall not be."""
+    own = copy.copy(writer)
+    if isinstance(own, TableWriter | DatasetWriter):
+        own._audits = ()
+    return own
+
+
+def _make_empty(name: str, writer: ActionWriter, systems: Connections) -> None:
+    """The opening write action, number 1, and the closing one, with nothing between them."""
+    identity = systems.identity
+    where = (identity.run_uid, name, writer.connection)
+    begin = WriteAction(*where, 1, identity.token, pa.table({}), {**(writer.opening() or {}), "action": BEGIN})
+    close = WriteAction(*where, 2, identity.token, pa.table({}), {**(writer.closing() or {}), "action": CLOSE})
+    if isinstance(writer, DatasetWriter):
+        target = DayTarget(writer, identity, _of_no_records, _of_no_records, _of_no_records)
+        with target.connect(systems.url(writer.connection)) as claim:
+            target.write_group(claim, [begin])
+            target.close_group(claim, close, 0, ())
+        return
+    assert isinstance(writer, TableWriter)
+    table = table_target(name, writer, systems)
+    marker = Marker(*where, 0, identity.token, identity.started_at, line=identity.line)
+    table.apply(table.warehouse, marker, [begin])
+    if writer.closes:
+        table.apply_held(table.warehouse, marker, HeldGroup(2, 2, 0), close, ())
+
+
+def _of_no_records(*_: object) -> NoReturn:
+    raise AssertionError("a day that is forgotten has no records, which could be read, copied or audited")

@@ -1,0 +1,114 @@
+"""`logio forget`, as a person types it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.cli.app import main
+from airflow_logio.protocol import effects as fx
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.run_records import Run
+from airflow_logio.systems.warehouse import Warehouse
+from tests.support.logs import sent, spec, start_driver
+from tests.support.table_days import D1, D2, params_of, rows
+from tests.support.table_days import Run as TableRun
+
+Logio = Callable[..., tuple[int, str]]
+CLICKS = """
+from airflow_logio import Days, ParquetSource, Pipeline, TableWriter
+
+clicks = Pipeline("clicks", partition=Days("day"), connections=["wh"])
+columns = {"day": "date", "a": "bigint", "who": "text"}
+read = clicks.source("read", ParquetSource("day.parquet"))
+clicks.writer("save", TableWriter("wh", "t", columns, on_new_run="overwrite", by=("day",)), read)
+plain = Pipeline("plain", connections=["wh"])
+plain.writer("save", TableWriter("wh", "p", columns), plain.source("read", ParquetSource("day.parquet")))
+"""
+
+
+@pytest.fixture
+def store(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogStore]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    monkeypatch.setenv("LOGIO_CONN_WAREHOUSE_DEFAULT", f"sqlite:///{tmp_path}/warehouse.db")
+    opened = open_store(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Iterator[Warehouse]:
+    opened = Warehouse("wh", f"sqlite:///{tmp_path}/warehouse.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def logio(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Logio:
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["logio", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), " ".join((said.out + said.err).split())
+
+    return command
+
+
+def begin(store: LogStore, folder: Path, day: str | None, name: str = "clicks") -> Run:
+    module = folder / f"forgotten_{folder.name.replace('-', '_')}.py"
+    module.write_text(CLICKS)
+    plain = spec(dag_run=f"{name} {day}")
+    plain = replace(plain, pipeline_ref=f"{module.stem}:{name}", bundle_root=str(folder))
+    params = {} if day is None else params_of(day)
+    key, connections = replace(plain.key, pipeline=name), {"wh": "warehouse_default"}
+    return store.start_run(replace(plain, key=key, params=params, partition=day, connections=connections))
+
+
+def finished(store: LogStore, warehouse: Warehouse, folder: Path, day: str, *numbers: int) -> Run:
+    run = begin(store, folder, day)
+    driver = start_driver(store, run=run)
+    driver.session.commit([sent(1), fx.FinishGroup()])
+    driver.session.close()
+    TableRun(run.ordinal, day, run.uid, log_uid=store.log_uid(), started_at=run.created_at).all(warehouse, *numbers)
+    assert store.finish_run(run.run_id)
+    return run
+
+
+def test_a_day_is_forgotten_when_a_person_says_so(
+    store: LogStore, warehouse: Warehouse, logio: Logio, tmp_path: Path
+) -> None:
+    run = finished(store, warehouse, tmp_path, D1, 1, 2)
+    finished(store, warehouse, tmp_path, D2, 20)
+    code, said = logio("forget", "clicks", "--partition", D1)
+    assert code == 1 and "cannot be undone: say --yes" in said, said
+    assert [row[1] for row in rows(warehouse)] == [1, 2, 20]
+    code, said = logio("forget", "clicks", "--partition", f"{D1}T00:00:00", "--yes")
+    assert code == 0 and f"{D1} is empty where writer 'save' puts it" in said, said
+    assert f"1 run(s) of {D1} removed from the log, with their lineage" in said
+    assert [row[1] for row in rows(warehouse)] == [20]
+    code, said = logio("status", run.uid)
+    assert code == 1 and "by `logio forget`" in said
+    assert [one.partition for one in store.list_runs(pipeline="clicks", partitions=(D2, D2))] == [D2]
+
+
+def test_what_cannot_be_meant_is_refused(store: LogStore, warehouse: Warehouse, logio: Logio, tmp_path: Path) -> None:
+    finished(store, warehouse, tmp_path, D1, 1)
+    begin(store, tmp_path, None, "plain")
+    begin(store, tmp_path, D2)
+    for arguments, told in {
+        ("never", D1): "the log has no run of pipeline 'never'",
+        ("plain", D1): "pipeline 'plain' has no partitions: `logio gc` removes its runs",
+        ("clicks", "2026-13-01"): "is no day of a calendar",
+        ("clicks", "2026-03-09"): "the log has had no run of 2026-03-09",
+        ("clicks", D2): "has not ended: it could fill the day again",
+    }.items():
+        code, said = logio("forget", arguments[0], "--partition", arguments[1], "--yes")
+        assert code == 1 and told in said, said
+    assert [row[1] for row in rows(warehouse)] == [1]
