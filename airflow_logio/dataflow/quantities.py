@@ -26,6 +26,20 @@ def period_seconds(what: str, text: object, examples: str) -> float:
     return float(int(match[1]) * _SECONDS[match[2]])
 
 
+LEAST_KEPT = _SECONDS["h"]
+"""The tasks behind the end of a run, and those of other DAGs that wait for it, still ask the log about it."""
+
+
+def kept_seconds(text: object) -> float:
+    """How long ended runs stay, in seconds. Raises PipelineDefinitionError."""
+    seconds = period_seconds("keep_runs", text, "'90d', '12h' or '26w'")
+    if seconds < LEAST_KEPT:
+        raise PipelineDefinitionError(
+            f"keep_runs is {text!r}: give at least '1h', as tasks behind a run still ask about it"
+        )
+    return seconds
+
+
 def period_text(seconds: float) -> str:
     """As an author writes a period of so many whole seconds, in its largest unit: ``90d``."""
     unit = next(unit for unit in ("d", "h", "m", "s") if seconds % _SECONDS[unit] == 0)

@@ -118,6 +118,9 @@ class Forgetting:
         spec = replace(
             template.spec, key=key, partition=self.key.text, params=params, allowed=allowed, code_digest=None
         )
+        says = self.pipeline.partition  # what the youngest run says holds for all
+        due = None if says is None else says.promise()
+        spec = replace(spec, keep_seconds=self.pipeline.keep_seconds, due=due)
         run = self.store.start_run(spec, concurrent=ConcurrentRuns.DERIVED)
         self.store.supersede(run.run_id, because=REASON)
         return run

@@ -14,6 +14,7 @@ from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.status.whole_group import members_of, states_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, RunKey
+from airflow_logio.store.rules.removed_rules import when_and_why
 from airflow_logio.store.rules.run_rules import check_not_given_up, in_the_way, may_be_in_the_way
 from airflow_logio.supervision.retry import STARTABLE, nothing_to_retry
 from airflow_logio.ui.access import Access
@@ -64,6 +65,9 @@ class AirflowAccess(Access):
 def why_no_run(store: LogStore, dag_id: str, dag_run_id: str) -> str | None:
     """Why the log has no run of a DAG run, and what to do; None if it may just not have begun. Raises `LogUnavailable`."""
     failed = _compat.failed_starts(dag_id, dag_run_id)
+    for removed in store.removed_runs(dag_run_id=dag_run_id):
+        if removed.key.dag_id == dag_id and not failed:
+            return f"The run of this DAG run {when_and_why(removed)}. Clear its tasks to compute it again."
     if not failed:
         waiting = _compat.waiting_starts(dag_id, dag_run_id)
         if waiting:

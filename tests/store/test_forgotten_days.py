@@ -37,7 +37,8 @@ from tests.support.table_days import Run as TableRun
 
 
 def pipeline_of(*, late: bool = False) -> Pipeline:
-    made = Pipeline("clicks", partition=Days("day"), connections=["wh", "lake"])
+    days = Days("day", due="08:00")
+    made = Pipeline("clicks", partition=days, connections=["wh", "lake"], keep_runs="90d")
     read = made.source("read", ParquetSource("day.parquet"))
     made.writer("save", TableWriter("wh", "t", COLUMNS, on_new_run="overwrite", by=("day",)), read)
     lake = DatasetWriter("lake", "clicks", partition_by=("day",), on_new_run="overwrite", by=("day",))
@@ -146,6 +147,8 @@ def test_the_day_goes_from_table_lake_and_log_and_no_other_day(work: Work) -> No
     places = (("save", "wh"), ("keep", "lake"))
     assert said == [f"{D1} is empty where writer {name!r} puts it, in connection {place!r}" for name, place in places]
     assert forgetting.remove() == (2, [])
+    assert work.store.pipelines_due()["clicks"]["due"] == "08:00", "what its author says now: old runs said nothing"
+    assert work.store.take_turns(0.0) == {"clicks": 90 * 86_400.0}
     assert [row[1] for row in rows(work.warehouse)] == [20, 21]
     assert (work.lake(D1), work.lake(D2)) == ([], [20, 21])
     assert work.logged() == {D2}

@@ -189,6 +189,20 @@ def test_rows_that_would_be_there_twice_are_appended_at_a_persons_word_only(log_
     assert log_store.start_run(described).spec.key.generation == 2
 
 
+def test_a_finished_run_of_no_partition_is_not_computed_again_because_it_is_old(log_store: LogStore) -> None:
+    """As long as it was in the log, a clear did nothing. Now it would replace what later runs have written."""
+    described = of("nightly", None)
+    run = finished(log_store, described)
+    log_store.start_run(of("a later one", None))
+    remove(log_store, run)
+    with pytest.raises(
+        ProtocolViolation, match=f"had finished, and nothing of it is computed again.*again {run.uid[:8]}"
+    ):
+        log_store.start_run(described)
+    assert log_store.give_up_removed(run.uid)
+    assert log_store.start_run(described).spec.key.generation == 2
+
+
 def test_what_was_given_up_before_it_was_removed_may_be_followed(log_store: LogStore) -> None:
     described = of("nightly", writers=(ADDED,))
     run = finished(log_store, described)

@@ -40,7 +40,7 @@ from airflow_logio.dataflow.pipeline.lineage import (
     declared_columns,
 )
 from airflow_logio.dataflow.pipeline.validation import check_operator, check_whole, checked_arrival
-from airflow_logio.dataflow.quantities import period_seconds, retention_seconds
+from airflow_logio.dataflow.quantities import kept_seconds, retention_seconds
 from airflow_logio.dataflow.replication.partition import Partition
 from airflow_logio.dataflow.sources.arrival import FINISH, InputArrival
 from airflow_logio.dataflow.sources.query import QuerySource
@@ -146,7 +146,7 @@ class Pipeline:
         if drivers_at_once is not None:
             self._definition.drivers_at_once = check_count("drivers_at_once", drivers_at_once)
         if keep_runs is not None:
-            self._definition.keep_seconds = period_seconds("keep_runs", keep_runs, "'90d', '12h' or '26w'")
+            self._definition.keep_seconds = kept_seconds(keep_runs)
         if len(set(named)) < len(named):
             self._definition.refuse(f"a connection is named twice in {named}")
 

@@ -30,8 +30,8 @@ def when_and_why(removed: RemovedRun) -> str:
 def check_in_place(spec: RunSpec, removed: RemovedRun | None) -> None:
     """Before a run begins under the key of one that was removed.
 
-    Raises `IncompatibleRun` if that was of another partition, and `ProtocolViolation`, which names the writers, if what it
-    has written would be there twice. A run that was given up may be followed.
+    Raises `IncompatibleRun` if that was of another partition, and `ProtocolViolation` if it had finished and was of none, or
+    if what it has written would be there twice, with the writers' names. A run that was given up may be followed.
     """
     if removed is None:
         return
@@ -42,6 +42,12 @@ def check_in_place(spec: RunSpec, removed: RemovedRun | None) -> None:
         )
     if removed.state is RunState.SUPERSEDED:
         return
+    if removed.partition is None and removed.state is RunState.FINISHED:
+        uid = removed.uid[:8]
+        raise ProtocolViolation(
+            f"{said_of(removed)}. It had finished, and nothing of it is computed again: a run in its place could replace "
+            f"what later ones have written. If that is what you want: `logio again {uid}`, and start the run again"
+        )
     added = [f"{one.writer} ({one.what})" for one in spec.writers or () if one.repeats is not Repeats.REPLACED]
     if added:
         uid = removed.uid[:8]

@@ -566,3 +566,21 @@ def test_other_processes_of_airflow_load_no_web_application() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "loaded:"
+
+
+def test_a_dag_run_whose_run_was_removed_says_so_in_its_tab(api: TestClient, log: LogStore) -> None:
+    run = of_airflow(log, "long ago")
+    log.supersede(run.run_id)
+    of_airflow(log, "the row of the last one stays on SQLite")
+    while log.remove_run(run.run_id, 100, reason="by keep_runs='90d'").more:
+        pass
+
+    def note(of: str) -> str | None:
+        path = f"{PREFIX}/api/runs?dag_id=dag&dag_run_id=long ago"
+        found: str | None = api.get(path, headers=as_user(of)).json().get("note")
+        return found
+
+    said = note("dag")
+    assert said is not None and said.startswith("The run of this DAG run was removed from the log on 20")
+    assert said.endswith("UTC, by keep_runs='90d'. Clear its tasks to compute it again.")
+    assert note("other") is None

@@ -159,6 +159,8 @@ def test_a_run_keeps_what_other_runs_see_of_its_writers_and_how_many_drivers_the
     assert len(spec.writers) == 2 and spec.drivers_at_once == 3
     assert spec.keep_seconds == 90 * 86_400 and pipeline(None).keep_seconds is None
     assert pipeline(None).fingerprint() == pipeline(3, "1h").fingerprint() and pipeline(None).drivers_at_once is None
+    with pytest.raises(PipelineDefinitionError, match=r"keep_runs is '59m': give at least '1h'"):
+        pipeline(None, "59m")
     for wrong in ("0d", "90", "never", 90, "-1d"):
         with pytest.raises(
             PipelineDefinitionError, match=r"keep_runs .* is not understood: write '90d', '12h' or '26w'"
