@@ -12,7 +12,7 @@ import re
 DEFAULT_LOG = "logio_default"
 """The connection id that every command takes where none is given."""
 _NEEDS_NOTHING = "status|gc|db upgrade|db check"
-_NEEDS_A_NAME = "run|retry|stop|fresh|status|logs|lineage|scale|tend|gc"
+_NEEDS_A_NAME = "run|retry|stop|fresh|again|days|status|logs|lineage|scale|tend|gc"
 _COMPLETE = re.compile(rf"`(logio (?:{_NEEDS_NOTHING}|(?:{_NEEDS_A_NAME}) (?![^`]*--log )[^`]+))`")
 
 

@@ -55,6 +55,7 @@ def commands() -> typer.Typer:
     from airflow_logio.cli import (
         check,
         control,
+        days,
         forget,
         lineage,
         logs,
@@ -67,7 +68,7 @@ def commands() -> typer.Typer:
         upkeep,
     )
 
-    for module in (check, run, status, page, logs, lineage, retry, control, tend, upkeep, forget, simulate):
+    for module in (check, run, status, days, page, logs, lineage, retry, control, tend, upkeep, forget, simulate):
         module.register(app)
     return app
 

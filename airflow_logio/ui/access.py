@@ -16,6 +16,7 @@ import msgspec
 from fastapi import Depends, HTTPException, Request
 
 from airflow_logio.launch.processes import this_person
+from airflow_logio.run_report.causes import HIDDEN
 from airflow_logio.store.records.run_records import RunKey
 
 log = logging.getLogger(__name__)
@@ -158,8 +159,6 @@ def decoded(body: bytes, kind: type[T]) -> T:
 
 # --- texts that not everyone may read ---------------------------------------------------------------------------------
 
-HIDDEN = "only who may read the logs of this DAG's tasks may read this"
-"""What stands in the place of an error text."""
 DATA_HIDDEN = "an Input Set, whose id only who may read the data of this DAG may read"
 """What stands in the place of where a driver has failed, if that is the id of an Input Set."""
 LONGEST_TEXT = 4000

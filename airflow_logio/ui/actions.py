@@ -5,7 +5,7 @@ The functions of the commands carry them out. People who may change the runs of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple
 
@@ -13,10 +13,12 @@ import msgspec
 from fastapi import Depends, FastAPI, HTTPException
 
 from airflow_logio.commands import with_log
-from airflow_logio.errors import Fenced, NotPermitted, ProtocolViolation, ReplicaBusy, UnknownRun
+from airflow_logio.errors import ConfigurationError, Fenced, NotPermitted, ProtocolViolation, ReplicaBusy, UnknownRun
 from airflow_logio.protocol.replicas import MAX_REPLICAS
+from airflow_logio.protocol.states import ALIVE
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.run_records import Allowed, Run
+from airflow_logio.store.rules.allowed_rules import check_allowed
 from airflow_logio.supervision.presence import last_look, missing
 from airflow_logio.supervision.scaling import asked_for
 from airflow_logio.supervision.stop_run import States, StopMode, StopRun, await_stop, give_up, not_ended, shown
@@ -81,14 +83,23 @@ class RunActions:
     def give_up(self, store: LogStore, run: Run) -> ActionResult:
         return ActionResult(give_up(store, run, GIVE_UP_SECONDS))
 
-    def again(self, store: LogStore, run: Run, because: str) -> ActionResult:
-        """Give it up, so that its day or hour is computed again, and say how that begins. As `logio again`."""
+    def again(
+        self, store: LogStore, run: Run, because: str, allowed: Collection[Allowed] = (), *, only_stopped: bool = False
+    ) -> ActionResult:
+        """Give it up, so that its day or hour is computed again, and say how that begins. As `logio again`; the next run of
+        its partition is `allowed` that. With `only_stopped`, one whose drivers are alive is left alone, and refused."""
         if run.partition is None:
             raise ProtocolViolation(
                 f"run {run.spec.key} is of no day or hour, so nothing says which one the next run is for: give it up, and "
                 "begin a run as ever"
             )
-        return ActionResult(give_up(store, run, GIVE_UP_SECONDS, because=because or None))
+        try:
+            check_allowed(run.spec, allowed)
+        except ConfigurationError as error:
+            raise ProtocolViolation(str(error)) from error
+        if only_stopped and any(status.state in ALIVE for status in store.groups(run.run_id)):
+            raise ProtocolViolation(f"the run of {run.partition}, uid {run.uid[:8]}, is at work: it was left alone")
+        return ActionResult(give_up(store, run, GIVE_UP_SECONDS, because=because or None, allowed=allowed))
 
     def _unsupervised(self, store: LogStore, run: Run) -> str | None:
         return missing(run, last_look(store.supervisors(), run))
@@ -123,6 +134,10 @@ class Again(Posted, frozen=True):
     """Why a partition is computed again: kept with the run that is replaced."""
 
     because: Text = ""
+    allowed: list[Allowed] | None = None
+    """What the next run of the partition may do, and no later one."""
+    only_stopped: bool | None = None
+    """Of many days: those that are at work are left alone."""
 
 
 class ActionRoutes:
@@ -178,9 +193,10 @@ class ActionRoutes:
 
         @app.post("/api/runs/{uid}/again")
         def again(uid: str, who: Any = user, raw: bytes = given) -> dict[str, Any]:
-            return self._done(
-                "again", uid, who, raw, Again, lambda log, run, it: self._actions.again(log, run, it.because)
-            )
+            def act(log: LogStore, run: Run, it: Again) -> ActionResult:
+                return self._actions.again(log, run, it.because, it.allowed or (), only_stopped=bool(it.only_stopped))
+
+            return self._done("again", uid, who, raw, Again, act)
 
     def _done(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,13 +19,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from airflow_logio.errors import LogioError, LogUnavailable, RunRemoved, UnknownRun
+from airflow_logio.run_report.calendar import Calendar, CalendarReader
+from airflow_logio.run_report.causes import HIDDEN
 from airflow_logio.run_report.report import IsPaused, Report, Reporter, not_known
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.described_runs import check_whole
 from airflow_logio.store.rules.removed_rules import said_of, when_and_why
-from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.run_list import ListedRuns, listed_runs
 from airflow_logio.ui.run_look import (
     MOST_QUARANTINED,
@@ -52,6 +54,7 @@ class OpenLog:
     store: LogStore
     looks: Looks
     lists: SharedLists
+    calendars: SharedCalendars
 
 
 class LogSource:
@@ -83,6 +86,14 @@ class LogSource:
         with self.asking() as log:
             return log.lists.of(asked)
 
+    def calendar(self, asked: CalendarAsked) -> Calendar:
+        """As `SharedCalendars.of`; one that still holds takes no place. Raises as `asking`."""
+        held = None if self._opened is None else self._opened.calendars.fresh(asked)
+        if held is not None:
+            return held
+        with self.asking() as log:
+            return log.calendars.of(asked)
+
     @contextmanager
     def asking(self) -> Iterator[OpenLog]:
         """The log, for one request. Raises `TooManyAsk` at once while too many others wait for the log, and `LogUnavailable`
@@ -105,7 +116,9 @@ class LogSource:
                     raise LogUnavailable(self._refused[1])
                 store = self._asked()
                 looks = Looks(store, self._log, is_paused=self._is_paused)
-                self._opened = OpenLog(store, looks, SharedLists(store, self._log, is_paused=self._is_paused))
+                lists = SharedLists(store, self._log, is_paused=self._is_paused)
+                calendars = SharedCalendars(store, self._log, is_paused=self._is_paused)
+                self._opened = OpenLog(store, looks, lists, calendars)
             return self._opened
 
     def _asked(self) -> LogStore:
@@ -253,38 +266,50 @@ class ListAsked(NamedTuple):
     dag_run_id: str | None = None
     named: str | None = None
     """A part of the name of the pipeline, the DAG or the DAG run."""
+    pipeline: str | None = None
+    partition: str | None = None
+    """The key of a day or hour."""
 
 
-class SharedLists(_OfOneLog[ListAsked, ListedRuns]):
-    """The lists of one log."""
+class _SharedAnswers(_OfOneLog[Asked, Answer]):
+    """Answers to the questions that were asked last."""
 
-    def fresh(self, asked: ListAsked) -> ListedRuns | None:
-        """A list that still holds; None where the log must be asked."""
-        return self._list(asked).fresh()
+    @abstractmethod
+    def _find(self, asked: Asked) -> Answer: ...
 
-    def of(self, asked: ListAsked) -> ListedRuns:
-        """As `listed_runs`, at most two seconds old, or more where a list costs much. Raises `LogUnavailable`."""
-        return self._list(asked).get()
+    def fresh(self, asked: Asked) -> Answer | None:
+        """An answer that still holds; None where the log must be asked."""
+        return self._answer(asked).fresh()
 
-    def _list(self, asked: ListAsked) -> SharedValue[ListedRuns]:
+    def of(self, asked: Asked) -> Answer:
+        """At most two seconds old, or more where it costs much. Raises what finding it raises, such as `LogUnavailable`."""
+        return self._answer(asked).get()
+
+    def _answer(self, asked: Asked) -> SharedValue[Answer]:
         with self._lock:
             found = self._shared.pop(asked, None)
             if found is None:
-                dag_ids, dag_run_id, named = asked
-                find = partial(
-                    listed_runs,
-                    self._store,
-                    self._log,
-                    dag_ids,
-                    dag_run_id=dag_run_id,
-                    named=named,
-                    is_paused=self._is_paused,
-                )
-                found = SharedValue(find, LIST_FRESH_SECONDS, self._clock)
+                found = SharedValue(partial(self._find, asked), LIST_FRESH_SECONDS, self._clock)
             self._shared[asked] = found
             while len(self._shared) > MOST_LISTS:
                 self._shared.popitem(last=False)
         return found
+
+
+class SharedLists(_SharedAnswers[ListAsked, ListedRuns]):
+    """The lists of one log, as `listed_runs`."""
+
+    def _find(self, asked: ListAsked) -> ListedRuns:
+        return listed_runs(
+            self._store,
+            self._log,
+            asked.dag_ids,
+            dag_run_id=asked.dag_run_id,
+            named=asked.named,
+            pipeline=asked.pipeline,
+            partition=asked.partition,
+            is_paused=self._is_paused,
+        )
 
 
 def list_document(found: ListedRuns, may_read_errors: Callable[[str], bool]) -> dict[str, Any]:
@@ -301,6 +326,23 @@ def list_document(found: ListedRuns, may_read_errors: Callable[[str], bool]) -> 
 def _without_reasons(one: dict[str, Any]) -> dict[str, Any]:
     hidden = {"reason": HIDDEN, "place": ""}
     return {**one, "stopped": [{**group, **(hidden if group["is_error"] else {})} for group in one["stopped"]]}
+
+
+# --- calendars --------------------------------------------------------------------------------------------------------
+
+
+class CalendarAsked(NamedTuple):
+    """Whose days, and up to which one; None for the last one."""
+
+    pipeline: str
+    last: str | None = None
+
+
+class SharedCalendars(_SharedAnswers[CalendarAsked, Calendar]):
+    """The calendars of one log, as `CalendarReader` reads them: of all DAGs, so each reader gets its part."""
+
+    def _find(self, asked: CalendarAsked) -> Calendar:
+        return CalendarReader(self._store, self._log, self._is_paused).read(asked.pipeline, last=asked.last)
 
 
 # --- shared by threads ------------------------------------------------------------------------------------------------

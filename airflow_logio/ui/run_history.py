@@ -10,14 +10,14 @@ from airflow_logio.errors import UnknownRun
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import GroupState, ScalingState
+from airflow_logio.run_report.causes import HIDDEN, brief, cause_of
 from airflow_logio.run_report.report import Report
 from airflow_logio.status.recoveries import is_budget_spent
 from airflow_logio.status.spark_ui import SparkUi
 from airflow_logio.status.whole_group import members_of
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest
-from airflow_logio.ui.access import DATA_HIDDEN, HIDDEN, error_text, names_input_set
-from airflow_logio.ui.causes import brief, cause_of
+from airflow_logio.ui.access import DATA_HIDDEN, error_text, names_input_set
 
 MOST = 300
 """Happenings that a look has."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.as_json import run_document
+from airflow_logio.run_report.causes import cause_of, most_pressing
 from airflow_logio.run_report.report import IsPaused, condition_seen, not_known
 from airflow_logio.status.condition import RunCondition, awaits_airflow
 from airflow_logio.status.snapshot import SnapshotSeries
@@ -16,7 +17,6 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, RunFigures, RunSight
 from airflow_logio.supervision.presence import last_look
-from airflow_logio.ui.causes import STOPPED, cause_of
 
 MOST_RUNS = 100
 MOST_STOPPED = 10
@@ -40,10 +40,13 @@ def listed_runs(
     *,
     dag_run_id: str | None = None,
     named: str | None = None,
+    pipeline: str | None = None,
+    partition: str | None = None,
     is_paused: IsPaused = not_known,
 ) -> ListedRuns:
     """Runs of these DAGs, or all (None): unfinished ones first, then the newest. Those of a DAG run are in the order in which
-    they were begun, the newest first, and with the names of their groups. `named`: as for `LogStore.list_runs`.
+    they were begun, the newest first, and with the names of their groups. `named`, `pipeline`, `partition`: as for
+    `LogStore.list_runs`; the runs of one partition are in their order, too.
 
     `log` is the connection id of the log; `is_paused` asks Airflow about the DAG of an unfinished run. Raises
     `LogUnavailable`.
@@ -52,13 +55,21 @@ def listed_runs(
 
     def newest(state: RunState | None) -> Sequence[Run]:
         most = MOST_RUNS + 1
-        return store.list_runs(dag_ids=dag_ids, dag_run_id=dag_run_id, state=state, named=named, limit=most)
+        return store.list_runs(
+            dag_ids=dag_ids,
+            dag_run_id=dag_run_id,
+            state=state,
+            named=named,
+            pipeline=pipeline,
+            partition=partition,
+            limit=most,
+        )
 
     latest = newest(None)
     unfinished = newest(RunState.RUNNING) if len(latest) > MOST_RUNS else [one for one in latest if _is_unfinished(one)]
     found = {run.uid: run for run in [*unfinished, *latest]}
     runs = list(found.values())[:MOST_RUNS]
-    if dag_run_id is not None:
+    if dag_run_id is not None or partition is not None:
         runs.sort(key=lambda run: run.run_id, reverse=True)
     if not runs:
         return ListedRuns([], older=False, at=at)
@@ -88,7 +99,7 @@ def _is_unfinished(run: Run) -> bool:
 
 def _listed(one: RunSight, found: RunCondition, figures: RunFigures | None) -> dict[str, Any]:
     used = [group for group in one.groups if group.state is not GroupState.RETIRED]
-    stopped = sorted((group for group in used if group.state in STOPPED), key=lambda group: STOPPED.index(group.state))
+    stopped = most_pressing(used)
     return {
         **run_document(one.run),
         "condition": found.word,

@@ -14,6 +14,7 @@ from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_mer
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report import as_json
+from airflow_logio.run_report.causes import STOPPED, cause_of, most_pressing, options_in
 from airflow_logio.run_report.report import WORKING, Replicas, Report
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.status.condition import condition_of, standby_of
@@ -23,7 +24,6 @@ from airflow_logio.store.records.driver_records import UNAVAILABLE_SINCE, WAIT, 
 from airflow_logio.store.records.run_records import RunSpec
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.ui.access import error_text, names_input_set, without_ids
-from airflow_logio.ui.causes import STOPPED, cause_of
 from airflow_logio.ui.run_history import happenings, noted
 
 MOST_QUARANTINED = 50
@@ -44,6 +44,7 @@ def common_parts(
         "next_step": report.condition.next_step,
         "warnings": list(report.warnings),
         "ended": report.has_ended,
+        "options": _options(report),
         "progress": report.snapshot.done,
         "supervision": as_json.supervision_document(report),
         "operators": operators,
@@ -51,6 +52,12 @@ def common_parts(
             _connection(one, ages.oldest(parts, report.at), fullness.of(parts)) for one, parts in connections
         ],
     }
+
+
+def _options(report: Report) -> Sequence[str]:
+    """What a refusal that has stopped a group says only a person can let the next run of its partition do."""
+    stopped = most_pressing([view.status for view in report.snapshot.groups])
+    return list(dict.fromkeys(one.value for status in stopped for one in options_in(status.error or "")))
 
 
 def parts_with_errors(report: Report, *, shown: bool, ids_shown: bool) -> dict[str, Any]:

@@ -12,27 +12,24 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-import msgspec
-from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
 from airflow_logio.errors import LogioError, LogUnavailable, RunRemoved, UnknownRun
 from airflow_logio.launch.driver_log import sent_lines
 from airflow_logio.lineage.lineage_records import Elsewhere
 from airflow_logio.run_report.report import Report
-from airflow_logio.store.port import LogStore
-from airflow_logio.ui.access import NO_NUL, Access
+from airflow_logio.ui.access import Access
 from airflow_logio.ui.actions import ActionRoutes, Retrying, RunActions
 from airflow_logio.ui.lineage_routes import LineageRoutes
-from airflow_logio.ui.looks import ListAsked, LogSource, RunLook, TooManyAsk, list_document
+from airflow_logio.ui.list_routes import JSON, ListRoutes, WhyNoRun, age, json_answer
+from airflow_logio.ui.looks import LogSource, RunLook, TooManyAsk
 from airflow_logio.ui.page_places import served
 from airflow_logio.ui.record_documents import RecordsOutOfReach
 from airflow_logio.ui.run_history import panel_document, printing
 from airflow_logio.ui.searches import Streams
 
 MOST_LINES = 200
-LONGEST_NAME = 250
-"""Characters of a DAG's or a DAG run's id, as Airflow has them, or of a part of a name that is looked for."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -41,14 +38,11 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-JSON = "application/json"
 NEVER_KEPT = "no-store"
 KEPT_FOR_EVER = "private, max-age=31536000, immutable"
 AGAIN_SECONDS = 60.0
 """After so long the same reason is logged again: each viewer asks every two seconds."""
 log = logging.getLogger(__name__)
-WhyNoRun = Callable[[LogStore, str, str], str | None]
-"""Of a DAG and a DAG run, for which the log has no run: why, and what to do; None where that is not known."""
 
 
 def create_app(
@@ -81,31 +75,12 @@ def create_app(
             raise HTTPException(403, "you may not read the DAG of this run")
         return look
 
-    @app.get("/api/runs")
-    def runs(
-        who: Any = user,
-        dag_id: str | None = Query(None, max_length=LONGEST_NAME, pattern=NO_NUL),
-        dag_run_id: str | None = Query(None, max_length=LONGEST_NAME, pattern=NO_NUL),
-        named: str | None = Query(None, min_length=1, max_length=LONGEST_NAME, pattern=NO_NUL),
-    ) -> Response:
-        if dag_id is None:
-            allowed = access.readable(who)
-        elif access.may_read(who, dag_id):
-            allowed = [dag_id]
-        else:
-            raise HTTPException(403, "you may not read this DAG")
-        asked = ListAsked(None if allowed is None else frozenset(allowed), dag_run_id, named)
-        listed = source.listed(asked)
-        note = None if listed.runs else _why_no_run(source, why_no_run, dag_id, dag_run_id)
-        said = {} if note is None else {"note": note}
-        return _json({**list_document(listed, partial(access.may_read_output, who)), **said}, seen_at=listed.at)
-
     @app.get("/api/runs/{uid}")
     def run(uid: str, who: Any = user) -> Response:
         look = readable(uid, who)
         errors_shown = access.may_read_output(who, look.dag_id)
         ids_shown = not look.has_ids or access.may_read_data(who, look.dag_id)
-        return Response(look.encoded(errors=errors_shown, ids=ids_shown), media_type=JSON, headers=_age(look.at))
+        return Response(look.encoded(errors=errors_shown, ids=ids_shown), media_type=JSON, headers=age(look.at))
 
     @app.get("/api/runs/{uid}/groups/{group}")
     def group(uid: str, group: str, who: Any = user) -> Response:
@@ -113,7 +88,7 @@ def create_app(
         may_read_output = access.may_read_output(who, look.dag_id)
         ids_shown = partial(access.may_read_data, who, look.dag_id)
         panel = panel_document(look.report, group, history_url, errors_shown=may_read_output, ids_shown=ids_shown)
-        return _json(
+        return json_answer(
             {**panel, "lines": lines_of(source, look.report, group) if may_read_output else None}, seen_at=look.at
         )
 
@@ -122,8 +97,9 @@ def create_app(
         look = readable(uid, who)
         told = retrying.told if access.may_retry(who, look.dag_id) else None
         may_change, data = access.may_change(who, look.dag_id), access.may_read_data(who, look.dag_id)
-        return _json({"change": may_change, "data": data, "retry": told, "puts_back": retrying.puts_back})
+        return json_answer({"change": may_change, "data": data, "retry": told, "puts_back": retrying.puts_back})
 
+    ListRoutes(source, access, why_no_run).add_to(app)
     ActionRoutes(changed or source, access, RunActions(retrying), readable).add_to(app)
     LineageRoutes(source, access, payloads, readable, refusals.said, app.state.streams).add_to(app)
 
@@ -132,13 +108,6 @@ def create_app(
         return asset_response(name)
 
     return app
-
-
-def _why_no_run(source: LogSource, find: WhyNoRun, dag_id: str | None, dag_run_id: str | None) -> str | None:
-    if dag_id is None or dag_run_id is None:
-        return None
-    with source.asking() as log:
-        return find(log.store, dag_id, dag_run_id)
 
 
 def lines_of(source: LogSource, report: Report, group: str) -> list[str] | None:
@@ -165,15 +134,6 @@ async def secured(request: Request, call_next: Callable[[Request], Awaitable[Res
     for name, value in SECURITY_HEADERS.items():
         response.headers[name] = value
     return response
-
-
-def _json(content: Any, *, seen_at: float | None = None) -> Response:
-    return Response(msgspec.json.encode(content), media_type=JSON, headers=None if seen_at is None else _age(seen_at))
-
-
-def _age(seen_at: float) -> dict[str, str]:
-    """How old the answer is when it leaves, in whole seconds: a shared look may be older than the request."""
-    return {"Age": f"{max(0.0, time.time() - seen_at):.0f}"}
 
 
 class Refusals:

@@ -1,5 +1,6 @@
-import { type ReactNode, useState } from "react";
-import { Confirm, type Done } from "./Confirm";
+import { useState } from "react";
+import { Again } from "./Again";
+import { Confirm, type Done, Field } from "./Confirm";
 import type { Group, Rights, Run, Server, Whole } from "./data";
 import { STOPPED } from "./Stopped";
 import { count, counted } from "./words";
@@ -24,7 +25,6 @@ const isStartable = (run: Run, { state }: { state: string }) =>
 /** What a person may do to a whole run. Nothing is shown to those who may only look. */
 export function RunActions({ server, run, rights }: Props) {
   const [asked, ask] = useState<Asked | null>(null);
-  const [because, setBecause] = useState("");
   const isOver = run.state === "superseded";
   // A group that is scaled to zero sleeps: it has slots that are not done.
   const allFinished = run.groups.every((one) => FINISHED.has(one.state)) && run.wholes.every((one) => one.slots_done === one.slots);
@@ -41,17 +41,9 @@ export function RunActions({ server, run, rights }: Props) {
       {alive.length > 0 && <Action name="Stop ..." open={() => ask("stop")} />}
       {rights.retry !== null && !isOver && (stopped.length > 0 || (rights.puts_back && run.condition.includes("quarantine"))) && <Action name="Retry ..." open={() => ask("retry")} />}
       {!isOver && !hasFinished && <Action name="Give up ..." open={() => ask("give_up")} />}
-      {!isOver && hasFinished && run.partition !== null && <Action name="Compute again ..." open={() => ask("again")} />}
-      {asked === "again" && (
-        <Confirm title={`Compute ${run.partition} of ${run.pipeline} again?`} action="Give it up for the next run" run={() => act({ because })} close={close}>
-          <p>
-            What it has written stays until the next run of {run.partition} replaces it. You are told how that begins. Run{" "}
-            {run.uid.slice(0, 8)} stays in the list, with its code and lineage.
-          </p>
-          <Field name="Why, for those who read the list">
-            <input type="text" maxLength={250} value={because} onChange={(event) => setBecause(event.target.value)} />
-          </Field>
-        </Confirm>
+      {!isOver && (hasFinished || alive.length === 0) && run.partition !== null && <Action name="Compute again ..." open={() => ask("again")} />}
+      {asked === "again" && run.partition !== null && (
+        <Again server={server} pipeline={run.pipeline} days={[{ partition: run.partition, uid: run.uid, options: run.options }]} close={close} />
       )}
       {asked === "drain" && (
         <Confirm title={`Drain the run of ${run.pipeline}?`} action="Drain it" run={act} close={close}>
@@ -153,14 +145,6 @@ function Action({ name, open }: { name: string; open: () => void }) {
     <button type="button" className="choice" aria-haspopup="dialog" onClick={open}>
       {name}
     </button>
-  );
-}
-
-function Field({ name, children }: { name: string; children: ReactNode }) {
-  return (
-    <label className="field">
-      {name} {children}
-    </label>
   );
 }
 

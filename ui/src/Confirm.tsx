@@ -13,10 +13,21 @@ interface Props {
   action: string;
   run: () => Promise<Done>;
   close: () => void;
+  /** What is said while it is done. */
+  busy?: string;
+}
+
+/** A question of the dialog. */
+export function Field({ name, children }: { name: string; children: ReactNode }) {
+  return (
+    <label className="field">
+      {name} {children}
+    </label>
+  );
 }
 
 /** Asks before something is done, says what came of it, and gives the focus back to what opened it. */
-export function Confirm({ title, children, action, run, close }: Props) {
+export function Confirm({ title, children, action, run, close, busy = "Asking ..." }: Props) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [opener] = useState(() => document.activeElement);
   const [state, setState] = useState<"asked" | "busy" | "done">("asked");
@@ -57,7 +68,7 @@ export function Confirm({ title, children, action, run, close }: Props) {
         <h2 id="logio-confirm">{title}</h2>
         {children}
         <div role="status">
-          {state === "busy" && <p>Asking ...</p>}
+          {state === "busy" && <p>{busy}</p>}
           {done !== null && <p className="said">{done.said}</p>}
           {done?.warning && <p className="problem">{done.warning}</p>}
         </div>

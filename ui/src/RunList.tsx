@@ -1,5 +1,6 @@
 import { useEffect, useState } from "react";
 import type { ListedRun, RunList as Listed, Server } from "./data";
+import { type Chosen, Days } from "./Days";
 import { usePolled } from "./poll";
 import { Problem } from "./Problem";
 import { State } from "./State";
@@ -56,63 +57,15 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
       </label>
       <Problem problem={byName.problem} at={byName.at} />
       {pipelines.map((pipeline) => (
-        <section key={pipeline} aria-label={`Runs of pipeline ${pipeline}`}>
-          <h2>{pipeline}</h2>
-          <table className="runs">
-            <thead>
-              <tr>
-                <th scope="col">run</th>
-                <th scope="col">state</th>
-                <th scope="col">started (UTC)</th>
-                <th scope="col" className="number">duration</th>
-                <th scope="col" className="number">done</th>
-                <th scope="col">groups</th>
-                <th scope="col" className="number">recovered</th>
-                <th scope="col">what it waits for</th>
-              </tr>
-            </thead>
-            <tbody>
-              {found
-                .filter((run) => run.pipeline === pipeline)
-                .map((run) => (
-                  <tr key={run.uid}>
-                    <td>
-                      <button type="button" className="link" onClick={() => open(run.uid)}>
-                        {run.run_id}
-                        {run.generation > 1 ? ` (generation ${run.generation})` : ""}
-                      </button>
-                      <div className="small">
-                        {run.dag_id}
-                        {run.partition !== null && `, partition ${run.partition}`}
-                      </div>
-                    </td>
-                    <td>
-                      <State state={run.condition} />
-                    </td>
-                    <td>{moment(run.created_at)}</td>
-                    <td className="number">{time((run.ended_at ?? at) - run.created_at)}</td>
-                    <td className="number">{progress(run.progress)}</td>
-                    <td>
-                      {Object.entries(run.states)
-                        .map(([state, many]) => `${count(many)} ${state}`)
-                        .join(", ")}
-                    </td>
-                    <td className="number">{count(run.recoveries)}</td>
-                    <td>
-                      {causesOf(run.stopped.map((one) => ({ ...one, cause: { said: one.reason, place: one.place } }))).map((one) => (
-                        <div key={one.groups[0]}>
-                          <strong>{namesOf(one)}</strong> {one.state}: <Why cause={one.cause} />
-                        </div>
-                      ))}
-                      {unnamed(run)}
-                      {replaced(run)}
-                      {run.next_step && <div className="small">next: {run.next_step}</div>}
-                    </td>
-                  </tr>
-                ))}
-            </tbody>
-          </table>
-        </section>
+        <OfPipeline
+          key={pipeline}
+          server={server}
+          pipeline={pipeline}
+          runs={found.filter((run) => run.pipeline === pipeline)}
+          at={at}
+          seconds={seconds}
+          open={open}
+        />
       ))}
       {older && (
         <p className="small" role="status">
@@ -124,6 +77,89 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
         </p>
       )}
     </>
+  );
+}
+
+interface OfPipelineProps {
+  server: Server;
+  pipeline: string;
+  runs: ListedRun[];
+  at: number;
+  seconds: number;
+  open: (uid: string) => void;
+}
+
+/** The runs of a pipeline, and its days, if it has them: of a day that is chosen, the runs are all of that day. */
+function OfPipeline({ server, pipeline, runs, at, seconds, open }: OfPipelineProps) {
+  const [chosen, choose] = useState<Chosen | null>(null);
+  const day = chosen !== null && chosen.first === chosen.last ? chosen.first : null;
+  const path = day === null ? null : `api/runs?${new URLSearchParams({ pipeline, partition: day })}`;
+  const ofDay = usePolled<Listed>(server, path, seconds);
+  const shown = day !== null ? (ofDay.value?.runs ?? []) : chosen === null ? runs : runs.filter(({ partition: key }) => key !== null && key >= chosen.first && key <= chosen.last);
+  return (
+    <section aria-label={`Runs of pipeline ${pipeline}`}>
+      <h2>{pipeline}</h2>
+      {runs.some((run) => run.partition !== null) && <Days server={server} pipeline={pipeline} chosen={chosen} choose={choose} />}
+      <Problem problem={ofDay.problem} at={ofDay.at} />
+      {shown.length > 0 && <Table runs={shown} at={day === null ? at : (ofDay.value?.at ?? at)} open={open} />}
+    </section>
+  );
+}
+
+function Table({ runs, at, open }: { runs: ListedRun[]; at: number; open: (uid: string) => void }) {
+  return (
+    <table className="runs">
+      <thead>
+        <tr>
+          <th scope="col">run</th>
+          <th scope="col">state</th>
+          <th scope="col">started (UTC)</th>
+          <th scope="col" className="number">duration</th>
+          <th scope="col" className="number">done</th>
+          <th scope="col">groups</th>
+          <th scope="col" className="number">recovered</th>
+          <th scope="col">what it waits for</th>
+        </tr>
+      </thead>
+      <tbody>
+        {runs.map((run) => (
+          <tr key={run.uid}>
+            <td>
+              <button type="button" className="link" onClick={() => open(run.uid)}>
+                {run.run_id}
+                {run.generation > 1 ? ` (generation ${run.generation})` : ""}
+              </button>
+              <div className="small">
+                {run.dag_id}
+                {run.partition !== null && `, partition ${run.partition}`}
+              </div>
+            </td>
+            <td>
+              <State state={run.condition} />
+            </td>
+            <td>{moment(run.created_at)}</td>
+            <td className="number">{time((run.ended_at ?? at) - run.created_at)}</td>
+            <td className="number">{progress(run.progress)}</td>
+            <td>
+              {Object.entries(run.states)
+                .map(([state, many]) => `${count(many)} ${state}`)
+                .join(", ")}
+            </td>
+            <td className="number">{count(run.recoveries)}</td>
+            <td>
+              {causesOf(run.stopped.map((one) => ({ ...one, cause: { said: one.reason, place: one.place } }))).map((one) => (
+                <div key={one.groups[0]}>
+                  <strong>{namesOf(one)}</strong> {one.state}: <Why cause={one.cause} />
+                </div>
+              ))}
+              {unnamed(run)}
+              {replaced(run)}
+              {run.next_step && <div className="small">next: {run.next_step}</div>}
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   );
 }
 

@@ -157,7 +157,38 @@ export interface RunList {
   note?: string;
 }
 
+/** A day or hour of a pipeline, as its youngest run is. What it has nothing of is left out. */
+export interface Cell {
+  key: string;
+  state: "done" | "running" | "red" | "given up" | "removed" | "missing" | "no run yet" | "hidden";
+  uid?: string;
+  condition?: string;
+  next_step?: string;
+  cause?: string;
+  because?: string;
+  /** How many runs of it came before. */
+  replaced?: number;
+  /** Records of other days that came with it; left out where that is not counted. */
+  late?: number;
+  options?: Option[];
+}
+
+/** What only a person lets the next run of a day do, as a refusal has named it. */
+export type Option = "take-over" | "empty";
+
+export interface Calendar {
+  what: string;
+  zone: string;
+  has_earlier: boolean;
+  has_later: boolean;
+  /** Runs of partitions that the pipeline no longer has. */
+  others: number;
+  /** `before`: places of the row in front of its first cell. */
+  rows: { name: string; before: number; cells: Cell[] }[];
+}
+
 export interface Run extends RunNames {
+  options: Option[];
   at: number;
   warnings: string[];
   ended: boolean;

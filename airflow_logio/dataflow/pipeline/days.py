@@ -137,11 +137,15 @@ class Partitioning(ABC):
         return found
 
     def containing(self, at: datetime) -> PartitionKey:
-        """The partition that an instant is in."""
+        """The partition that an instant is in. Raises OperatorFailed outside the years 1 to 9999."""
         begun = zones.number(self.zone, self.seconds, 0, int(at.timestamp()))
         found = self._beginning(datetime.fromtimestamp(begun, UTC))
         assert found is not None, at
         return found
+
+    def day_of(self, key: PartitionKey) -> datetime:
+        """Where the day of the zone begins that a partition begins in."""
+        return datetime.fromtimestamp(zones.number(self.zone, DAY, 0, int(key.start.timestamp())), UTC)
 
     def check_ended(self, key: PartitionKey, now: datetime, run_after: datetime | None = None) -> None:
         """Raises ConfigurationError for a partition whose end is still to come, unless the author has said `early`.
@@ -361,6 +365,15 @@ def partitioning_of(pipeline: str, partitioning: Partitioning | None, text: str)
             "Pipeline(..., partition=Days('day', zone=...))"
         )
     return partitioning
+
+
+def partitioning_of_graph(described: Mapping[str, Any] | None, key: str) -> Partitioning:
+    """How runs divide time, as the graph of one of them says it (`Partitioning.describe`); if it kept none, as the key of its
+    partition looks like, in UTC."""
+    if described is None:
+        return (Hours if "T" in key else Days)("partition")
+    kind = {one.__name__: one for one in (Days, Hours)}[described["partition"]]
+    return kind(described["name"], zone=described["zone"])
 
 
 def partition_params(

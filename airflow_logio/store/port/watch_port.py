@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from airflow_logio.protocol.states import RunState
+from airflow_logio.protocol.values import Port
+from airflow_logio.store.records.day_records import PartitionBounds, PartitionRun
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import (
@@ -91,3 +93,19 @@ class WatchLog(ABC):
     @abstractmethod
     def figures(self, run_ids: Collection[int]) -> Mapping[int, RunFigures]:
         """`progress`, `under_way`, `drivers`, and numbers of `quarantined`, of many runs in as many statements as of one."""
+
+    @abstractmethod
+    def partition_bounds(self, pipeline: str) -> PartitionBounds | None:
+        """From which partition to which one runs of a pipeline are in the log; None if it has no run of a partition."""
+
+    @abstractmethod
+    def partition_runs(self, pipeline: str, bounds: PartitionBounds, *, most: int) -> Sequence[PartitionRun]:
+        """The runs of all partitions within the bounds, both included, the last partition first, and of a partition the
+        youngest run first; at most so many. Runs that are being removed are left out. One statement, by an index."""
+
+    @abstractmethod
+    def partition_records(
+        self, pipeline: str, bounds: PartitionBounds, operators: Collection[str]
+    ) -> Mapping[int, Mapping[tuple[Port, str], int]]:
+        """Run → (port, direction) → how many records these operators have sent or written, as `PortProgress` has them, for
+        the runs of the partitions within the bounds. What has sent nothing is left out. One statement, by an index."""

@@ -16,7 +16,9 @@ from airflow_logio.database_errors import is_no_text
 from airflow_logio.databases import cause_of
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.states import RunState
+from airflow_logio.protocol.values import Port
 from airflow_logio.store.port.watch_port import Hearing, WatchLog
+from airflow_logio.store.records.day_records import PartitionBounds, PartitionRun
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import (
@@ -30,6 +32,7 @@ from airflow_logio.store.records.status_records import (
 )
 from airflow_logio.store.rules.described_runs import marked, run_state
 from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.bulk import among
 from airflow_logio.store.sql.engines import inserting, now, reading, writing
 from airflow_logio.store.sql.group_statuses import status_query, statuses_of
 from airflow_logio.store.sql.hearings import hear
@@ -104,6 +107,52 @@ class SqlWatchLog(SqlPart, WatchLog):
             found = counters(connection, run_ids)
             aside = quarantine_counts(connection, run_ids)
         return {run_id: RunFigures(*found[run_id], records[run_id], aside.get(run_id, {})) for run_id in run_ids}
+
+    def partition_bounds(self, pipeline: str) -> PartitionBounds | None:
+        of_end = _runs_of_partitions(pipeline).with_only_columns(schema.run.c.partition).limit(1)
+        ends = (of_end.order_by(schema.run.c.partition), of_end.order_by(schema.run.c.partition.desc()))
+        with reading(self.engine) as connection:
+            found = connection.execute(sa.select(*(one.scalar_subquery() for one in ends))).one()
+        return None if found[0] is None else PartitionBounds(*found)
+
+    def partition_runs(self, pipeline: str, bounds: PartitionBounds, *, most: int) -> Sequence[PartitionRun]:
+        table = schema.run
+        query = _runs_of_partitions(pipeline, bounds).with_only_columns(
+            *(table.c[name] for name in PartitionRun._fields)
+        )
+        query = query.order_by(table.c.partition.desc(), table.c.ordinal.desc()).limit(most)
+        with reading(self.engine) as connection:
+            try:
+                found = [PartitionRun(*row) for row in connection.execute(query)]
+            except (UnicodeDecodeError, sa.exc.OperationalError) as error:
+                if not is_no_text(error):
+                    raise
+                return [PartitionRun.of(run) for run in described_runs(connection, query)]
+        return [one._replace(state=run_state(one.state)[0]) for one in found]
+
+    def partition_records(
+        self, pipeline: str, bounds: PartitionBounds, operators: Collection[str]
+    ) -> Mapping[int, Mapping[tuple[Port, str], int]]:
+        if not operators:
+            return {}
+        table, found = schema.port_counter, dict[int, dict[tuple[Port, str], int]]()
+        runs = _runs_of_partitions(pipeline, bounds).with_only_columns(schema.run.c.run_id)
+        with reading(self.engine) as connection:
+            query = sa.select(table.c.run_id, table.c.op, table.c.port, table.c.direction, table.c.records).where(
+                table.c.run_id.in_(runs),
+                among(connection, table.c.op, sorted(operators)),
+                table.c.direction.in_([schema.SENT, schema.APPLIED]),
+            )
+            for run_id, op, name, direction, records in connection.execute(query):
+                found.setdefault(run_id, {})[Port(op, name), direction] = records
+        return found
+
+
+def _runs_of_partitions(pipeline: str, bounds: PartitionBounds | None = None) -> sa.Select[Any]:
+    """Rows of `logio_run`, by its index of partitions. Keys are texts that sort as time does."""
+    table = schema.run
+    query = sa.select(table).where(table.c.pipeline == pipeline, table.c.state != RunState.REMOVING.value)
+    return query.where(table.c.partition.is_not(None) if bounds is None else table.c.partition.between(*bounds))
 
 
 def driver_records(log: Engine, beats: Engine, run_ids: Collection[int]) -> dict[int, list[DriverRecord]]:

@@ -5,7 +5,7 @@ All functions run in an open transaction."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,6 +16,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.port.lineage_port import StoredBody
+from airflow_logio.store.records.day_records import PartitionBounds, PartitionRun
 from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
 from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunKey, RunSpec, senders_of
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
@@ -363,3 +364,35 @@ def _reopen_group(tables: Tables, key: GroupKey) -> bool:
     run = tables.runs[key.run_id]
     tables.put(tables.runs, key.run_id, replace(run, state=RunState.RUNNING, ended_at=None))
     return row.state in WAITING
+
+
+# --- days --------------------------------------------------------------------------------------------------------------
+
+_TOTALS = ("out", "write")
+
+
+def partition_bounds(tables: Tables, pipeline: str) -> PartitionBounds | None:
+    keys = sorted(one.partition for one in _of_partitions(tables, pipeline))
+    return PartitionBounds(keys[0], keys[-1]) if keys else None
+
+
+def partition_runs(tables: Tables, pipeline: str, within: PartitionBounds, most: int) -> Sequence[PartitionRun]:
+    found = (one for one in _of_partitions(tables, pipeline) if within.first <= one.partition <= within.last)
+    return sorted(found, key=lambda one: (one.partition, one.ordinal), reverse=True)[:most]
+
+
+def partition_records(
+    tables: Tables, pipeline: str, within: PartitionBounds, operators: Collection[str]
+) -> Mapping[int, Mapping[tuple[Port, str], int]]:
+    ours = {one.run_id for one in _of_partitions(tables, pipeline) if within.first <= one.partition <= within.last}
+    found: dict[int, dict[tuple[Port, str], int]] = {}
+    for (run_id, port, direction), row in tables.counters.items():
+        if run_id in ours and direction in _TOTALS and port.operator in operators:
+            found.setdefault(run_id, {})[port, direction] = row.records
+    return found
+
+
+def _of_partitions(tables: Tables, pipeline: str) -> Iterator[PartitionRun]:
+    for row in tables.runs.values():
+        if row.spec.key.pipeline == pipeline and row.spec.partition is not None and row.state is not RunState.REMOVING:
+            yield PartitionRun.of(row.as_run())

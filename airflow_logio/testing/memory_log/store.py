@@ -21,6 +21,7 @@ from airflow_logio.store.port.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS, AddressBook, DirectAddress, OutputLog, OutputPart
 from airflow_logio.store.port.watch_port import Hearing
+from airflow_logio.store.records.day_records import PartitionBounds, PartitionRun
 from airflow_logio.store.records.driver_records import (
     Claim,
     CodeChange,
@@ -550,6 +551,20 @@ class MemoryLogStore(LogStore):
             )
             for run_id in run_ids
         }
+
+    def partition_bounds(self, pipeline: str) -> PartitionBounds | None:
+        with self.tables.transaction():
+            return runs.partition_bounds(self.tables, pipeline)
+
+    def partition_runs(self, pipeline: str, bounds: PartitionBounds, *, most: int) -> Sequence[PartitionRun]:
+        with self.tables.transaction():
+            return runs.partition_runs(self.tables, pipeline, bounds, most)
+
+    def partition_records(
+        self, pipeline: str, bounds: PartitionBounds, operators: Collection[str]
+    ) -> Mapping[int, Mapping[tuple[Port, str], int]]:
+        with self.tables.transaction():
+            return runs.partition_records(self.tables, pipeline, bounds, operators)
 
     def references(self, run_id: int, prefix: str) -> Collection[str]:
         with self.tables.transaction():

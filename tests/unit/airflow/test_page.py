@@ -42,10 +42,10 @@ from airflow_logio.operators.start_run import LogioStartRunOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.run_report import report
+from airflow_logio.run_report.causes import HIDDEN
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.ui import group_tasks
-from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.airflow_plugin import LogioPlugin
 from airflow_logio.ui.page_places import NAME, PLUGIN, PREFIX, ROUTES, address, page_of_run
 from tests.support.app_routes import routes

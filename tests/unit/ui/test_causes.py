@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_logio.ui.causes import LONGEST_SAID, brief
+from airflow_logio.run_report.causes import LONGEST_SAID, brief
 
 AT = "pipeline 'sales', operator 'hourly', port 'in', event 212 of ingest.out"
 OWN = '\n  File "/srv/run/hourly/2/code/pipelines/sales_operators.py", line 41, in hourly_sales\n    row["department"]'

@@ -14,12 +14,12 @@ from airflow_logio.lineage.search_limits import SearchLimits
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.record_rules import Dependence, Uses
 from airflow_logio.protocol.values import Event, Kind, Port
+from airflow_logio.run_report.causes import HIDDEN
 from airflow_logio.store.lineage.result import Direction
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import OperatorShape, Run
 from airflow_logio.systems.arrow import encode
 from airflow_logio.ui import lineage_documents, lineage_routes, record_documents
-from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.lineage_documents import fair_shares
 from tests.support.app_routes import routes
 from tests.support.logs import spec, start_driver

@@ -9,11 +9,11 @@ import pytest
 
 from airflow_logio.protocol.liveness import RecoveryBudget
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.run_report.causes import HIDDEN
 from airflow_logio.run_report.report import Reporter
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import DriverIdentity, GroupRef
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.ui.access import HIDDEN
 from airflow_logio.ui.run_history import LONGEST_CAUSE, happenings
 from tests.support.logs import spec
 

@@ -6,13 +6,16 @@ The whole error is for the panel of the group. Here is what fits into a box of t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.records.run_records import Allowed
 from airflow_logio.store.records.status_records import GroupStatus
-from airflow_logio.ui.access import HIDDEN
 
 LONGEST_SAID = 300
+HIDDEN = "only who may read the logs of this DAG's tasks may read this"
+"""What stands in the place of an error text."""
 STOPPED = (GroupState.PARKED, GroupState.HALTED, GroupState.DEAD)
 """States of a group that have a cause, the most pressing first."""
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
@@ -48,6 +51,17 @@ def cause_of(status: GroupStatus, *, shown: bool = True) -> Cause | None:
     if status.error:
         return brief(status.error) if shown else Cause(HIDDEN, "")
     return Cause("it was asked to halt" if status.state is GroupState.HALTED else f"it is {status.state.value}", "")
+
+
+def most_pressing(groups: Sequence[GroupStatus]) -> Sequence[GroupStatus]:
+    """Those that have stopped, the most pressing first."""
+    stopped = (group for group in groups if group.state in STOPPED)
+    return sorted(stopped, key=lambda group: STOPPED.index(group.state))
+
+
+def options_in(error: str) -> Sequence[Allowed]:
+    """What a refusal says that only a person lets the next run do: the options of `logio again` that its text names."""
+    return [one for one in Allowed if one.option in error]
 
 
 def brief(error: str) -> Cause:

@@ -1,0 +1,286 @@
+"""The days of a pipeline as a calendar: the same from the log in memory, in SQLite and in PostgreSQL, however many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_logio.dataflow.pipeline.days import Hours
+from airflow_logio.errors import ConfigurationError, UnknownRun
+from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.states import RunState
+from airflow_logio.protocol.values import Port
+from airflow_logio.run_report.calendar import (
+    HIDDEN_STATE,
+    MOST_SHOWN,
+    Calendar,
+    CalendarReader,
+    Day,
+    DayState,
+    calendar_document,
+)
+from airflow_logio.run_report.causes import HIDDEN
+from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.run_records import Allowed, OperatorShape, Run, RunSpec
+from airflow_logio.store.sql import schema
+from airflow_logio.store.sql.engines import writing
+from airflow_logio.store.sql.store import SqlLogStore
+from tests.support.logs import spec, start_driver
+from tests.support.statements import counted_statements
+
+DAYS = {"partition": "Days", "name": "day", "zone": "Europe/Berlin", "rules": "r"}
+HOURS = {**DAYS, "partition": "Hours", "name": "hour"}
+DRIVER, FRAME = (f"airflow_logio.dataflow.functions.own_partition.{kind}" for kind in ("_OwnRecords", "_OwnFrame"))
+OPERATORS = {
+    "own": OperatorShape("g", {"in": "web.out"}, ("own", "other")),
+    "late": OperatorShape("g", {"in": "own.other"}, ("out",)),
+    "keep_late": OperatorShape("g", {"in": "late.out"}),
+    "save": OperatorShape("g", {"in": "own.own"}),
+}
+NOON = datetime(2026, 3, 9, 11, tzinfo=UTC).timestamp()
+"""In Berlin, 8 March has ended and 9 March has not."""
+
+
+def of(partition: str, *, divided: Mapping[str, str] = DAYS, function: str = "", **other: Any) -> RunSpec:
+    graph = {"partition": divided, "operators": {"own": {"settings": {"function": function}}}}
+    shapes = {"web": OperatorShape("g", {}, ("out",)), **OPERATORS}
+    return replace(spec("g", **{"dag_run": partition, **other}), partition=partition, graph=graph, operators=shapes)
+
+
+def finished(store: LogStore, of_run: RunSpec, *counts: fx.CountEvents) -> Run:
+    run = store.start_run(of_run)
+    start_driver(store, run=run).session.commit([*counts, fx.FinishGroup()])
+    assert store.finish_run(run.run_id)
+    return store.find_run(run.uid)
+
+
+def calendar(store: LogStore, **asked: str) -> Calendar:
+    return CalendarReader(store, clock=lambda: NOON).read("sales", **asked)
+
+
+def states(found: Calendar) -> dict[str, DayState]:
+    return {day.key.text: day.state for day in found.days}
+
+
+def day(found: Calendar, key: str) -> Day:
+    return next(day for day in found.days if day.key.text == key)
+
+
+def test_each_day_is_as_its_youngest_run_is(log_store: LogStore) -> None:
+    finished(log_store, of("2026-03-01"))
+    old = finished(log_store, of("2026-03-02"))
+    log_store.supersede(old.run_id, because="a late file")
+    again = finished(log_store, of("2026-03-02"))
+    log_store.start_run(of("2026-03-04"))
+    red = start_driver(log_store, run=log_store.start_run(of("2026-03-05")))
+    red.session.park("WriteRefused: day=2026-03-05 is of another log: `logio again ... --take-over`")
+    given_up = log_store.start_run(of("2026-03-06"))
+    log_store.supersede(given_up.run_id, because="the input was wrong")
+    found = calendar(log_store)
+    assert states(found) == {
+        "2026-03-01": DayState.DONE,
+        "2026-03-02": DayState.DONE,
+        "2026-03-03": DayState.MISSING,
+        "2026-03-04": DayState.RUNNING,
+        "2026-03-05": DayState.RED,
+        "2026-03-06": DayState.GIVEN_UP,
+        "2026-03-07": DayState.NO_RUN_YET,
+        "2026-03-08": DayState.NO_RUN_YET,
+    }
+    replaced = day(found, "2026-03-02")
+    assert [run.uid for run in replaced.runs] == [again.uid, old.uid]
+    assert (replaced.replaced, replaced.because) == (1, "a late file")
+    stopped = day(found, "2026-03-05")
+    assert str(stopped.cause).startswith("WriteRefused: day=2026-03-05")
+    assert (stopped.options, stopped.condition.word) == ([Allowed.TAKE_OVER], "parked")
+    assert day(found, "2026-03-06").because == "the input was wrong"
+
+
+def test_two_dag_runs_of_one_day_are_one_day(log_store: LogStore) -> None:
+    finished(log_store, of("2026-03-01"))
+    second = finished(log_store, of("2026-03-01", dag_run="backfill"))
+    (only, *_) = calendar(log_store).days
+    assert (only.runs[0].uid, only.replaced, only.because) == (second.uid, 1, None)
+
+
+def test_runs_of_others_are_none_of_it(log_store: LogStore) -> None:
+    finished(log_store, of("2026-03-01"))
+    finished(log_store, spec("g", dag_run="without a day"))
+    other = of("2026-02-01")
+    finished(log_store, replace(other, key=replace(other.key, pipeline="clicks")))
+    removed = finished(log_store, of("2026-03-05"))
+    log_store.remove_run(removed.run_id, 10_000, keep_row=True)
+    assert next(iter(states(calendar(log_store)))) == "2026-03-01"
+    assert set(states(calendar(log_store)).values()) == {DayState.DONE, DayState.NO_RUN_YET, DayState.REMOVED}
+    with pytest.raises(UnknownRun, match="no run of a day or hour of pipeline 'nothing'"):
+        CalendarReader(log_store).read("nothing")
+
+
+def test_a_day_whose_runs_were_removed_is_not_missing(log_store: LogStore) -> None:
+    finished(log_store, of("2026-03-01"))
+    removed = finished(log_store, of("2026-03-02"))
+    finished(log_store, of("2026-03-04"))
+    log_store.remove_run(removed.run_id, 10_000)
+    found = calendar(log_store)
+    assert list(states(found).values())[:4] == [DayState.DONE, DayState.REMOVED, DayState.MISSING, DayState.DONE]
+    cell = calendar_document(found)["rows"][0]["cells"][1]
+    assert cell["condition"].startswith("was removed from the log on ")
+    hidden = calendar_document(found, may_read=lambda _: False)["rows"][0]["cells"]
+    assert [one["state"] for one in hidden[:3]] == [HIDDEN_STATE, HIDDEN_STATE, "missing"]
+
+
+def test_ends_are_chosen_and_those_outside_of_the_log_are_refused(log_store: LogStore) -> None:
+    for number in (1, 3, 5):
+        finished(log_store, of(f"2026-03-0{number}"))
+    assert list(states(calendar(log_store, first="2026-03-02", last="2026-03-03"))) == ["2026-03-02", "2026-03-03"]
+    part = calendar(log_store, last="2026-03-03")
+    assert (part.has_earlier, part.has_later) == (False, True)
+    with pytest.raises(
+        ConfigurationError, match=r"of 2026-04-01\.\. there is nothing: the log has runs from 2026-03-01 to"
+    ):
+        calendar(log_store, first="2026-04-01")
+    with pytest.raises(ConfigurationError, match="no day"):
+        calendar(log_store, first="March")
+
+
+def count(operator: str, name: str, direction: str, records: int) -> fx.CountEvents:
+    return fx.CountEvents(Port(operator, name), direction, 1, records, 1)
+
+
+def test_late_records_are_those_that_the_log_has_counted(log_store: LogStore) -> None:
+    by_driver = of("2026-03-01", function=DRIVER)
+    finished(log_store, by_driver, count("own", "own", "out", 900), count("own", "other", "out", 41))
+    finished(log_store, of("2026-03-02", function=DRIVER), count("own", "own", "out", 900))
+    finished(log_store, of("2026-03-03", function=DRIVER))
+    found = calendar(log_store)
+    assert [day.late for day in found.days[:3]] == [41, 0, None]
+    assert found.counts_late
+
+
+def test_in_plans_late_records_are_counted_when_they_are_written(log_store: LogStore) -> None:
+    """Port `other` then counts no records: they are only part of a plan."""
+    counts = (count("own", "own", "out", 0), count("own", "other", "out", 0), count("save", "warehouse", "write", 10))
+    finished(log_store, of("2026-03-01", function=FRAME), *counts, count("keep_late", "lake", "write", 7))
+    finished(log_store, of("2026-03-02", function=FRAME), *counts)
+    assert [day.late for day in calendar(log_store).days[:2]] == [7, 0]
+    without = of("2026-03-03", function=FRAME)
+    shapes = {name: shape for name, shape in without.operators.items() if name != "keep_late"}
+    finished(log_store, replace(without, operators=shapes), *counts[:2])
+    assert [day.late for day in calendar(log_store).days[:3]] == [None, None, None]
+    assert not calendar(log_store).counts_late
+
+
+def test_a_day_of_hours_has_as_many_cells_as_its_clock_has_hours(log_store: LogStore) -> None:
+    hours = Hours("hour", zone="Europe/Berlin").range_of("2025-10-24T22:00Z..2025-10-26T22:00Z")
+    for key in (hours[0], hours[-1]):
+        finished(log_store, of(key.text, divided=HOURS))
+    rows = list(CalendarReader(log_store, clock=lambda: NOON).read("sales").rows())
+    assert [(row.name, row.before, len(row.days)) for row in rows] == [
+        ("2025-10-25", 0, 24),
+        ("2025-10-26", 0, 25),
+    ]
+    assert [(row.before, len(row.days)) for row in calendar(log_store, first="2025-10-26T00:00Z").rows()] == [(2, 23)]
+
+
+def test_who_may_not_see_a_run_sees_that_there_is_something(log_store: LogStore) -> None:
+    red = start_driver(log_store, run=log_store.start_run(of("2026-03-01")))
+    red.session.park("ValueError: a secret")
+    finished(log_store, of("2026-03-03"))
+    found = calendar(log_store)
+    first, missing, *_ = calendar_document(found, may_read=lambda _: False)["rows"][0]["cells"]
+    assert first == {"key": "2026-03-01", "state": HIDDEN_STATE}
+    assert missing == {"key": "2026-03-02", "state": "missing"}
+    (first, *_) = calendar_document(found, may_read_errors=lambda _: False)["rows"][0]["cells"]
+    assert first["cause"] == HIDDEN
+    (first, *_) = calendar_document(found)["rows"][0]["cells"]
+    assert first["cause"] == "ValueError: a secret"
+
+
+# --- many runs --------------------------------------------------------------------------------------------------------
+
+
+def many(store: SqlLogStore, of_first: RunSpec, keys: list[str]) -> None:
+    """A finished run for each, as copies of the last one."""
+    first = finished(store, replace(of_first, partition=keys[-1]))
+    with writing(store.engine) as connection:
+        row = dict(
+            connection.execute(sa.select(schema.run).where(schema.run.c.run_id == first.run_id)).mappings().one()
+        )
+        copies = [
+            {
+                **row,
+                "run_id": number,
+                "uid": f"{number:032x}",
+                "dag_run_id": f"of {key}",
+                "partition": key,
+                "ordinal": number,
+            }
+            for number, key in enumerate(keys[:-1], first.run_id + 1)
+        ]
+        connection.execute(sa.insert(schema.run), copies)
+
+
+@pytest.mark.parametrize("what", ["two years of days", "1,200 hours"])
+def test_a_calendar_costs_as_many_statements_however_many_runs_there_are(what: str, sql_store: SqlLogStore) -> None:
+    if what == "1,200 hours":
+        keys = [
+            (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=at)).strftime("%Y-%m-%dT%HZ") for at in range(1_200)
+        ]
+        of_first = of(keys[0], divided={**HOURS, "zone": "UTC"}, function=DRIVER)
+    else:
+        keys = [(date(2024, 3, 8) + timedelta(days=at)).isoformat() for at in range(731)]
+        of_first = of(keys[0], function=DRIVER)
+    assert len(keys) <= MOST_SHOWN
+    many(sql_store, of_first, keys)
+    with counted_statements() as of_all:
+        found = calendar(sql_store)
+    assert [day.key.text for day in found.days if day.state is DayState.DONE] == keys
+    assert DayState.MISSING not in found.totals
+    with counted_statements() as of_few:
+        calendar(sql_store, first=keys[-3])
+    assert len(of_all) == len(of_few)
+    assert sum("SELECT" in one for one in of_all) == 5, of_all
+    with sql_store.engine.connect() as connection:
+        for statement in of_all:
+            assert _by_index(connection, statement, keys), statement
+
+
+def _by_index(connection: sa.Connection, statement: str, keys: list[str]) -> bool:
+    """Whether SQLite finds rows of runs by an index; for PostgreSQL small tables say nothing about plans."""
+    if connection.dialect.name != "sqlite" or "logio_run" not in statement:
+        return True
+    given = ["sales"] * statement.count("?")
+    plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", tuple(given)).all()
+    return not any(str(row[-1]).startswith("SCAN logio_run") and "INDEX" not in str(row[-1]) for row in plan)
+
+
+def test_a_run_whose_texts_are_damaged_hides_no_other_day(sql_store: SqlLogStore) -> None:
+    damaged = finished(sql_store, of("2026-03-01"))
+    finished(sql_store, of("2026-03-02"))
+    with writing(sql_store.engine) as connection:
+        if connection.dialect.name == "sqlite":
+            because = sa.cast(sa.literal(b"\xff\xfe", sa.LargeBinary), sa.Text)
+            connection.execute(
+                sa.update(schema.run).where(schema.run.c.run_id == damaged.run_id).values(because=because)
+            )
+    assert list(states(calendar(sql_store)).values())[:2] == [DayState.DONE, DayState.DONE]
+
+
+def test_a_red_run_that_ends_while_it_is_looked_at_is_as_it_is_then(log_store: LogStore) -> None:
+    run = log_store.start_run(of("2026-03-01"))
+    driver = start_driver(log_store, run=run)
+    driver.session.commit([fx.FinishGroup()])
+
+    class Ends(CalendarReader):
+        def _sights(self, runs: Any, at: float) -> Any:
+            assert runs[0].state is RunState.RUNNING
+            log_store.finish_run(run.run_id)
+            return super()._sights(runs, at)
+
+    (only, *_) = Ends(log_store, clock=lambda: NOON).read("sales").days
+    assert only.state is DayState.DONE

@@ -1,0 +1,95 @@
+"""`logio days`: the calendar of a pipeline in a terminal, and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_logio.cli.app import main
+from airflow_logio.store import open_store
+from airflow_logio.store.port import LogStore
+from tests.store.test_calendar import DRIVER, HOURS, count, finished, of
+from tests.support.logs import start_driver
+
+
+@pytest.fixture
+def store(sqlite_url: str) -> Iterator[LogStore]:
+    opened = open_store(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+Days = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def days(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Days:
+    """Exit code, and what is printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["logio", "days", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out + printed.err
+
+    return command
+
+
+@pytest.fixture
+def seen(store: LogStore) -> LogStore:
+    finished(
+        store, of("2026-03-30", function=DRIVER), count("own", "own", "out", 9), count("own", "other", "out", 1_041)
+    )
+    old = finished(store, of("2026-03-31"))
+    store.supersede(old.run_id, because="a late file")
+    finished(store, of("2026-03-31"))
+    red = start_driver(store, run=store.start_run(of("2026-04-02", function=DRIVER)))
+    red.session.park("WriteRefused: day=2026-04-02 has no rows")
+    return store
+
+
+def test_a_calendar_is_one_look(seen: LogStore, days: Days) -> None:
+    code, text = days("sales", "--to", "2026-04-02")
+    lines = text.splitlines()
+    assert (code, lines[0]) == (0, "sales: days of Europe/Berlin, 2026-03-30 to 2026-04-02")
+    (march,) = (line for line in lines if line.startswith("2026-03  "))
+    assert (march.index("✓"), march.rstrip()[-1]) == (len("2026-03  ") + 2 * 29, "↻")
+    assert "2026-04  - ✗" in text
+    assert "✓ 1 done   ↻ 1 done, computed again   ✗ 1 red   - 1 missing" in text
+    assert "1,041 late records came with it" in text
+    assert "1 run before (a late file)" in text
+    assert "WriteRefused: day=2026-04-02 has no rows; next: fix the cause, then `logio retry" in text
+
+
+def test_programs_get_the_same(seen: LogStore, days: Days) -> None:
+    code, text = days("sales", "--from", "2026-03-31", "--to", "2026-04-02", "--json")
+    document = json.loads(text)
+    assert (code, document["has_earlier"], document["what"]) == (0, True, "day")
+    found = [(cell["key"], cell["state"]) for row in document["rows"] for cell in row["cells"]]
+    assert found == [("2026-03-31", "done"), ("2026-04-01", "missing"), ("2026-04-02", "red")]
+
+
+def test_hours_are_rows_of_days(store: LogStore, days: Days) -> None:
+    finished(store, of("2025-10-25T22Z", divided=HOURS))
+    finished(store, of("2025-10-26T23Z", divided=HOURS))
+    _, text = days("sales")
+    assert f"2025-10-26  ✓ {'- ' * 24}".rstrip() in text
+    assert "2025-10-27  ✓" in text
+
+
+def test_what_is_not_there_is_said(seen: LogStore, days: Days) -> None:
+    assert days("clicks") == (
+        1,
+        "logio: no run of a day or hour of pipeline 'clicks' is in the log; `logio status` lists the runs\n",
+    )
+    code, text = days("sales", "--from", "2027-01-01")
+    assert (code, "of 2027-01-01.. there is nothing: the log has runs from 2026-03-30 to 2026-04-02" in text) == (
+        1,
+        True,
+    )
