@@ -447,3 +447,54 @@ def test_two_runs_take_a_table_over_at_the_same_time(opened: tuple[Warehouse, Wa
     )
     for where, rows, told in places:
         assert (rows, told) == ([(3, "2026-03-01"), (4, "2026-03-02")], ("", "")), f"the first one stood {where}"
+
+
+# --- rows that are updated by their keys --------------------------------------------------------------------------------
+
+COLUMNS_OF_UPSERTS = {"a": "bigint", "who": "text", "at": "bigint"}
+
+
+def _update(table: Table, which: int, at: int | None, version: str | None = "at") -> None:
+    """Two rows; only begin the run without a version of them."""
+    uid = f"run{which} {table.name}"
+    writer = TableWriter("wh", table.name, COLUMNS_OF_UPSERTS, ("a",), mode="upsert", version=version)
+    rows = pa.table({"a": [1, 2], "who": [f"run{which}"] * 2, "at": [at, at]})
+    number, records, kind = (1, pa.table({}), "begin") if at is None else (2, rows, "insert")
+    action = WriteAction(uid, "publish", "wh", number, 1, records, {"action": kind})
+    table.opened[which].apply(Marker(uid, "publish", "wh", 0, 1, float(which)), writer, [action])
+
+
+@pytest.mark.parametrize(("slow", "quick"), [(5, 6), (6, 5), (5, 5)])
+def test_a_slow_update_beside_another_runs(opened: tuple[Warehouse, Warehouse], slow: int, quick: int) -> None:
+    """Of the same keys, new in the table. The greater version is left; of two unlike rows of one version, the second one is
+    refused, and never lost without a word: shows a comparison that comes before the rows are locked."""
+
+    def begin(table: Table) -> None:
+        _update(table, 0, None)
+        _update(table, 1, None)
+
+    places = _every_place(opened, begin, lambda table: _update(table, 0, slow), lambda table: _update(table, 1, quick))
+    seen = set()
+    for where, rows, told in places:
+        if slow != quick:
+            who = "run0" if slow > quick else "run1"
+            assert (rows, told) == ([(1, who), (2, who)], ("", "")), f"the slow one stood {where}: {rows}"
+            continue
+        assert sorted(told) == ["", REFUSED], where
+        who = f"run{told.index('')}"
+        assert rows == [(1, who), (2, who)], where
+        seen.add(who)
+    assert slow != quick or seen == {"run0", "run1"}, "it stood before the other one's commit, and behind it"
+
+
+def test_a_slow_update_without_a_version_is_shut_out_by_a_newer_run(opened: tuple[Warehouse, Warehouse]) -> None:
+    def newer(table: Table) -> None:
+        _update(table, 1, None, None)
+        _update(table, 1, 1, None)
+
+    places = _every_place(
+        opened, lambda table: _update(table, 0, None, None), lambda table: _update(table, 0, 9, None), newer
+    )
+    for where, rows, (slow, quick) in places:
+        assert (rows, quick) == ([(1, "run1"), (2, "run1")], ""), f"it stood {where}: {rows}"
+        assert slow in ("", REFUSED), where
