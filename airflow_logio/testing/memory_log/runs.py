@@ -107,7 +107,8 @@ def start_attempt(
     decision = decide(spec, None if row is None else _found(tables, row))
     if row is not None and decision is Decision.AGAIN:
         pipeline = spec.key.pipeline
-        check_alone(spec, [one for one in _unfinished(tables, pipeline) if one[0].uid != row.uid], concurrent)
+        replaced = row.uid
+        check_alone(spec, (one for one in _unfinished(tables, pipeline) if one[0].uid != replaced), concurrent)
         supersede(tables, row.run_id, because=CLEARED)
         row = tables.runs[row.run_id]
     if row is None or row.state is RunState.SUPERSEDED:
@@ -120,6 +121,11 @@ def start_attempt(
 
 def _key(key: RunKey) -> RunKey:
     return RunKey(key.pipeline, key.dag_id, key.dag_run_id)
+
+
+def _is_of_dag_run(one: RunKey, key: RunKey) -> bool:
+    """Whatever their generations."""
+    return (one.dag_run_id, one.dag_id, one.pipeline) == (key.dag_run_id, key.dag_id, key.pipeline)
 
 
 def _replaced(tables: Tables, row: RunRow) -> str | None:
@@ -178,14 +184,14 @@ def finish(tables: Tables, run_id: int) -> bool:
 
 
 def _newest(tables: Tables, key: RunKey) -> RunRow | None:
-    same = [other for other in tables.run_keys if replace(other, generation=key.generation) == key]
+    same = [other for other in tables.run_keys if _is_of_dag_run(other, key)]
     if not same:
         return None
     return tables.runs[tables.run_keys[max(same, key=lambda other: other.generation)]]
 
 
 def _newest_removed(tables: Tables, key: RunKey) -> RemovedRun | None:
-    same = [one for one in tables.removed.values() if _key(one.key) == _key(key)]
+    same = [one for one in tables.removed.values() if _is_of_dag_run(one.key, key)]
     return max(same, key=lambda one: one.key.generation, default=None)
 
 
@@ -201,16 +207,17 @@ def _newest_of_partition(tables: Tables, spec: RunSpec) -> Run | None:
     return max(found, key=lambda row: row.ordinal).as_run() if found else None
 
 
-def _unfinished(tables: Tables, pipeline: str) -> list[tuple[Run, GroupStates]]:
-    return [
-        (row.as_run(), group_states(tables, row.run_id))
-        for row in tables.runs.values()
-        if row.spec.key.pipeline == pipeline and row.state is RunState.RUNNING
-    ]
+def _unfinished(tables: Tables, pipeline: str) -> Iterator[tuple[Run, GroupStates]]:
+    """One by one: runs that may begin beside any other are not compared with thousands."""
+    for row in tables.runs.values():
+        if row.spec.key.pipeline == pipeline and row.state is RunState.RUNNING:
+            yield row.as_run(), group_states(tables, row.run_id)
 
 
 def group_states(tables: Tables, run_id: int) -> GroupStates:
-    states = {key.group: group.state for key, group in sorted(tables.groups.items()) if key.run_id == run_id}
+    states = {
+        key.group: tables.groups[key].state for key in sorted(key for key in tables.groups if key.run_id == run_id)
+    }
     return GroupStates(states, slots.open_slots(tables, run_id))
 
 
