@@ -123,6 +123,11 @@ class WriterThread:
         with self._changed:
             return self._queue.is_idle()
 
+    def has_opened(self) -> bool:
+        """As `WriteQueue.has_opened`."""
+        with self._changed:
+            return self._queue.has_opened()
+
     def is_full(self) -> bool:
         """So much waits for the external system that the group should take no more events for now."""
         with self._changed:

@@ -48,6 +48,7 @@ class Writer(Protocol):
     def release(self) -> None: ...
     def is_full(self) -> bool: ...
     def is_idle(self) -> bool: ...
+    def has_opened(self) -> bool: ...
     def settle(self, applied: Applied) -> None: ...
 
 
@@ -346,13 +347,14 @@ class GroupLoop:
         """Operators that may be closed if the log calls them whole: all else of the group has ended, is committed and is
         written. So what the log says of them is all there is.
 
-        Of several, those that are whole are closed first, one by one. If none is, the group parks.
+        Of several, none is closed before all have opened: an opening that is refused parks the group, and then nothing is to
+        be replaced. Those that are whole are closed first, one by one. If none is, the group parks.
         """
         if not self.protocol.closers or self._open_since is not None or not self._commits.is_idle():
             return []
         found = self.protocol.to_close()
-        others = (writer for (operator, _), writer in self._writers.items() if operator not in found)
-        return found if all(writer.is_idle() for writer in others) else []
+        writers = ((operator in found, writer) for (operator, _), writer in self._writers.items())
+        return found if all(one.has_opened() if closes else one.is_idle() for closes, one in writers) else []
 
     def is_finished(self) -> bool:
         """Everything has ended and is committed, and the success of every write action is logged."""

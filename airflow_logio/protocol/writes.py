@@ -204,6 +204,10 @@ class Held:
                 yield write
 
     @property
+    def count(self) -> int:
+        return 0 if self._group is None else self._group.last - self._group.first + 1
+
+    @property
     def group(self) -> HeldGroup:
         """All that is to be applied as one."""
         if self._group is None or not self._closed:
@@ -275,6 +279,10 @@ class WriteQueue:
     def is_idle(self) -> bool:
         """The loop has seen everything succeed that was handed over."""
         return self._outstanding == 0
+
+    def has_opened(self) -> bool:
+        """The loop has seen everything succeed that is not held: of a queue that holds, the opening action."""
+        return self._outstanding == (0 if self._held is None else self._held.count)
 
     def take(self, most_actions: int) -> list[PendingWrite]:
         """The next group of actions, in order; empty if none is pending. A large body is taken alone, to spare memory.

@@ -187,6 +187,28 @@ def test_of_several_each_is_closed_when_all_have_come_to_their_end() -> None:
     assert group.protocol.to_close() == [] and group.protocol.is_finished()
 
 
+def test_of_several_none_is_closed_before_all_have_opened() -> None:
+    """A day that belongs to another run is refused in its opening. Nothing is replaced beside it."""
+    epoch = Epoch(day(), day("other")).begun()
+    epoch.commit()
+    ended(ended(epoch, 7), 8, port=Port("other", "in"))
+    assert epoch.loop.to_close() == []
+    first, second = (epoch.writers[name, "wh"] for name in ("day", "other"))
+    assert apply(epoch, first) == [1] and epoch.loop.to_close() == []
+    second.take(8)
+    second.applied()
+    assert epoch.loop.to_close() == [], "its success is not committed"
+    epoch.loop.applied(second.report(), 0.0)
+    epoch.loop.close()
+    epoch.commit()
+    assert epoch.loop.to_close() == ["day", "other"]
+    epoch.loop.close_writer("day", 0.0)
+    epoch.loop.close()
+    epoch.commit()
+    assert epoch.loop.to_close() == [], "one by one"
+    assert len(apply(epoch, first)) == 1 and epoch.loop.to_close() == ["other"]
+
+
 class Fails(ByDay):
     def generate(self, inset_id: str, held: Any, state: Mapping[str, Any]) -> Iterable[Output]:
         raise OperatorFailed("not today")
