@@ -25,6 +25,8 @@ HELD = {
 }
 """Type as an author writes it → the values that it takes. One that does not fit without loss is refused."""
 COLUMN_TYPES = tuple(HELD)
+NULL = "null"
+"""Behind a type of a table's column: it may be added to a table that is there."""
 MOST_DIGITS = 38
 """What the 128 bits of a decimal hold in Arrow and Spark."""
 

@@ -121,7 +121,7 @@ class ColumnOrigins:
         schema: dict[str, str] = {}
         taken = self.columns(sender)
         if isinstance(writer, TableWriter) and writer.columns is not None:
-            schema = dict(writer.columns)
+            schema = {column: str(kind) for column, kind in (writer.column_types() or {}).items()}
             taken = tuple(column for column in schema if column != writer.lineage_column)
         elif isinstance(writer, ParquetWriter) and writer.schema is not None:
             schema = dict(zip(writer.schema.names, map(str, writer.schema.types), strict=True))

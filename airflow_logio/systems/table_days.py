@@ -249,11 +249,12 @@ def begin_day(
     if table_inserts.found_types(connection, name) is None:  # it was dropped
         warehouse_rows.lock_making(connection)
     table_inserts.target_table(connection, writer, name)
-    rows = DayRows(connection, writer, name)
     warehouse_rows.make_scope(connection, name, scope.scope, scope.mine)
     before = warehouse_rows.lock_scope(connection, name, scope.scope)
     scope.check_claim(before)
     warehouse_rows.claim_scope(connection, name, scope.scope, scope.mine)
+    table_inserts.add_columns(connection, writer, name)
+    rows = DayRows(connection, writer, name)
     if scope.fills_at_once and scope.clears(before, has_begun=warehouse_rows.has_begun_elsewhere(connection, marker)):
         rows.delete()
         warehouse_rows.close_scope(connection, name, scope.scope, scope.mine, FIRST_EVENT_ID)
@@ -283,6 +284,7 @@ def _take_over(connection: Connection, name: TableName, writer: TableWriter, con
     if not contender.takes_over(owner, warehouse_rows.pipelines_of_days(connection, name)):
         return
     table_inserts.target_table(connection, writer, name)
+    table_inserts.add_columns(connection, writer, name)
     DayRows(connection, writer, name).check_stored()
     warehouse_rows.store_owner(connection, name, contender)
     warehouse_rows.remove_appending(connection, name)

@@ -116,6 +116,7 @@ class TableTransaction:
         owner = warehouse_rows.read_owner(connection, self._name, for_update=True)
         pipelines = warehouse_rows.pipelines_of_days(connection, self._name) if owner and owner.of_days else ()
         takes_over = contender.takes_over(owner, pipelines)
+        table_inserts.add_columns(connection, self._writer, self._name)
         table = table_inserts.target_table(connection, self._writer, self._name)
         youngest = warehouse_rows.read_appending(connection, self._name)
         # Otherwise another writer of the run, or another slot of this one, has begun: its rows stay. Or the run joins.

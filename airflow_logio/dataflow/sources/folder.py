@@ -230,7 +230,9 @@ def _check_columns(first: str, paths: list[str]) -> None:
         if (found := _columns_of(path)) != wanted:
             raise OperatorFailed(
                 f"{path} has the columns {_columns(found)}; the first file of the folder, {os.path.basename(first)}, has "
-                f"{_columns(wanted)}. All files of a FolderSource have the same columns"
+                f"{_columns(wanted)}. All files of a FolderSource have the same columns. If one was added since that was "
+                "written, read the files of each partition by themselves (a path with {day}), or all with a SparkSource: "
+                "spark.read.option('mergeSchema', True).parquet(...) has null where files lack it"
             )
 
 

@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any
 
 from airflow_logio.dataflow.arrow import pa
-from airflow_logio.dataflow.column_types import ColumnType, column_type
+from airflow_logio.dataflow.column_types import NULL, ColumnType, column_type
 from airflow_logio.dataflow.names import check_sql_columns, check_sql_name, check_table, did_you_mean, quoted
 from airflow_logio.dataflow.operators import InputEvent
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
@@ -40,8 +40,9 @@ class TableWriter(OwningWriter):
     :param table: ``table`` or ``schema.table``; a part with a dot of its own in double quotes.
     :param columns: column → type: ``bigint``, ``int``, ``double``, ``decimal(p,s)``, ``text``, ``boolean``,
         ``timestamp``, ``timestamptz``, ``date``, ``json``, ``uuid`` or ``binary``. The table is made with them when it
-        is missing, and the records must then have exactly these columns, in types that fit without loss. By default the
-        table must be there, and says its columns.
+        is missing, and the records must then have exactly these columns, in types that fit without loss. A column that
+        comes later is declared with ``null`` behind its type, as ``text null``: a run adds it to a table that lacks it, and
+        rows from before have null there. By default the table must be there, and says its columns.
     :param primary_key: columns of the primary key of a table that is made; with ``mode="upsert"`` the columns by which rows
         are updated, for which the table must have a unique index of exactly these.
     :param on_new_run: what a new run does to rows of earlier runs: ``"replace"`` deletes them as a fenced first write
@@ -107,7 +108,7 @@ class TableWriter(OwningWriter):
         self.columns = (
             None
             if columns is None
-            else {name: str(self._type(name, columns[name])) for name in check_sql_columns(columns)}
+            else {name: self._declared(name, columns[name]) for name in check_sql_columns(columns)}
         )
         self.primary_key = check_sql_columns(primary_key)
         self.on_new_run = check_mode(f"writer of table {table!r}", mode, on_new_run, version)
@@ -151,6 +152,11 @@ class TableWriter(OwningWriter):
     def column_types(self) -> dict[str, ColumnType] | None:
         """Column → declared type; None if the database is to say."""
         return None if self.columns is None else {name: self._type(name, kind) for name, kind in self.columns.items()}
+
+    @property
+    def may_add(self) -> frozenset[str]:
+        """Columns that a run adds to a table that lacks them."""
+        return frozenset(name for name, kind in (self.columns or {}).items() if kind.endswith(f" {NULL}"))
 
     def opening(self) -> Mapping[str, Any]:
         """The run takes the table over, and treats what is in it as `on_new_run` says."""
@@ -237,11 +243,22 @@ class TableWriter(OwningWriter):
             raise PipelineDefinitionError(
                 f"writer of table {self.table!r}: columns is empty; leave it out or name some"
             )
+        self._check_added(self.columns)
         for name in self.primary_key:
             if name not in self.columns:
                 raise PipelineDefinitionError(
                     f"writer of table {self.table!r}: primary key column {name!r} is not among its columns."
                     f"{did_you_mean(name, self.columns)}"
+                )
+
+    def _check_added(self, columns: Mapping[str, str]) -> None:
+        """Refuse to add what no row may have null in."""
+        for name in (*self.primary_key, *filter(None, (self.version,))):
+            if name in self.may_add:
+                raise PipelineDefinitionError(
+                    f"writer of table {self.table!r}: column {name!r} is declared {columns[name]!r}, and each row has a "
+                    f"value there, as it is {'in primary_key' if name in self.primary_key else 'its version'}: leave "
+                    f"{NULL!r} out"
                 )
 
     def _check_days(self) -> None:
@@ -274,4 +291,10 @@ class TableWriter(OwningWriter):
             )
 
     def _type(self, name: str, kind: object) -> ColumnType:
-        return column_type(f"writer of table {self.table!r}: column {name!r}", kind)
+        plain = kind.removesuffix(f" {NULL}") if isinstance(kind, str) else kind
+        return column_type(f"writer of table {self.table!r}: column {name!r}", plain)
+
+    def _declared(self, name: str, kind: object) -> str:
+        """A type, with ``null`` behind it if it has that."""
+        added = f" {NULL}" if str(kind).endswith(f" {NULL}") else ""
+        return f"{self._type(name, kind)}{added}"

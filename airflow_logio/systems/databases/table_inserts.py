@@ -15,7 +15,7 @@ from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import RowsDropped, WriteRefused
-from airflow_logio.systems.databases import encodings, postgres, sql_types, sqlite
+from airflow_logio.systems.databases import added_columns, encodings, postgres, sql_types, sqlite
 from airflow_logio.systems.databases.conversions import Target, as_declared
 from airflow_logio.systems.databases.table_names import TableName, always_quoted, folded, reflected
 
@@ -62,10 +62,21 @@ def check_arrived(table: str, sent: int, arrived: int) -> None:
 
 
 def check_target(connection: Connection, writer: TableWriter, name: TableName) -> None:
-    """Raises `WriteRefused` if the table is there and a column does not hold what is declared."""
-    declared = writer.column_types()
+    """Raises `WriteRefused` if the table is there and a column does not hold what is declared, or is missing and not to be
+    added by a run, or not by this role; and if rows must have a value in one that is not declared."""
+    declared, dialect = writer.column_types(), connection.dialect.name
     if declared is not None and (found := found_types(connection, name)) is not None:
-        check_columns(writer.table, declared, found, connection.dialect.name)
+        added = added_columns.missing(writer, found, dialect)
+        there = {column: kind for column, kind in declared.items() if column not in added}
+        check_columns(writer.table, there, found, dialect)
+        added_columns.check_may_add(connection, writer, name, found)
+        added_columns.check_required(connection, writer, name)
+
+
+def add_columns(connection: Connection, writer: TableWriter, name: TableName) -> None:
+    """Add the columns that the table lacks and that a run may add. Raises `WriteRefused`."""
+    if writer.may_add and (found := found_types(connection, name)) is not None:
+        added_columns.add(connection, writer, name, found)
 
 
 def target_table(connection: Connection, writer: TableWriter, name: TableName) -> sa.Table:
@@ -140,13 +151,20 @@ def _way(
 
 
 def rehearse(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> None:
-    """Every kind of statement that a run would execute at the table, first of no row, then with the actions' records."""
-    table = target_table(connection, writer, name)
+    """Every kind of statement that a run would execute at the table, first of no row, then with the actions' records.
+
+    Columns that a run would add are added for records only: until the end, nobody could read the table.
+    """
+    table, filled = target_table(connection, writer, name), [action for action in actions if action.records.num_rows]
+    if filled:
+        add_columns(connection, writer, name)
+    missing = added_columns.missing(writer, found_types(connection, name) or {}, connection.dialect.name)
     if writer.on_new_run in ("replace", "overwrite"):
         connection.execute(sa.delete(table).where(sa.false()))
-    nothing = sa.select(*(sa.cast(sa.null(), column.type) for column in table.columns)).where(sa.false())
-    connection.execute(sa.insert(table).from_select(list(table.columns), nothing))
-    if filled := [action for action in actions if action.records.num_rows]:
+    columns = [column for column in table.columns if column.name not in missing]
+    nothing = sa.select(*(sa.cast(sa.null(), column.type) for column in columns)).where(sa.false())
+    connection.execute(sa.insert(table).from_select(columns, nothing))
+    if filled:
         made = prepared(connection, writer, name, filled)
         made.insert(connection, made.converted(filled))
 
@@ -219,11 +237,12 @@ def check_columns(table: str, kinds: Mapping[str, ColumnType | None], found: Map
     for name, kind in kinds.items():
         has = found.get(_compared(name, dialect))
         if has is None:
-            raise WriteRefused(f"table {table!r} has no column {name!r}; it has {list(found)}")
+            way_out = "" if kind is None else f".{added_columns.how_to_add(table, name, kind, dialect)}"
+            raise WriteRefused(f"table {table!r} has no column {name!r}; it has {list(found)}{way_out}")
         if kind is not None and loses(kind, has):
             raise WriteRefused(
                 f"table {table!r}, column {name!r} is declared {kind}, and the database has it as {has}, which "
-                "does not hold every such value; change one of them"
+                f"does not hold every such value; change one of them{added_columns.how_to_change(table, name, kind, dialect)}"
             )
 
 

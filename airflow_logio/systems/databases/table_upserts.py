@@ -24,7 +24,7 @@ from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import WriteRefused
-from airflow_logio.systems.databases import sqlite, table_inserts
+from airflow_logio.systems.databases import added_columns, sqlite, table_inserts
 from airflow_logio.systems.databases.postgres import parsed
 from airflow_logio.systems.databases.table_inserts import Insertion
 from airflow_logio.systems.databases.table_names import TableName, folded, quoted
@@ -322,8 +322,12 @@ def _function(kind: ColumnType | None) -> str | None:
 
 
 def rehearse(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> None:
-    """What a run would do: first with no row, then with the actions' records."""
+    """What a run would do: first with no row, then with the actions' records. Where it would add columns, only with these."""
     filled = [action for action in actions if action.records.num_rows]
+    if filled:
+        table_inserts.add_columns(connection, writer, name)
+    elif added_columns.missing(writer, table_inserts.found_types(connection, name) or {}, connection.dialect.name):
+        return
     columns = writer.columns or (*writer.primary_key, *filter(None, [writer.version]))
     nothing = WriteAction("", "", "", 0, 0, pa.table({column: pa.array([], pa.null()) for column in columns}))
     for action in [nothing, *filled]:

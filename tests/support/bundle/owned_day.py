@@ -1,6 +1,7 @@
 """Clicks of a day as two tables that the run owns by the day; and beside them, what nothing waits for.
 
-`days` replaces the day at the end; `filled` is the same pipeline with code that fills it at once.
+`days` replaces the day at the end; `filled` is the same pipeline with code that fills it at once, and `later` with one that
+adds column `page` to a table without it.
 
 Some clicks cannot be used while the file of parameter `fault` is there: they are set aside.
 """
@@ -31,14 +32,14 @@ def counted(clicks: pa.Table, params: Any) -> pa.Table:
     return pa.table([day, pages["page"], pages["id_count"], pages["id_sum"]], names=["day", "page", "clicks", "sum"])
 
 
-def made(**options: Any) -> Pipeline:
-    """With tables that replace the day as the options say."""
+def made(page: str = "text", **options: Any) -> Pipeline:
+    """With tables that replace the day as the options say; the type of a column of one of them."""
     days = Pipeline("owned_day", partition=Days("day"), params={"data": str, "fault": str}, connections=["warehouse"])
     web = days.source("web", ParquetSource("{data}/{day}.parquet", records_per_event=100))
     clean = days.operator("clean", usable, web)
     top = days.operator("top", counted, web, window=AllOfRun())
     owns: dict[str, Any] = {"on_new_run": "overwrite", "by": ("day",), **options}
-    clicks = {"day": "date", "id": "bigint", "page": "text"}
+    clicks = {"day": "date", "id": "bigint", "page": page}
     days.writer("keep", TableWriter("warehouse", "clicks", clicks, ("day", "id"), **owns), clean)
     pages = {"day": "date", "page": "text", "clicks": "bigint", "sum": "bigint"}
     days.writer("save", TableWriter("warehouse", "pages", pages, ("day", "page"), **owns), top)
@@ -52,3 +53,4 @@ def made(**options: Any) -> Pipeline:
 
 days = made()
 filled = made(switch="at once")
+later = made(page="text null")

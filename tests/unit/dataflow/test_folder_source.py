@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -114,6 +115,15 @@ def test_a_change_ahead_of_what_was_read_is_refused_before_it_is_logged(orders: 
     change(orders)
     with pytest.raises(SourceChanged, match=r"up to 'c.parquet'; it had 4 of"):
         one.next_action({}, action)
+
+
+def test_days_with_and_without_a_new_column_are_refused_together_and_the_way_out_has_null(orders: Path) -> None:
+    put(orders, "b.parquet", columns=("id", "device"))
+    with pytest.raises(ConfigurationError, match=r"the files of each partition by themselves .*mergeSchema"):
+        source(orders).action({})
+    with duckdb.connect() as connection:
+        query = f"SELECT count(*), count(device) FROM read_parquet('{orders}/[ab].parquet', union_by_name=true)"
+        assert connection.execute(query).fetchone() == (4, 2)
 
 
 def test_folders_within_are_refused_by_name(orders: Path) -> None:
