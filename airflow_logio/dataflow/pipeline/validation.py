@@ -511,8 +511,10 @@ def _check_quarantines(definition: Definition, graph: Graph) -> None:
             if other != name and isinstance(definition.operators[other], WindowedOperator | SeveralFunctions):
                 definition.refuse(
                     f"operator {name!r} sets Input Sets aside on errors, but {other!r} behind it collects events in windows, "
-                    "which close at the end of the stream at the latest: a retried Input Set would come too late. Let "
-                    f"{name!r} fail (on_error='fail'), or put it behind the window"
+                    "which close at the end of the stream at the latest: a retried Input Set would come too late. What was "
+                    "made of a window that lacks its rows has been sent on, and no retry makes it again. Let "
+                    f"{name!r} fail (on_error='fail'), put it behind the window, or let it send what it cannot use to a port "
+                    "of its own"
                 )
             writer = definition.operators[other]
             if isinstance(writer, TableWriter) and not writer.order_insensitive:

@@ -79,7 +79,8 @@ class AllOfRun(CountingWindow):
     one event of one of them is enough.
 
     Until then all records are in memory, in mode ``dataframe`` in files. Global state: empty. It is refused in a
-    replicated group: none of its slots gets everything.
+    replicated group: none of its slots gets everything. And behind an operator that sets Input Sets aside: the one Input
+    Set would lack them, and it is made once, so that a retry could not add them.
     """
 
     def initial_state(self) -> dict[str, Any]:

@@ -219,14 +219,21 @@ def test_it_is_refused_in_a_replicated_group(partition: Any, several: bool) -> N
 
 
 def test_it_is_refused_behind_what_is_set_aside() -> None:
-    """A retried event would come when the Input Set is closed."""
+    """A retried event would come when the Input Set is closed. What cannot be used may go to a port of its own."""
     made = Pipeline("aside")
     good = made.operator(
         "good", stateless(on_error="quarantine")(lambda records: records), made.source("web", ScriptedSource(WEB, 4))
     )
     made.sink("end", Count(), made.operator("total", sums, good, window=AllOfRun()))
-    with pytest.raises(PipelineDefinitionError, match="'good' sets Input Sets aside on errors, but 'total' behind it"):
+    says = r"'good' sets Input Sets aside on errors, but 'total' behind it.*no retry makes it again.*a port of its own"
+    with pytest.raises(PipelineDefinitionError, match=says):
         made.freeze()
+    other = Pipeline("apart")
+    split = stateless(outputs=("good", "bad"))(lambda records: {"good": records, "bad": records.slice(0, 0)})
+    other.operator("split", split, other.source("web", ScriptedSource(WEB, 4)))
+    other.sink("end", Count(), other.operator("total", sums, "split.good", window=AllOfRun()))
+    other.sink("unusable", Count(), "split.bad")
+    other.freeze()
 
 
 def test_it_is_part_of_the_pipeline() -> None:
