@@ -1,4 +1,4 @@
-"""Columns that a writer declares as ``text null`` and that its table lacks: a run adds them, once (ADR-185).
+"""Columns that a writer declares as ``text null`` and that its table lacks: a run adds them, once.
 
 They are added in the transaction of a run's first write action, behind all its other locks: the statement waits for all
 transactions that have touched the table, so what is locked behind it could be what one of those waits for.
