@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -335,3 +336,32 @@ def test_commands_say_that_a_run_was_removed(
     told = "of partition 2026-03-01, was removed from the log on 20"
     assert told in " ".join(said.split()) and "by keep_runs='90d'" in said, said
     assert code == (0 if command == ("again",) else 1)
+
+
+def test_a_command_that_ends_removes_old_runs_and_says_so(
+    store: LogStore, logio: Logio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str
+) -> None:
+    monkeypatch.setenv("LOGIO_CONN_LAKE", f"sqlite:///{tmp_path / 'lake.db'}")
+    write_slice(tmp_path / "day.parquet", 10)
+    module = tmp_path / "monthly.py"
+    kept = DAILY.replace("PATH", repr(str(tmp_path / "day.parquet"))).replace(
+        'Days("day"),', 'Days("day"), keep_runs="1h",'
+    )
+    module.write_text(kept)
+
+    def begin(day: str) -> tuple[int, str]:
+        return logio("run", f"{module}:owned", "--partition", day)
+
+    assert begin("2026-03-01") == (0, "")
+    (old,) = store.list_runs()
+    for group in old.spec.groups:
+        finish(store, store.register(store.claim(old.run_id, group, expected=0, reason="test"), SOMEBODY))
+    assert store.finish_run(old.run_id)
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as log:
+        log.execute("UPDATE logio_run SET ended_at = ended_at - 7200")
+        log.execute("UPDATE logio_pipeline SET swept_at = swept_at - 7200")
+    code, said = begin("2026-03-02")
+    assert code == 0 and "pipeline owned: 1 run(s) removed from the log by keep_runs='1h'" in said, said
+    assert [run.partition for run in store.list_runs()] == ["2026-03-02"]
+    code, said = logio("status", old.uid)
+    assert code == 1 and "by keep_runs='1h'" in said
