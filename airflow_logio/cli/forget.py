@@ -11,6 +11,7 @@ import typer
 from airflow_logio.cli.common import LogOption, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.upkeep import discard_files
+from airflow_logio.dataflow import DatasetWriter, TableWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import bundle
 from airflow_logio.launch.driver_folders import folders_of
@@ -67,7 +68,10 @@ def _forgetting(store: LogStore, known: ConnectionUrls, log: str | None, name: s
     made = bundle.load(bundle.parse_ref(spec.pipeline_ref, Path(spec.bundle_root)))
     if made.partition is None:
         raise ConfigurationError(f"pipeline {name!r} has no partitions: `logio gc` removes its runs")
-    urls = {one: url for one, conn_id in spec.connections.items() if (url := known.find(conn_id)) is not None}
+    needed = {
+        one.connection for one in made.operators.values() if isinstance(one, TableWriter | DatasetWriter) and one.by
+    }
+    urls = {name: known.get(spec.connections.get(name, name)) for name in sorted(needed)}
     return Forgetting(store, made, made.partition.key_of(partition), urls, Places(known.payloads(log), known.find))
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -21,8 +21,10 @@ from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.dataflow.writers.action_writers import BEGIN, ActionWriter, Marker, WriteAction
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
+from airflow_logio.dataflow.writers.run_shapes import writer_shapes
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, ProtocolViolation
+from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.writes import CLOSE, HeldGroup
 from airflow_logio.spark.publishing import DayTarget
@@ -68,23 +70,37 @@ class Forgetting:
                     f"run {run.spec.key}, uid {uid}, of {key} has not ended: it could fill the day again. Let it finish, or "
                     f"`logio again {uid}` gives it up, then forget the day"
                 )
-        if not rest_by_hand and (rest := sorted(self._by_hand())):
+        if not rest_by_hand and (rest := sorted(set(self._rest(runs)))):
             raise ConfigurationError(
-                f"what {', '.join(rest)} wrote for {key} is not owned by the day, and stays where it is: remove it by hand, "
-                "and say so with --rest-by-hand. Nothing was changed"
+                f"what {', '.join(rest)} wrote for {key} is not owned by the day as the pipeline is now, and stays where it "
+                "is: remove it by hand, and say so with --rest-by-hand. Nothing was changed"
             )
 
-    def _by_hand(self) -> Iterator[str]:
-        for name, operator in self.pipeline.operators.items():
-            if isinstance(operator, ActionWriter) and not _owns(operator):
-                yield f"writer {name!r} ({type(operator).__name__}, connection {operator.connection!r})"
+    def _rest(self, runs: Sequence[Run]) -> Iterator[str]:
+        """What writers have put, or may have, where this does not remove it: those of the pipeline, and of the day's runs."""
+        template, _, pipeline = self._made()
+        operators = {base_operator(name): operator for name, operator in pipeline.operators.items()}
+        names = () if pipeline.partition is None else pipeline.partition.names
+        shapes = writer_shapes(operators, template.spec.connections, names)
+        owned = {shape.place for shape in shapes if _owns(operators[shape.writer])}
+        for shape in (*shapes, *(shape for run in runs for shape in run.spec.writers or ())):
+            if shape.place not in owned:
+                yield f"writer {shape.writer!r} ({shape.what})"
+        for run in runs:
+            if run.spec.writers is None:
+                yield f"run {run.uid[:8]} (the version that began it has not noted where)"
+
+    def _made(self) -> tuple[Run, dict[str, Any], Pipeline]:
+        """A run that says how the day is made, the parameters of the day, and the pipeline as a run of it has it."""
+        assert self.pipeline.partition is not None
+        template = self._template()
+        params = {**template.spec.params, **self.pipeline.partition.parameters(self.key)}
+        return template, params, self.pipeline.for_run(params)
 
     def empty(self) -> list[str]:
         """Make the day empty wherever runs own it; a sentence for each writer. Raises what its write actions raise, such as
         `WriteRefused` and `ExternalUnavailable`: then it can be asked for again."""
-        template = self._template()
-        params = {**template.spec.params, **_parameters(self.pipeline, self.key)}
-        pipeline = self.pipeline.for_run(params)
+        template, params, pipeline = self._made()
         owning = {name: one for name, one in pipeline.operators.items() if isinstance(one, ActionWriter) and _owns(one)}
         if not owning:
             return []
@@ -108,7 +124,7 @@ class Forgetting:
             "connections the day was made: begin one of any day, then forget this one"
         )
 
-    def _begin(self, template: Run, params: Mapping[str, object]) -> Run:
+    def _begin(self, template: Run, params: Mapping[str, Any]) -> Run:
         """The youngest run of the day, which is given up: nothing launches a driver of it, or waits for it."""
         for left in self.runs():  # of one that died between the two
             if left.spec.key.dag_id == DAG_ID and left.state is RunState.RUNNING:
@@ -160,13 +176,8 @@ class Forgetting:
         return removed, staying
 
 
-def _owns(writer: ActionWriter) -> bool:
+def _owns(writer: object) -> bool:
     return isinstance(writer, TableWriter | DatasetWriter) and bool(writer.by)
-
-
-def _parameters(pipeline: Pipeline, key: PartitionKey) -> Mapping[str, str]:
-    assert pipeline.partition is not None
-    return pipeline.partition.parameters(key)
 
 
 def _unaudited(writer: ActionWriter) -> ActionWriter:

@@ -8,10 +8,12 @@ run has begun for is the important case: no task of its own can tell. So whateve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from airflow_logio.dataflow.pipeline.days import Partitioning, PartitionKey, partitioning_due
+from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.states import CONCLUDED, RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
@@ -20,6 +22,7 @@ from airflow_logio.store.records.upkeep_records import RemovedRun
 LOOKED_BACK = timedelta(days=7)
 """Partitions that were due earlier are left to the calendar of the page: this is an alert."""
 SURELY_BEFORE = timedelta(days=2)
+LATEST_RUNS = 1_000
 MOST_RUNS = 10_000
 
 
@@ -68,8 +71,8 @@ def overdue(
 def _of_pipeline(
     store: LogStore, pipeline: str, partitioning: Partitioning, since: datetime, until: datetime
 ) -> Iterator[Overdue]:
-    first = store.first_partition(pipeline)
-    keys = [] if first is None else list(_due_between(partitioning, partitioning.key_of(first), since, until))
+    first = _first(store, pipeline, partitioning)
+    keys = [] if first is None else list(_due_between(partitioning, first, since, until))
     if not keys:
         return
     span = (keys[0][0].text, keys[-1][0].text)
@@ -82,6 +85,19 @@ def _of_pipeline(
         if key.text in done or any(_has_finished(store, run) for run in mine):
             continue
         yield Overdue(pipeline, key.text, partitioning.what, due, _why(mine, gone.get(key.text), key.text))
+
+
+def _first(store: LogStore, pipeline: str, partitioning: Partitioning) -> PartitionKey | None:
+    """The first partition that is expected. If the pipeline was divided otherwise before, that of its latest runs."""
+    text = store.first_partition(pipeline)
+    try:
+        return None if text is None else partitioning.key_of(text)
+    except ConfigurationError:
+        keys = []
+    for run in store.list_runs(pipeline=pipeline, limit=LATEST_RUNS):
+        with suppress(ConfigurationError):
+            keys.append(partitioning.key_of(run.partition))
+    return min(keys, key=lambda key: key.start, default=None)
 
 
 def _due_between(

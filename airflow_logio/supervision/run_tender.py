@@ -17,6 +17,7 @@ import psutil
 from airflow_logio.errors import (
     ConfigurationError,
     IncompatibleRun,
+    LogInconsistent,
     LogioError,
     LogUnavailable,
     PipelineDefinitionError,
@@ -220,7 +221,14 @@ class LatePartitions:
         if self._clock() - self._looked_at < LATE_SECONDS:
             return
         self._looked_at = self._clock()
-        late = overdue(self._store)
+        try:
+            late = overdue(self._store)
+        except (
+            ConfigurationError,
+            LogInconsistent,
+        ) as error:  # what a later version has written, or a zone not known here
+            log.warning("which days are late is not known: %s", error)
+            return
         for one in late:
             if (one.pipeline, one.partition) not in self._said:
                 log.error("%s", one)

@@ -19,6 +19,7 @@ from airflow_logio.dataflow import DatasetWriter, TableWriter
 from airflow_logio.dataflow.writers.action_writers import BEGIN, WriteAction
 from airflow_logio.errors import ConfigurationError, Fenced, ProtocolViolation, WriteRefused
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.run_writers import Repeats, Together, WriterShape
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.writes import CLOSE
 from airflow_logio.spark.publishing import DayTarget
@@ -34,6 +35,8 @@ from tests.support.datasets import dataset_of
 from tests.support.logs import sent, spec, start_driver
 from tests.support.table_days import COLUMNS, D1, D2, params_of, rows
 from tests.support.table_days import Run as TableRun
+
+BY_DAY = (Together.BY_PARTITION, Repeats.REPLACED)
 
 
 def pipeline_of(*, late: bool = False) -> Pipeline:
@@ -59,11 +62,11 @@ class Work:
     def payloads(self) -> Payloads:
         return Payloads(str(self.root / "payloads"))
 
-    def begin(self, day: str, name: str = "nightly") -> Run:
+    def begin(self, day: str, name: str = "nightly", writers: tuple[WriterShape, ...] | None = ()) -> Run:
         plain = spec(dag_run=f"{name} {day}")
         key, connections = replace(plain.key, pipeline="clicks"), {"wh": "warehouse_default", "lake": "lake_default"}
         return self.store.start_run(
-            replace(plain, key=key, partition=day, params=params_of(day), connections=connections)
+            replace(plain, key=key, partition=day, params=params_of(day), connections=connections, writers=writers)
         )
 
     def finished(self, day: str, *numbers: int, name: str = "nightly") -> Run:
@@ -187,10 +190,20 @@ def test_what_cannot_be_deleted_here_is_named_before_anything_is(work: Work) -> 
     work.finished(D1, 1)
     late = work.forgetting(pipeline=pipeline_of(late=True))
     with pytest.raises(
-        ConfigurationError, match=r"writer 'late' .TableWriter, connection 'wh'. wrote .*--rest-by-hand"
+        ConfigurationError, match=r"writer 'late' .TableWriter of table 'late'.* wrote .*--rest-by-hand"
     ):
         late.check(rest_by_hand=False)
     late.check(rest_by_hand=True)
+    shape = WriterShape("save", "TableWriter of table 'old'", ("warehouse_default", "old"), *BY_DAY, closes=True)
+    before = [work.begin(D1, "another table", (shape,)), work.begin(D1, "an earlier version", None)]
+    for run in before:
+        work.store.supersede(run.run_id)
+    told = rf"run {before[1].uid[:8]} .the version.*, writer 'save' .TableWriter of table 'old'. wrote for {D1} is not owned"
+    with pytest.raises(ConfigurationError, match=told):
+        work.forgetting().check(rest_by_hand=False)
+    for run in before:
+        while work.store.remove_run(run.run_id, 100).more:
+            pass
     unfinished = work.begin(D1, "unfinished")
     with pytest.raises(
         ProtocolViolation, match=f"uid {unfinished.uid[:8]}, of {D1} has not ended: it could fill the day"

@@ -190,7 +190,7 @@ def test_time_is_up_between_two_runs(month: Month) -> None:
     assert month.left() == DAYS[:4]
 
 
-def test_a_run_stays_whose_payloads_nobody_here_knows(month: Month, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_stays_whose_payloads_are_not_known_here(month: Month, caplog: pytest.LogCaptureFixture) -> None:
     month.finished(DAYS[0])
     month.begin(DAYS[1])
     with month.store.engine.begin() as connection:

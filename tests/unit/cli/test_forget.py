@@ -68,7 +68,7 @@ def begin(store: LogStore, folder: Path, day: str | None, name: str = "clicks") 
     plain = replace(plain, pipeline_ref=f"{module.stem}:{name}", bundle_root=str(folder))
     params = {} if day is None else params_of(day)
     key, connections = replace(plain.key, pipeline=name), {"wh": "warehouse_default"}
-    return store.start_run(replace(plain, key=key, params=params, partition=day, connections=connections))
+    return store.start_run(replace(plain, key=key, params=params, partition=day, connections=connections, writers=()))
 
 
 def finished(store: LogStore, warehouse: Warehouse, folder: Path, day: str, *numbers: int) -> Run:

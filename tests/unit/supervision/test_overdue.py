@@ -138,3 +138,10 @@ def test_what_is_still_to_come_is_not_late(log_store: LogStore) -> None:
         log_store, begin(log_store, (now - timedelta(days=1)).date().isoformat(), partition=Days("day", due="23:59"))
     )
     assert overdue(log_store, until=now + timedelta(days=3)) == []
+
+
+def test_a_pipeline_that_was_divided_otherwise_before_is_asked_for_what_it_has_now(log_store: LogStore) -> None:
+    finish(log_store, begin(log_store, "2026-03-01"))
+    hours = Hours("hour", due="20m")
+    finish(log_store, begin(log_store, "2026-03-05T08Z", partition=hours))
+    assert list(late(log_store, "2026-03-05T11:00+00:00")) == ["2026-03-05T09Z"]

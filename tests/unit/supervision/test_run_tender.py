@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,10 @@ from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.store.records.run_records import Run, RunKey, Supervision
 from airflow_logio.supervision.run_tender import (
     AGAIN_SECONDS,
+    LATE_SECONDS,
     NOTE_SECONDS,
     OLD_SECONDS,
+    LatePartitions,
     OldRuns,
     Round,
     RunTender,
@@ -280,3 +283,20 @@ def test_a_supervisor_of_all_runs_looks_for_old_ones(store: MemoryLogStore, cloc
     nothing = VoidDriverEnder(store, drivers=list)
     RunTender(store, "tender", ByHand, clock=clock, void=nothing, old=remove).look()
     assert asked.wait(30)
+
+
+def test_late_days_are_said_once_and_a_promise_that_cannot_be_read_ends_no_supervisor(
+    store: MemoryLogStore, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    due = {"partition": "Days", "name": "day", "zone": "UTC", "due": "00:00"}
+    day = (datetime.now(UTC) - timedelta(days=2)).date().isoformat()
+    store.start_run(replace(spec(), partition=day, due=due))
+    late = LatePartitions(store, clock=clock)
+    for _ in range(2):
+        late.look()
+        clock.now += LATE_SECONDS
+    assert caplog.text.count(f"day {day} of pipeline sales is not there") == 1
+    other = replace(spec(dag_run="of a later version"), partition=day, due={**due, "partition": "Weeks"})
+    store.start_run(other)
+    late.look()
+    assert "which days are late is not known" in caplog.text
