@@ -59,19 +59,34 @@ class Owner(NamedTuple):
         return self.run_uid.removeprefix(_BY) if self.run_uid.startswith(_BY) else ""
 
     @property
+    def of_runs(self) -> str:
+        """The column by which rows of a table whose owner this is are told by the runs that own them. Empty for a run."""
+        return self.run_uid.removeprefix(_RUNS) if self.run_uid.startswith(_RUNS) else ""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether pipelines own parts of the table, and no run all of it."""
+        return bool(self.of_days or self.of_runs)
+
+    @property
     def began(self) -> str:
         """When it was started, in UTC, for messages."""
         return datetime.fromtimestamp(self.started_at, UTC).isoformat(" ", "milliseconds")
 
 
-_BY = "by:"
-_BY_STARTED_AT = 2.0**33
-"""No clock reaches it, so that earlier versions refuse their runs where pipelines own days."""
+_BY, _RUNS = "by:", "runs:"
+_SHARED_STARTED_AT = 2.0**33
+"""No clock reaches it, so that earlier versions refuse their runs where pipelines own parts of a table."""
 
 
 def owner_by(name: str) -> Owner:
     """The owner of a table in which pipelines own, by value, the days (or hours) of that name."""
-    return Owner(_BY + name, _BY_STARTED_AT)
+    return Owner(_BY + name, _SHARED_STARTED_AT)
+
+
+def owner_by_run(column: str) -> Owner:
+    """The owner of a table in which a column says, for each row, to what run of which partition it belongs."""
+    return Owner(_RUNS + column, _SHARED_STARTED_AT)
 
 
 NO_RUN = Owner("", 0.0)
@@ -179,6 +194,8 @@ class Contender:
     """The name of what the writer owns by value, such as ``day``; empty if it owns nothing so."""
     by_version: bool = False
     """It updates rows by their keys, and the greatest version wins, whichever run writes it."""
+    run_column: str = ""
+    """The column that says which rows are those of the writer's runs; empty if none does."""
     owner_row: str = "logio_owner SET run_uid = '', started_at = 0 WHERE table_name = ..."
     """How a person takes the claim of an owner back: what comes between UPDATE and AND, with names as that database has
     them."""
@@ -188,6 +205,8 @@ class Contender:
         """The owner of a table that it takes over."""
         if self.by:
             return owner_by(self.by)
+        if self.run_column:
+            return owner_by_run(self.run_column)
         return NO_RUN if self._joins else self.mine
 
     @property
@@ -201,16 +220,17 @@ class Contender:
     def takes_over(self, owner: Owner | None, pipelines: Sequence[str] = ()) -> bool:
         """Whether the first write action changes the owner; False if another writer of the run has, or the run joins.
 
-        `pipelines` own days in the table. Raises `WriteRefused` if a run that was started later owns the table: this one was
-        stopped before its first write. And where days are owned, for what neither owns them as well nor replaces all.
+        `pipelines` own parts of the table. Raises `WriteRefused` if a run that was started later owns the table: this one was
+        stopped before its first write. And where parts are owned, for what neither owns such, too, nor replaces all; where
+        rows are owned by runs, one may append: its rows are of no run.
         """
         if owner is None:
             return True
-        if owner.of_days:  # before starts are compared: it has none
-            if owner == self.claimed:
+        if owner.is_shared:  # before starts are compared: it has none
+            if self._suits(owner):
                 return False
-            if self.by or self.on_new_run != "replace":
-                raise self._among_days(owner, pipelines)
+            if self.on_new_run != "replace":
+                raise self._among_others(owner, pipelines)
             return True
         if owner.is_newer_than(self.mine):
             raise self._not_owner(owner, begins=True)
@@ -250,11 +270,11 @@ class Contender:
             )
 
     def check_owner(self, owner: Owner | None) -> None:
-        """Raises `WriteRefused` unless this run owns the table, or appends to one that no newer run owns, or owns a day
-        of one whose days are owned."""
-        if self.by or (owner is not None and owner.of_days):
-            if owner != self.claimed:
-                raise self._not_owner(owner) if owner is None or not owner.of_days else self._among_days(owner)
+        """Raises `WriteRefused` unless this run owns the table, or appends to one that no newer run owns, or owns a part
+        of one whose parts are owned so."""
+        if self._claims_a_part or (owner is not None and owner.is_shared):
+            if owner is None or not self._suits(owner):
+                raise self._not_owner(owner) if owner is None or not owner.is_shared else self._among_others(owner)
             return
         joined = self._joins and owner is not None and not owner.is_newer_than(self.mine)
         if not joined and (owner is None or owner.run_uid != self.mine.run_uid):
@@ -262,9 +282,9 @@ class Contender:
 
     def check_not_replaced(self, owner: Owner | None) -> None:
         """Raises `WriteRefused` if a newer run owns the table. For a run that is to write again, or for the first time."""
-        if owner is not None and owner.of_days:
-            if owner != self.claimed and (self.by or self.on_new_run != "replace"):
-                raise self._among_days(owner)
+        if owner is not None and owner.is_shared:
+            if not self._suits(owner) and self.on_new_run != "replace":
+                raise self._among_others(owner)
             return
         if owner is not None and owner.run_uid != self.mine.run_uid and owner.is_newer_than(self.mine):
             raise self._not_owner(owner)
@@ -281,13 +301,29 @@ class Contender:
             f"not write to it any more.{self._way_out(owner, begins=begins)}"
         )
 
-    def _among_days(self, owner: Owner, pipelines: Sequence[str] = ()) -> WriteRefused:
-        what = f"on_new_run={self.on_new_run!r}" + (f", by=({self.by!r},)" if self.by else "")
+    def is_beside_runs(self, owner: Owner) -> bool:
+        """Whether this run appends where pipelines own rows by their runs: its own are of none, and stay."""
+        return self.on_new_run == "append" and bool(owner.of_runs)
+
+    def _suits(self, owner: Owner) -> bool:
+        """Whether parts of the table are owned as this run owns one, or its rows are beside them."""
+        return owner == self.claimed or self.is_beside_runs(owner)
+
+    @property
+    def _claims_a_part(self) -> bool:
+        return bool(self.by or self.run_column)
+
+    def _among_others(self, owner: Owner, pipelines: Sequence[str] = ()) -> WriteRefused:
+        what = f"on_new_run={self.on_new_run!r}"
+        what += f", by=({self.by!r},)" if self.by else f", run_column={self.run_column!r}" if self.run_column else ""
         whose = f" ({', '.join(pipelines)})" if pipelines else ""
+        how = f"it by {owner.of_days!r} (by=({owner.of_days!r},))"
+        if owner.of_runs:
+            how = f"rows of it by their runs (on_new_run='supersede', run_column={owner.of_runs!r})"
         return WriteRefused(
-            f"{self._where}: pipelines{whose} own it by {owner.of_days!r} (by=({owner.of_days!r},)), and the writer "
-            f"{self.operator!r} of run {self.mine.run_uid} with {what} must not write to it. Give it a table of its own. If "
-            f"no pipeline is to own a {owner.of_days} there any more: UPDATE {self.owner_row} AND run_uid = "
+            f"{self._where}: pipelines{whose} own {how}, and the writer {self.operator!r} of run {self.mine.run_uid} with "
+            f"{what} must not write to it. Give it a table of its own. If no pipeline is to own "
+            f"{f'a {owner.of_days}' if owner.of_days else 'rows'} there any more: UPDATE {self.owner_row} AND run_uid = "
             f"'{owner.run_uid}'"
         )
 

@@ -1,6 +1,7 @@
-"""What a run may do in a day of a table that it owns by value, decided from what was read there (design, "Days").
+"""What a run may do in a part of a table that it owns, decided from what was read there (design, "Days").
 
 The row of a *scope*, such as ``day=2026-03-01`` of one table, says which run has claimed it, and which run's rows are there.
+Where rows are owned by value, all pipelines share it. Where they are owned by runs, it is the partition of one pipeline.
 Runs of one pipeline of one log are a *line*; within it they are ordered by the ordinals that their log has given out, never
 by a clock. A run claims its scope with its first write action, and only the run that has claimed it last may put its rows
 there with its closing one.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple
 
 from airflow_logio.errors import WriteRefused
@@ -23,6 +25,16 @@ def again(pipeline: str, scope: str, *options: str) -> str:
     """The command by which a person has the run of a scope computed again, with options."""
     words = ("--pipeline", shlex.quote(pipeline), "--partition", scope.partition("=")[2], *options)
     return f"`logio again {' '.join(words)}`"
+
+
+LONGEST_KEY = 100
+"""Characters of a scope's key."""
+
+
+def scope_of_runs(scope: str, pipeline: str) -> str:
+    """The key of a scope that the runs of one pipeline share with no other."""
+    key = f"{scope}@{pipeline}"
+    return key if len(key) <= LONGEST_KEY else f"{scope}@@{blake2b(pipeline.encode(), digest_size=16).hexdigest()}"
 
 
 def found_at_fault(where: str, run_uid: str, audit: str, faults: str, stays: str, anew: str) -> str:
@@ -36,7 +48,7 @@ def found_at_fault(where: str, run_uid: str, audit: str, faults: str, stays: str
 
 
 class DayRun(NamedTuple):
-    """A run that owns days of tables by their value."""
+    """A run that owns parts of tables."""
 
     pipeline: str
     log_uid: str
@@ -81,6 +93,13 @@ class ScopeContender:
     """The scope may become empty: the writer says ``empty="replace"``, or a person has let this run pass."""
     fills_at_once: bool = False
     """Rows that are there go with the first write action, and no action closes the scope."""
+    of_runs: bool = False
+    """It owns what runs of this partition of its pipeline have written, whatever its values are."""
+
+    @property
+    def key(self) -> str:
+        """By which the row of the scope is found."""
+        return scope_of_runs(self.scope, self.mine.pipeline) if self.of_runs else self.scope
 
     def check_claim(self, row: ScopeRow | None) -> None:
         """With the first write action. Raises `WriteRefused` if another run has claimed the scope that is not known to be
@@ -196,4 +215,7 @@ class ScopeContender:
 
     @property
     def _where(self) -> str:
+        if self.of_runs:
+            whose = f"the part of pipeline {self.mine.pipeline!r} for {self.scope}"
+            return f"{whose} in table {self.table!r} of connection {self.connection!r}"
         return f"{self.scope} of table {self.table!r} of connection {self.connection!r}"

@@ -358,6 +358,6 @@ def executor_of(operator: str, writer: ActionWriter, connections: Connections, m
 def table_target(operator: str, writer: TableWriter, connections: Connections) -> TableTarget:
     """What executes the write actions of a `TableWriter`."""
     identity = connections.identity
-    run = DayRun(identity.pipeline, identity.log_uid, identity.ordinal, identity.run_uid) if writer.by else None
+    run = DayRun(identity.pipeline, identity.log_uid, identity.ordinal, identity.run_uid) if writer.owns else None
     warehouse, said = connections.warehouse(writer.connection), (identity.takes_over, identity.may_be_empty)
     return TableTarget(writer, warehouse, identity.given_up, run, *said)

@@ -92,7 +92,7 @@ def _inspect(name: str, operator: Operator, params: Mapping[str, Any], connectio
 
 def _of_run(writer: TableWriter, params: Mapping[str, Any]) -> TableWriter:
     """With the day of a run, where one is given."""
-    return writer.for_run(params) if set(writer.by) <= params.keys() else writer
+    return writer.for_run(params) if not writer.owns or writer.partition in params else writer
 
 
 def _found(what: str, look: Callable[[], None]) -> Finding:

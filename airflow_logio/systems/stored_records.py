@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
 import pyarrow as pa
@@ -78,6 +79,7 @@ class HeldFiles:
 
 
 NO_HELD_FILES = HeldFiles({})
+NO_CONSTANTS: Mapping[str, int] = MappingProxyType({})
 
 
 def parts(
@@ -144,12 +146,22 @@ def check_counts(table: TableName, found: Mapping[int, int], counts: Sequence[in
 
 
 def move(
-    connection: Connection, target: TableName, columns: Sequence[str], staged: StagedFiles, file: int | None = None
+    connection: Connection,
+    target: TableName,
+    columns: Sequence[str],
+    staged: StagedFiles,
+    file: int | None = None,
+    constants: Mapping[str, int] = NO_CONSTANTS,
 ) -> int:
-    """Move the rows that the job has named; of one file only, if it is given. How many have arrived."""
+    """Move the rows that the job has named; of one file only, if it is given. How many have arrived.
+
+    `constants` has, by their columns, what each of them gets beside what it has.
+    """
     names = ", ".join(quoted(connection, column) for column in columns)
+    into = ", ".join([names, *(quoted(connection, column) for column in constants)])
+    values = ", ".join([names, *map(str, constants.values())])
     statement = (
-        f"INSERT INTO {target.quoted(connection)} ({names}) SELECT {names} FROM {staged.table.quoted(connection)} "
+        f"INSERT INTO {target.quoted(connection)} ({into}) SELECT {values} FROM {staged.table.quoted(connection)} "
         f"WHERE {_NAMED}"
     )
     return arrived(connection, target, lambda on: on.exec_driver_sql(statement, _pairs(staged, file)).rowcount)

@@ -1,4 +1,4 @@
-"""The rows of one day in a table, and how a run claims them with its first write action (design, "Days").
+"""The rows of one day in a table, and how a run claims its part of a table with its first write action (design, "Days").
 
 Locks are taken in one order, here and in `closing_transaction`: marker, owner of the table, scope. The owner is shared by
 all runs that own days there, so that they do not wait for each other.
@@ -6,7 +6,7 @@ all runs that own days there, so that they do not wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -23,9 +23,10 @@ from airflow_logio.errors import OperatorFailed, WriteRefused
 from airflow_logio.protocol.external_rules import Contender
 from airflow_logio.protocol.scope_rules import ScopeContender
 from airflow_logio.protocol.values import FIRST_EVENT_ID
-from airflow_logio.systems import warehouse_rows
-from airflow_logio.systems.databases import kept_rows, postgres, table_inserts
-from airflow_logio.systems.databases.table_names import TableName, always_quoted, folded, in_double_quotes
+from airflow_logio.systems import table_runs, warehouse_rows
+from airflow_logio.systems.databases import postgres, table_inserts
+from airflow_logio.systems.databases.table_names import TableName
+from airflow_logio.systems.owned_rows import OwnedRows
 from airflow_logio.systems.stored_records import StagedFiles, other_values
 
 _DIGIT = "[0-9]"
@@ -40,26 +41,8 @@ _STORED_INSTANT = ("0000-00-00 00:00:00.000000",)
 _QUARTERS = (0, 15, 30, 45)
 """The minutes of UTC at which hours start, in zones of today."""
 
-_INDEXABLE = ("r", "p", "table")
-_INDEXED = sa.text("""
-    SELECT CAST(c.relkind AS text) AS relkind, EXISTS (
-        SELECT FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-        WHERE i.indrelid = c.oid AND a.attname = :column AND i.indisvalid AND i.indpred IS NULL
-    ) OR EXISTS (
-        SELECT FROM pg_partitioned_table AS p JOIN pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
-        WHERE p.partrelid = c.oid AND a.attname = :column
-    ) AS is_indexed
-    FROM pg_class AS c WHERE c.oid = to_regclass(:name)
-""")
-"""A table that is partitioned by the column needs no index: its rows of a day are in one partition."""
-_KIND_IN_SQLITE = sa.text("SELECT type FROM sqlite_master WHERE lower(name) = :name")
-_INDEXES_IN_SQLITE = sa.text("SELECT name FROM pragma_index_list(:name) WHERE NOT partial")
-_FIRST_IN_SQLITE = sa.text("SELECT name FROM pragma_index_info(:index) WHERE seqno = 0")
-_MOST_DELETES = 10
-"""Of the same rows. One finds all that were committed before it began."""
 
-
-class DayRows:
+class DayRows(OwnedRows):
     """The rows of a table that have the day of a run. The table is there.
 
     Raises `WriteRefused` if days of it cannot be owned.
@@ -67,33 +50,14 @@ class DayRows:
 
     def __init__(self, connection: Connection, writer: TableWriter, name: TableName) -> None:
         assert writer.owned is not None, "the day of a writer is known when a run begins"
-        self._connection = connection
-        self._where = f"table {writer.table!r}"
-        kept_rows.check_owned_by_value(connection, self._where, name)
+        super().__init__(connection, writer, name, writer.owned.column)
         self._owned: OwnedDay = writer.owned
         self._is_sqlite = connection.dialect.name == "sqlite"
-        self._column: sa.ColumnClause[Any] = sa.column(always_quoted(self._owned.column))
-        schema = None if name.schema is None else always_quoted(name.schema)
-        self._table = sa.table(always_quoted(name.table), self._column, schema=schema)
         self._kind = self._kind_of_column(writer, name)
-        self._is_mine = self._column == self._value()
 
-    def is_filled(self) -> bool:
-        """Whether there is one."""
-        return self._any(self._is_mine)
-
-    def count(self) -> int:
-        query = sa.select(sa.func.count()).select_from(self._table).where(self._is_mine)
-        return int(self._connection.execute(query).scalar_one())
-
-    def delete(self) -> None:
-        """Delete all. Again, if some are left: others may have committed some since. Raises `WriteRefused`."""
-        delete_all(self._connection, sa.delete(self._table).where(self._is_mine), self.is_filled)
-        if left := self.count():
-            raise WriteRefused(
-                f"{self._where} still has {left:,} rows of {self._owned.scope} after all of them were deleted; nothing is "
-                "changed. A trigger or a rule of the table keeps them: change it, then retry"
-            )
+    @property
+    def _is_mine(self) -> sa.ColumnElement[bool]:
+        return self._column == self._value()
 
     def check_staged(self, staged: StagedFiles, counts: Sequence[int]) -> None:
         """Raises `WriteRefused` if executors have loaded records of another day, or of none, with their count and values.
@@ -156,10 +120,6 @@ class DayRows:
             return self._column.op("GLOB", is_comparison=True)(form.replace("0", _DIGIT))
         return self._column.op("~", is_comparison=True)(f"^{form.replace('0', _DIGIT).replace('.', chr(92) + '.')}$")
 
-    def _any(self, condition: sa.ColumnElement[bool]) -> bool:
-        query = sa.select(sa.literal(1)).select_from(self._table).where(condition).limit(1)
-        return self._connection.execute(query).first() is not None
-
     def _kind_of_column(self, writer: TableWriter, name: TableName) -> ColumnType:
         """The type of the column in the database. Raises `WriteRefused` for one that holds no days."""
         column = self._owned.column
@@ -194,39 +154,11 @@ class DayRows:
         return f"{self._owned.start:%Y-%m-%d %H:%M:%S}.000000" if self._kind.name == "timestamptz" else self._owned.key
 
 
-def missing_index(connection: Connection, name: TableName, column: str) -> str | None:
-    """What makes replacing a day slow, in words: no index of the table begins with the column. None if one does, or if there
-    is no table that could have one."""
-    if connection.dialect.name == "sqlite":
-        kind, has_index = _indexed_in_sqlite(connection, name, column)
-        statement = f"CREATE INDEX {in_double_quotes(f'{name.table}_{column}')} ON"
-    else:
-        found = connection.execute(_INDEXED, {"name": name.as_value(), "column": column}).one_or_none()
-        kind, has_index = (None, False) if found is None else (found.relkind, found.is_indexed)
-        statement = "CREATE INDEX ON"
-    if kind not in _INDEXABLE or has_index:
-        return None
-    return (
-        f"no index of it begins with {column!r}, so each run looks at all rows for those of its day: {statement} "
-        f"{name.as_value()} ({in_double_quotes(column)})"
-    )
-
-
-def _indexed_in_sqlite(connection: Connection, name: TableName, column: str) -> tuple[str | None, bool]:
-    kind = connection.execute(_KIND_IN_SQLITE, {"name": name.key}).scalar()
-    indexes = connection.execute(_INDEXES_IN_SQLITE, {"name": name.table}).scalars().all()
-    firsts = (connection.execute(_FIRST_IN_SQLITE, {"index": index}).scalar() for index in indexes)
-    return kind, any(folded(first) == folded(column) for first in firsts if first is not None)
-
-
-def delete_all(connection: Connection, statement: sa.Delete, is_filled: Callable[[], bool]) -> None:
-    """Delete rows, again while `is_filled`: others may have committed some since.
-
-    Rows that are there after that are left: a trigger that puts back what is deleted would have them deleted for ever.
-    """
-    for _ in range(_MOST_DELETES):
-        if connection.execute(statement).rowcount <= 0 or not is_filled():
-            return
+def rows_of(connection: Connection, writer: TableWriter, name: TableName, scope: ScopeContender) -> OwnedRows:
+    """The rows that a run owns, whose scope is locked. Raises `WriteRefused` if such rows cannot be owned there."""
+    if scope.of_runs:
+        return table_runs.RunRows(connection, writer, name, scope)
+    return DayRows(connection, writer, name)
 
 
 def begin_day(
@@ -237,8 +169,8 @@ def begin_day(
     scope: ScopeContender,
     marker: Marker,
 ) -> None:
-    """The first write action of a run that owns a day: `marker` is locked. Nothing of the table is changed, unless the run
-    fills the day at once: then what is there is deleted.
+    """The first write action of a run that owns a part of a table: `marker` is locked. Nothing of the table is changed,
+    unless the run fills its day at once: then what is there is deleted.
 
     Raises `WriteRefused`.
     """
@@ -249,22 +181,26 @@ def begin_day(
     if table_inserts.found_types(connection, name) is None:  # it was dropped
         warehouse_rows.lock_making(connection)
     table_inserts.target_table(connection, writer, name)
-    warehouse_rows.make_scope(connection, name, scope.scope, scope.mine)
-    before = warehouse_rows.lock_scope(connection, name, scope.scope)
+    if scope.of_runs:
+        table_runs.check_run_column(connection, writer, name)
+        table_runs.make_scope(connection, name, writer, scope)
+    else:
+        warehouse_rows.make_scope(connection, name, scope.key, scope.mine)
+    before = warehouse_rows.lock_scope(connection, name, scope.key)
     scope.check_claim(before)
-    warehouse_rows.claim_scope(connection, name, scope.scope, scope.mine)
+    warehouse_rows.claim_scope(connection, name, scope.key, scope.mine)
     table_inserts.add_columns(connection, writer, name)
-    rows = DayRows(connection, writer, name)
+    rows = rows_of(connection, writer, name, scope)
     if scope.fills_at_once and scope.clears(before, has_begun=warehouse_rows.has_begun_elsewhere(connection, marker)):
         rows.delete()
-        warehouse_rows.close_scope(connection, name, scope.scope, scope.mine, FIRST_EVENT_ID)
+        warehouse_rows.close_scope(connection, name, scope.key, scope.mine, FIRST_EVENT_ID)
         crash_here(CrashPoint.IN_DAY_SWITCH)
     for run_uid in contender.given_up:
         warehouse_rows.store_given_up(connection, name, run_uid, contender.mine)
 
 
 def _shares(connection: Connection, name: TableName, contender: Contender) -> bool:
-    """Whether days are owned there already; then the owner's row is locked, and others may share it.
+    """Whether parts are owned there so already; then the owner's row is locked, and others may share it.
 
     If not, nothing is locked: of two that both held the row, neither could take the table over.
     """
@@ -278,12 +214,18 @@ def _shares(connection: Connection, name: TableName, contender: Contender) -> bo
 
 
 def _take_over(connection: Connection, name: TableName, writer: TableWriter, contender: Contender) -> None:
-    """From now on days are owned there. What earlier runs of other kinds call theirs is owned by its value."""
+    """From now on parts are owned there. What earlier runs of other kinds call theirs is owned by its value, or is of no
+    run."""
     warehouse_rows.lock_takeover(connection, name)
     owner = warehouse_rows.read_owner(connection, name, for_update=True)
-    if not contender.takes_over(owner, warehouse_rows.pipelines_of_days(connection, name)):
+    if not contender.takes_over(owner, warehouse_rows.pipelines_in_scopes(connection, name)):
         return
     table_inserts.target_table(connection, writer, name)
+    if contender.run_column:  # what is appended beside it stays, and what runs owned before is theirs again
+        table_runs.check_run_column(connection, writer, name)
+        warehouse_rows.store_owner(connection, name, contender)
+        warehouse_rows.remove_scopes(connection, name, of_days=True)
+        return
     table_inserts.add_columns(connection, writer, name)
     DayRows(connection, writer, name).check_stored()
     warehouse_rows.store_owner(connection, name, contender)

@@ -15,9 +15,9 @@ from airflow_logio.databases import kept_open
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ProtocolViolation, RowsDropped, WriteRefused
-from airflow_logio.protocol.external_rules import Contender, MarkerRow
+from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner
 from airflow_logio.protocol.scope_rules import ScopeContender
-from airflow_logio.systems import stored_records, table_days, warehouse_rows
+from airflow_logio.systems import stored_records, table_days, table_runs, warehouse_rows
 from airflow_logio.systems.databases import kept_rows, table_inserts
 from airflow_logio.systems.databases.conversions import row_of
 from airflow_logio.systems.databases.table_inserts import check_arrived, first_refused
@@ -96,11 +96,14 @@ class TableTransaction:
         if pending:
             if pending[0].is_opening:
                 self._begin(connection)
-            self._contender.check_owner(warehouse_rows.read_owner(connection, self._name, for_share=True))
+            owner = warehouse_rows.read_owner(connection, self._name, for_share=True)
+            self._contender.check_owner(owner)
+            if owner is not None and self._contender.is_beside_runs(owner):
+                table_runs.check_none_written(f"table {self._writer.table!r}", owner.of_runs, self._names(pending))
             given_up = warehouse_rows.read_given_up(connection, self._name, self._marker.run_uid)
             self._contender.check_not_given_up(given_up)
             if (scope := self._scope) is not None and not pending[0].is_opening:
-                scope.check_fill(warehouse_rows.lock_scope(connection, self._name, scope.scope, for_share=True))
+                scope.check_fill(warehouse_rows.lock_scope(connection, self._name, scope.key, for_share=True))
         return before, pending
 
     def _begin(self, connection: Connection) -> None:
@@ -113,8 +116,8 @@ class TableTransaction:
             warehouse_rows.fence_markers(connection, run_uid)
         warehouse_rows.lock_takeover(connection, self._name)
         # Locked before anything is looked at or deleted: any writer that may write has committed, or will be refused.
-        owner = warehouse_rows.read_owner(connection, self._name, for_update=True)
-        pipelines = warehouse_rows.pipelines_of_days(connection, self._name) if owner and owner.of_days else ()
+        owner = self._lock_owner(connection)
+        pipelines = warehouse_rows.pipelines_in_scopes(connection, self._name) if owner and owner.is_shared else ()
         takes_over = contender.takes_over(owner, pipelines)
         table_inserts.add_columns(connection, self._writer, self._name)
         table = table_inserts.target_table(connection, self._writer, self._name)
@@ -124,23 +127,39 @@ class TableTransaction:
             if contender.empties(is_filled=_is_filled(connection, table), youngest=youngest):
                 self._empty(connection, table)
             warehouse_rows.store_owner(connection, self._name, contender)
-            if owner is not None and owner.of_days:
+            if owner is not None and owner.is_shared:
                 warehouse_rows.remove_scopes(connection, self._name)
         if contender.is_youngest(youngest):
             warehouse_rows.store_appending(connection, self._name, contender.mine)
         for run_uid in contender.given_up:
             warehouse_rows.store_given_up(connection, self._name, run_uid, contender.mine)
 
+    def _lock_owner(self, connection: Connection) -> Owner | None:
+        """Where runs own rows, one that appends is beside them, and waits for none of them."""
+        for how in ({}, {"for_share": True}):
+            owner = warehouse_rows.read_owner(connection, self._name, **how)
+            if owner is None or not self._contender.is_beside_runs(owner):
+                return warehouse_rows.read_owner(connection, self._name, for_update=True)
+        return owner
+
     def _empty(self, connection: Connection, table: sa.Table) -> None:
         """Delete all rows. Again, if some are left: others may have committed some since. Raises `WriteRefused`."""
         kept_rows.check_all_seen(connection, f"table {self._writer.table!r}", self._name)
-        table_days.delete_all(connection, sa.delete(table), lambda: _is_filled(connection, table))
+        kept_rows.delete_all(connection, sa.delete(table), lambda: _is_filled(connection, table))
         if _is_filled(connection, table):
             left = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
             raise WriteRefused(
                 f"table {self._writer.table!r} still has {left:,} rows after all were deleted, as on_new_run='replace' says; "
                 "nothing is written. A trigger or a rule of the table keeps them: change it, or choose 'append'"
             )
+
+    def _names(self, pending: Sequence[WriteAction]) -> Iterator[str]:
+        """The columns of what is to be written."""
+        yield from self._writer.columns or ()
+        for action in pending:
+            stored = self._stored.get(action.number)
+            names = action.records.column_names
+            yield from names if stored is None else no_part(self._writer, action, stored.records).records.column_names
 
     # --- records in files ---------------------------------------------------------------------------------------------
 

@@ -48,10 +48,17 @@ from airflow_logio.errors import (
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, shuts_out
 from airflow_logio.protocol.scope_rules import DayRun, ScopeContender, ScopeRow
 from airflow_logio.protocol.writes import HeldGroup
-from airflow_logio.systems import day_audits, table_days, warehouse_rows
+from airflow_logio.systems import day_audits, table_runs, warehouse_rows
 from airflow_logio.systems.calls import COUNTED, Locks
 from airflow_logio.systems.closing_transaction import ClosingTransaction
-from airflow_logio.systems.databases import kept_rows, table_inserts, table_reads, table_upserts, upsert_keys
+from airflow_logio.systems.databases import (
+    column_indexes,
+    kept_rows,
+    table_inserts,
+    table_reads,
+    table_upserts,
+    upsert_keys,
+)
 from airflow_logio.systems.databases.encodings import read_unknown_texts
 from airflow_logio.systems.databases.postgres_reads import read_times_as_text
 from airflow_logio.systems.databases.sql_types import know_exact_decimals
@@ -165,7 +172,7 @@ class Warehouse:
         contender = self._contender(name, writer, marker, given_up)
         attempt = ClosingTransaction(name, marker, writer, group, pages, contender, scope, files)
         try:
-            with self.translated(), self.for_writes() as connection, connection.begin():
+            with self.translated(attempt.refused), self.for_writes() as connection, connection.begin():
                 attempt.apply(connection)
         except RowsDropped as error:
             raise WriteRefused(f"connection {self.name!r}: {error}") from error
@@ -194,12 +201,8 @@ class Warehouse:
 
     def _contender(self, name: TableName, writer: TableWriter, marker: Marker, given_up: tuple[str, ...]) -> Contender:
         mine = Owner(marker.run_uid, marker.started_at)
-        by, owner_row = "".join(writer.by), warehouse_rows.release_of(self.engine.dialect, name)
-        return Contender(
-            *(writer.table, self.name, marker.operator, mine, writer.on_new_run, given_up, by),
-            by_version=writer.upserts and writer.joins,
-            owner_row=owner_row,
-        )
+        owner_row = warehouse_rows.release_of(self.engine.dialect, name)
+        return _contender(writer, self.name, marker.operator, mine, given_up=given_up, owner_row=owner_row)
 
     def check_not_replaced(self, writer: TableWriter, run: Owner, scope: ScopeContender | None = None) -> None:
         """Raises `WriteRefused` if a newer run owns the writer's table, or has claimed `scope` of it, so that this run could
@@ -210,7 +213,7 @@ class Warehouse:
             contender.check_not_replaced(warehouse_rows.read_owner(connection, name))
             contender.check_not_given_up(warehouse_rows.read_given_up(connection, name, run.run_uid))
             if scope is not None:
-                scope.check_retry(warehouse_rows.read_scope(connection, name, scope.scope))
+                scope.check_retry(warehouse_rows.read_scope(connection, name, scope.key))
 
     def scopes(self, writer: TableWriter) -> Sequence[ScopeRow]:
         """What runs own by value beside the writer's table, as it is now. Raises `ExternalUnavailable`."""
@@ -227,46 +230,54 @@ class Warehouse:
         with self.translated(), self.for_writes() as connection, connection.begin() as transaction:
             name = table_name(connection, writer.table)
             with self.translated(lambda _: _what_is_kept(writer)):
-                warehouse_rows.make_tables(connection, name.schema, for_days=bool(writer.by))
+                _make_tables(connection, name, writer)
                 warehouse_rows.rehearse(connection, name, self._unlogged(writer))
             table_inserts.check_target(connection, writer, name)
             upsert_keys.check_keyed(connection, writer, name)
-            if writer.by:
+            if writer.owns:
                 kept_rows.check_owned_by_value(connection, f"table {writer.table!r}", name)
             elif writer.on_new_run == "replace":
                 kept_rows.check_all_seen(connection, f"table {writer.table!r}", name)
+            if writer.supersedes:
+                table_runs.check_run_column(connection, writer, name)
+                actions = table_runs.labelled(actions, table_runs.column_of(writer), -1)
             table_inserts.rehearse(connection, writer, name, () if writer.upserts else actions)
             if writer.upserts:
                 table_upserts.rehearse(connection, writer, name, actions)
-            if writer.owned is not None:
+            if writer.scope:
                 day_audits.rehearse_queries(connection, writer.audits)
             transaction.rollback()
 
     def missing_index(self, writer: TableWriter) -> str | None:
-        """As `table_days.missing_index`, of the column by which the writer's runs own rows. Raises `ConfigurationError`,
+        """As `column_indexes.missing_index`, of the column by which the writer's runs own rows. Raises `ConfigurationError`,
         `ExternalUnavailable`."""
         with self.snapshot() as connection:
-            return table_days.missing_index(connection, table_name(connection, writer.table), writer.by[0])
+            return column_indexes.missing_index(connection, table_name(connection, writer.table), writer.by[0])
 
     def _unlogged(self, writer: TableWriter) -> Contender:
         """A run that no log has."""
-        unlogged = Owner(uuid4().hex, 0.0)
-        joins = writer.upserts and writer.joins
-        by = "".join(writer.by)
-        return Contender(writer.table, self.name, "rehearsal", unlogged, writer.on_new_run, by=by, by_version=joins)
+        return _contender(writer, self.name, "rehearsal", Owner(uuid4().hex, 0.0))
 
     def _prepare(self, writer: TableWriter) -> TableName:
         """Once for a table and its columns as a writer declares them: which table it is, that it holds what is declared, and
         the tables that we keep ourselves.
         """
         columns = None if writer.columns is None else tuple(writer.columns.items())
-        checked = writer.table, writer.by, columns, writer.upserts, writer.primary_key, writer.version
+        checked = (
+            writer.table,
+            writer.by,
+            writer.run_column,
+            columns,
+            writer.upserts,
+            writer.primary_key,
+            writer.version,
+        )
         if checked not in self._prepared:
             if self.engine.dialect.name not in CONDITIONAL:
                 raise ConfigurationError(not_conditional(self.name, self.engine.dialect.name))
             with self.translated(lambda _: _what_is_kept(writer)), self.engine.begin() as connection:
                 name = table_name(connection, writer.table)
-                warehouse_rows.make_tables(connection, name.schema, for_days=bool(writer.by))
+                _make_tables(connection, name, writer)
                 table_inserts.check_target(connection, writer, name)
                 upsert_keys.check_keyed(connection, writer, name)
             self._prepared[checked] = name
@@ -372,7 +383,7 @@ class TableTarget:
         """Runs that own days in one database wait for each other, for as long as it takes to write a day, and so do runs that
         update the same rows. On PostgreSQL a session that holds a lock works, or is ended; a SQLite file is locked by one of
         them at a time."""
-        if not self.writer.by and not (self.writer.upserts and self.warehouse.engine.dialect.name == "postgresql"):
+        if not self.writer.owns and not (self.writer.upserts and self.warehouse.engine.dialect.name == "postgresql"):
             return COUNTED
         if self.warehouse.engine.dialect.name == "sqlite":
             return Locks(progress=lambda: self.warehouse.scopes(self.writer))
@@ -384,15 +395,15 @@ class TableTarget:
 
     def _scope(self, client: Warehouse) -> ScopeContender | None:
         writer = self.writer
-        if not writer.by:
+        if not writer.owns:
             return None
-        if writer.owned is None or self.run is None:
+        if not writer.scope or self.run is None:
             raise ProtocolViolation(
                 f"the writer of table {writer.table!r} owns a day, and is not of a run that has one"
             )
         is_to_replace = self.may_be_empty or writer.empty == "replace"
-        said = (self.takes_over, is_to_replace, writer.fills_at_once)
-        return ScopeContender(writer.table, client.name, writer.owned.scope, self.run, *said)
+        said = (self.takes_over, is_to_replace, writer.fills_at_once, writer.supersedes)
+        return ScopeContender(writer.table, client.name, writer.scope, self.run, *said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +423,16 @@ class _Records:
         return (part.records for part in some)
 
 
+def _contender(writer: TableWriter, connection: str, operator: str, mine: Owner, **more: Any) -> Contender:
+    owned: dict[str, Any] = {"by": "".join(writer.by), "run_column": writer.run_column or ""}
+    owned["by_version"] = writer.upserts and writer.joins
+    return Contender(writer.table, connection, operator, mine, writer.on_new_run, **owned, **more)
+
+
+def _make_tables(connection: Connection, name: TableName, writer: TableWriter) -> None:
+    warehouse_rows.make_tables(connection, name.schema, for_scopes=writer.owns, for_runs=writer.supersedes)
+
+
 _DUPLICATE_KEYS = ("23505", sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 
 
@@ -429,7 +450,7 @@ def _about_key(error: sa.exc.DBAPIError) -> str:
 
 
 def _what_is_kept(writer: TableWriter) -> str:
-    own = "logio_owner and logio_scope" if writer.by else "logio_owner"
+    own = "logio_owner and logio_scope" if writer.owns else "logio_owner"
     return (
         f"the writer of table {writer.table!r} keeps {own} in its schema and logio_marker in the default schema; it "
         "makes them, or someone else has and lets it select, insert and update there: "

@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Dialect
 from airflow_logio.dataflow.writers.action_writers import Marker
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, check_advanced, check_not_removed
 from airflow_logio.protocol.scope_rules import DayRun, ScopeRow
-from airflow_logio.systems.databases.table_names import TableName, always_quoted, in_text
+from airflow_logio.systems.databases.table_names import TableName, always_quoted, in_double_quotes, in_text
 
 marker_table = sa.Table(
     "logio_marker",
@@ -52,7 +52,10 @@ def owner_table(schema: str | None) -> sa.Table:
 
 @cache
 def scope_table(schema: str | None) -> sa.Table:
-    """What runs own by value in the tables of a schema: one row for each table and scope."""
+    """What runs own in the tables of a schema: one row for each table and scope.
+
+    Where they own rows by value, `id` is null, and tables of earlier versions may lack it: it is named nowhere then.
+    """
     return sa.Table(
         "logio_scope",
         sa.MetaData(),
@@ -65,15 +68,21 @@ def scope_table(schema: str | None) -> sa.Table:
         sa.Column("live_ordinal", sa.BigInteger),
         sa.Column("live_run", sa.String(32)),
         sa.Column("live_write", sa.BigInteger),
+        sa.Column("id", sa.BigInteger),
         schema=None if schema is None else always_quoted(schema),
     )
 
 
-def make_tables(connection: Connection, schema: str | None, *, for_days: bool = False) -> None:
-    """Make the tables that are missing; that of scopes only where days are owned by value."""
+def make_tables(
+    connection: Connection, schema: str | None, *, for_scopes: bool = False, for_runs: bool = False
+) -> None:
+    """Make the tables that are missing; that of scopes only where parts of tables are owned. Those of runs have numbers."""
     lock_making(connection)
-    for table in (marker_table, owner_table(schema), *((scope_table(schema),) if for_days else ())):
+    for table in (marker_table, owner_table(schema), *((scope_table(schema),) if for_scopes else ())):
         table.create(connection, checkfirst=True)
+    if for_runs and "id" not in {one["name"] for one in sa.inspect(connection).get_columns("logio_scope", schema)}:
+        named = ".".join(in_double_quotes(part) for part in (schema, "logio_scope") if part is not None)
+        connection.exec_driver_sql(f"ALTER TABLE {named} ADD COLUMN id BIGINT".replace("%", "%%"))
 
 
 def rehearse(connection: Connection, name: TableName, contender: Contender) -> None:
@@ -86,12 +95,14 @@ def rehearse(connection: Connection, name: TableName, contender: Contender) -> N
         read_owner(connection, nowhere, **how)
     store_owner(connection, nowhere, contender)
     store_given_up(connection, nowhere, contender.mine.run_uid, contender.mine)
-    if contender.by:
+    if contender.by or contender.run_column:
         run = DayRun("rehearsal", "", 0, contender.mine.run_uid)
         make_scope(connection, nowhere, "rehearsal=", run)
         claim_scope(connection, nowhere, "rehearsal=", run)
         lock_scope(connection, nowhere, "rehearsal=")
         close_scope(connection, nowhere, "rehearsal=", run, 1)
+        if contender.run_column:
+            number_scope(connection, nowhere, "rehearsal=", greatest_scope_id(connection, nowhere) + 1)
         remove_scopes(connection, nowhere)
 
 
@@ -294,7 +305,7 @@ def _owns(table: sa.Table, name: TableName) -> sa.ColumnElement[bool]:
     return (sa.func.lower(column) if name.schema is None else column) == name.key
 
 
-# --- what runs own by value: to be asked when the owner is locked -----------------------------------------------------
+# --- what runs own: to be asked when the owner is locked -----------------------------------------------------
 
 
 def lock_scope(connection: Connection, name: TableName, scope: str, *, for_share: bool = False) -> ScopeRow | None:
@@ -336,15 +347,43 @@ def close_scope(connection: Connection, name: TableName, scope: str, run: DayRun
     connection.execute(sa.update(scope_table(name.schema)).where(*_of_scope(name, scope)).values(**values))
 
 
-def remove_scopes(connection: Connection, name: TableName) -> None:
-    """Forget what runs own by value in a table, whose owner is locked: what they call live is gone."""
+def remove_scopes(connection: Connection, name: TableName, *, of_days: bool = False) -> None:
+    """Forget what runs own in a table, whose owner is locked: what they call live is gone. If only `of_days`, not the parts
+    that are owned by runs."""
     if sa.inspect(connection).has_table("logio_scope", schema=name.schema):
         table = scope_table(name.schema)
-        connection.execute(sa.delete(table).where(table.c.table_name == name.key))
+        which = (table.c.table_name == name.key, *((table.c.id.is_(None),) if of_days else ()))
+        connection.execute(sa.delete(table).where(*which))
 
 
-def pipelines_of_days(connection: Connection, name: TableName) -> tuple[str, ...]:
-    """The pipelines that own days in a table."""
+def lock_scope_ids(connection: Connection, name: TableName) -> None:
+    """One run at a time gives numbers to scopes of a table."""
+    if connection.dialect.name == "postgresql":
+        key = sa.text("SELECT pg_advisory_xact_lock(hashtext('logio scope'), hashtext(:name))")
+        connection.execute(key, {"name": str(name)})
+
+
+def read_scope_id(connection: Connection, name: TableName, scope: str) -> int | None:
+    """The number of a scope, which its rows have."""
+    found = connection.execute(sa.select(scope_table(name.schema).c.id).where(*_of_scope(name, scope))).scalar()
+    return None if found is None else int(found)
+
+
+def greatest_scope_id(connection: Connection, name: TableName) -> int:
+    """The greatest number of a scope of a table, 0 if none has one. No other run gives one meanwhile (`lock_scope_ids`)."""
+    table = scope_table(name.schema)
+    query = sa.select(sa.func.max(table.c.id)).where(table.c.table_name == name.key)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def number_scope(connection: Connection, name: TableName, scope: str, number: int) -> None:
+    """Give a scope its number."""
+    change = sa.update(scope_table(name.schema)).where(*_of_scope(name, scope)).values(id=number)
+    connection.execute(change)
+
+
+def pipelines_in_scopes(connection: Connection, name: TableName) -> tuple[str, ...]:
+    """The pipelines that own parts of a table."""
     if not sa.inspect(connection).has_table("logio_scope", schema=name.schema):
         return ()
     table = scope_table(name.schema)

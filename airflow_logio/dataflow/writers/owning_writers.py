@@ -4,15 +4,19 @@ one partition have written, wherever its values lie (``on_new_run="supersede"``)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any, Self
 
+from airflow_logio.dataflow.names import check_sql_name
 from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.dataflow.writers.owned_days import AT_ONCE, AT_THE_END, OwnedDay
 from airflow_logio.errors import PipelineDefinitionError
 
 SUPERSEDE = "supersede"
+RUN_COLUMN = "logio_run"
+LONGEST_RUN_COLUMN = 27
+"""Characters: the owner of a table has its name in a record of bounded length."""
 
 
 class OwningWriter(ActionWriter):
@@ -64,3 +68,23 @@ def check_supersede(where: str, on_new_run: str, by: tuple[str, ...]) -> None:
             "by. To replace what earlier runs of its partition have written, wherever its values lie, say 'supersede' "
             "without by"
         )
+
+
+def check_run_column(where: str, given: str | None, others: Iterable[str], *, supersedes: bool) -> str | None:
+    """The column of a table by which the rows of runs are told; None for a writer that has none. `others`
+    are its other columns. Raises PipelineDefinitionError."""
+    if not supersedes:
+        if given is not None:
+            raise PipelineDefinitionError(f"{where}: run_column is for on_new_run='supersede'; leave it out")
+        return None
+    name = check_sql_name("column name", RUN_COLUMN if given is None else given)
+    if len(name.encode()) > LONGEST_RUN_COLUMN:
+        raise PipelineDefinitionError(
+            f"{where}: run_column {name!r} has {len(name.encode())} bytes, and may have {LONGEST_RUN_COLUMN}"
+        )
+    if name.casefold() in map(str.casefold, others):
+        raise PipelineDefinitionError(
+            f"{where}: run_column {name!r} is another one of its columns, too; it is added to these. Give run_column another "
+            "name"
+        )
+    return name

@@ -20,14 +20,14 @@ from airflow_logio.dataflow.writers.owned_days import (
     check_empty,
     check_switch,
 )
-from airflow_logio.dataflow.writers.owning_writers import OwningWriter
+from airflow_logio.dataflow.writers.owning_writers import SUPERSEDE, OwningWriter, check_run_column, check_supersede
 from airflow_logio.dataflow.writers.upserts import INSERT, UPDATE, UPSERT, check_key, check_mode
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 
 LINEAGE_TYPE = "bigint"
-ON_NEW_RUN = ("replace", "append", "error", "overwrite")
+ON_NEW_RUN = ("replace", "append", "error", "overwrite", SUPERSEDE)
 _BY_DAYS = ("by", "empty", "owned", "closes", "outputs")
-"""Settings of writers that own days: others are described as in earlier versions."""
+"""Settings of writers whose runs own what they write: others are described as in earlier versions."""
 _BY_KEY = ("upserts", "version")
 
 
@@ -49,19 +49,27 @@ class TableWriter(OwningWriter):
         action, ``"append"`` keeps them, ``"error"`` (the default) refuses a table that has any. After ``"replace"`` and
         ``"error"``, earlier runs may write to the table no more. A run that replaces is refused where a run that was
         started later has begun to append. ``"overwrite"`` replaces the rows of the run's day; it needs `by`.
+        ``"supersede"``, in a pipeline with a partition, replaces the rows that earlier runs of the run's partition, of
+        the same pipeline, have written, wherever their values lie: such as late rows, of many days. `run_column` tells
+        them.
     :param by: the name of the pipeline's partition, as ``("day",)``: the run owns the rows whose column of that name,
         of type ``date`` or ``text`` (for hours also ``timestamptz``), has its day. They are replaced in one transaction
         when all new ones are there. A record of another day is refused, nothing is sent on, and rows of other days stay.
     :param switch: with `by`, when the old rows of the day go. ``"at the end"`` (the default): when all new ones are there.
         ``"at once"``: with the first write action of the run, and new ones come as they are made, events are sent on.
         Readers see a day that fills, a run that fails leaves a part of it, and one without records an empty day.
-    :param empty: with `by`, what happens if a run has no records and its day has rows: ``"refuse"`` (the default) or
-        ``"replace"``.
-    :param audit: with `by`, what must be right before the day is replaced: a SELECT, a function, or a mapping of names to
-        these. The SELECT is asked in the transaction that replaces the day, of the table as it will be; each row that it
-        returns is a fault. It may name run parameters, ``:day``. The function gets the records of the run, an iterator of
-        Arrow tables (and ``params``, if it has such a parameter), and returns None if nothing is wrong, else a text, or a
-        table of the rows at fault. A fault leaves the old day, and the group parks: `logio retry` asks again.
+    :param run_column: with ``"supersede"``, the column that says which rows are those of the runs of a partition, by
+        default ``"logio_run"``. It is written by the writer, records do not have it; rows with null or 0 there belong to
+        no run, and stay. In a table that is made, it is the last one of the primary key, with an index of its own. In a
+        table that is there, it is an integer with an index, and part of the primary key if there is one.
+    :param empty: with `by` or ``"supersede"``, what happens if a run has no records and there are rows for them to
+        replace: ``"refuse"`` (the default) or ``"replace"``.
+    :param audit: with `by` or ``"supersede"``, what must be right before rows are replaced: a SELECT, a function, or a
+        mapping of names to these. The SELECT is asked in the transaction that replaces them, of the table as it will
+        be; each row that it returns is a fault. It may name run parameters, ``:day``. The function gets the records of
+        the run, an iterator of Arrow tables (and ``params``, if it has such a parameter), and returns None if nothing is
+        wrong, else a text, or a table of the rows at fault. A fault leaves the old rows, and the group parks: `logio
+        retry` asks again.
     :param sends_after_writes: send an event on only when its records are in the table, for downstream operators that
         read it. By default False.
     :param mode: ``"insert"`` (the default), or ``"upsert"``: a row whose key is in the table takes the place of the one that
@@ -82,6 +90,7 @@ class TableWriter(OwningWriter):
     actions_at_once = 4_096
     owned: OwnedDay | None = None
     """The day that the run owns, once it is known (`for_run`)."""
+    _scope = ""
     _audits: tuple[Audit, ...] = ()
     """No part of what a run is compared by: one that is wrong is corrected, and the run asks again."""
 
@@ -98,6 +107,7 @@ class TableWriter(OwningWriter):
         sends_after_writes: bool = False,
         lineage_column: str | None = None,
         by: Iterable[str] = (),
+        run_column: str | None = None,
         empty: str = "refuse",
         switch: str = AT_THE_END,
         audit: str | AuditFunction | Mapping[str, str | AuditFunction] | None = None,
@@ -124,7 +134,9 @@ class TableWriter(OwningWriter):
         self.switch = check_switch(
             f"writer of table {table!r}", switch, self.by, self.empty, has_audit=bool(self._audits)
         )
-        if self.by and not self.fills_at_once:
+        others = (*(self.columns or ()), *filter(None, [lineage_column]))
+        self.run_column = check_run_column(f"writer of table {table!r}", run_column, others, supersedes=self.supersedes)
+        if self.owns and not self.fills_at_once:
             self.closes = True
             self.outputs = ()
         self._check()
@@ -149,8 +161,13 @@ class TableWriter(OwningWriter):
     def code(self) -> str:
         return "\n".join(filter(None, (super().code(), *(audit.code() for audit in self._audits))))
 
+    @property
+    def scope(self) -> str:
+        """The partition whose rows the run owns, as ``day=2026-03-01``; empty if it owns none, or that is not known yet."""
+        return self._scope
+
     def column_types(self) -> dict[str, ColumnType] | None:
-        """Column → declared type; None if the database is to say."""
+        """Column → declared type, without the column of runs; None if the database is to say."""
         return None if self.columns is None else {name: self._type(name, kind) for name, kind in self.columns.items()}
 
     @property
@@ -161,21 +178,21 @@ class TableWriter(OwningWriter):
     def opening(self) -> Mapping[str, Any]:
         """The run takes the table over, and treats what is in it as `on_new_run` says."""
         opening: dict[str, Any] = {"table": self.table, "mode": self.on_new_run}
-        if self.owned is not None:
-            opening["scope"] = self.owned.scope
+        if self.scope:
+            opening["scope"] = self.scope
         return opening | {"switch": self.switch} if self.fills_at_once else opening
 
     def closing(self) -> Mapping[str, Any]:
-        """The rows of the run take the place of those that have its day."""
-        assert self.owned is not None
-        return {"table": self.table, "scope": self.owned.scope}
+        """The rows of the run take the place of those that have its day, or that earlier runs of its partition have
+        written."""
+        return {"table": self.table, "scope": self.scope}
 
     def for_run(self, params: Mapping[str, Any]) -> TableWriter:
         """With the day of a run with these parameters."""
-        if not self.by:
+        if not self.owns:
             return self
-        own = copy(self)
-        own.owned = self.day_of(params)
+        own, day = copy(self), self.day_of(params)
+        own.owned, own._scope = day if self.by else None, day.scope
         own._audits = audits_of_run(self._audits, self.partition, params)
         return own
 
@@ -184,6 +201,11 @@ class TableWriter(OwningWriter):
         others."""
         records = event.table if self.lineage_column is None else self._with_event_id(event)
         names = records.schema.names
+        if self.run_column in names:
+            raise OperatorFailed(
+                f"the records for table {self.table!r} have a column {self.run_column!r} themselves, by which its writer "
+                "tells the rows of runs; drop it, or give run_column another name"
+            )
         if self.columns is None or names == list(self.columns):
             return records
         if set(names) != set(self.columns):
@@ -209,7 +231,8 @@ class TableWriter(OwningWriter):
         unset = ("needs_event_ids",) if self.lineage_column else ("needs_event_ids", "lineage_column")
         unset = unset if self.fills_at_once else (*unset, "switch")
         unset = (*unset, "order_insensitive", *(() if self.upserts else _BY_KEY))
-        return (*unset, "owned", "closes", "outputs") if self.by else (*unset, *_BY_DAYS)
+        unset = (*unset, "owned", "closes", "outputs") if self.owns else (*unset, *_BY_DAYS)
+        return unset if self.supersedes else (*unset, "run_column")
 
     def _with_event_id(self, event: InputEvent) -> pa.Table:
         if self.lineage_column in event.table.schema.names:
@@ -230,8 +253,11 @@ class TableWriter(OwningWriter):
             raise PipelineDefinitionError(
                 f"writer of table {self.table!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"
             )
+        check_supersede(f"writer of table {self.table!r}", self.on_new_run, self.by)
         if self.by or self.on_new_run == "overwrite":
             self._check_days()
+        if self.owns:
+            self._check_sends_nothing()
         if self.columns is None:
             return
         if self.lineage_column in self.columns:
@@ -245,7 +271,7 @@ class TableWriter(OwningWriter):
             )
         self._check_added(self.columns)
         for name in self.primary_key:
-            if name not in self.columns:
+            if name not in (*self.columns, self.run_column):
                 raise PipelineDefinitionError(
                     f"writer of table {self.table!r}: primary key column {name!r} is not among its columns."
                     f"{did_you_mean(name, self.columns)}"
@@ -269,11 +295,6 @@ class TableWriter(OwningWriter):
                 "on_new_run='overwrite', by=('day',) with the name of the pipeline's partition; to replace all, 'replace' "
                 "without by"
             )
-        if self.sends_after_writes and self.switch == AT_THE_END:
-            raise PipelineDefinitionError(
-                f"{where}: sends_after_writes with by={self.by!r}: the rows are there when everything has ended, so an "
-                f"operator behind it would read the old ones. Read them in a pipeline of their own, or say switch={AT_ONCE!r}"
-            )
         (name,) = self.by
         if self.columns is not None and name not in self.columns:
             raise PipelineDefinitionError(
@@ -288,6 +309,15 @@ class TableWriter(OwningWriter):
             raise PipelineDefinitionError(
                 f"{where}: primary_key {self.primary_key!r} lacks the column {name!r} of by={self.by!r}: the second {name} "
                 f"would have the same keys. Write primary_key=({name!r}, ...)"
+            )
+
+    def _check_sends_nothing(self) -> None:
+        if self.sends_after_writes and self.switch == AT_THE_END:
+            said = f"by={self.by!r}" if self.by else f"on_new_run={self.on_new_run!r}"
+            raise PipelineDefinitionError(
+                f"writer of table {self.table!r}: sends_after_writes with {said}: the rows are there when everything has "
+                "ended, so an operator behind it would read the old ones. Read them in a pipeline of their own"
+                + (f", or say switch={AT_ONCE!r}" if self.by else "")
             )
 
     def _type(self, name: str, kind: object) -> ColumnType:

@@ -1,7 +1,9 @@
-"""What of a table keeps a run from replacing rows of it: asked before any is deleted, in the transaction that deletes."""
+"""What of a table keeps a run from replacing rows of it: asked before any is deleted, in the transaction that deletes.
+And how they are deleted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -101,3 +103,17 @@ def _no_table(where: str, what: str) -> str:
         f"{where} is {what}, and runs own days of tables: under another name of the same rows, another run could own one of "
         "them as well. Let the writer name the table itself"
     )
+
+
+_MOST_DELETES = 10
+"""Of the same rows. One finds all that were committed before it began."""
+
+
+def delete_all(connection: Connection, statement: sa.Delete, is_filled: Callable[[], bool]) -> None:
+    """Delete rows, again while `is_filled`: others may have committed some since.
+
+    Rows that are there after that are left: a trigger that puts back what is deleted would have them deleted for ever.
+    """
+    for _ in range(_MOST_DELETES):
+        if connection.execute(statement).rowcount <= 0 or not is_filled():
+            return

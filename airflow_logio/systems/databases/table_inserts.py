@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
@@ -96,6 +97,8 @@ def target_table(connection: Connection, writer: TableWriter, name: TableName) -
             )
             for column, kind in declared.items()
         ]
+        if writer.run_column is not None:
+            columns += _column_of_runs(writer, name, writer.run_column)
         schema = None if name.schema is None else always_quoted(name.schema)
         table = sa.Table(always_quoted(name.table), metadata, *columns, schema=schema)
         metadata.create_all(connection, checkfirst=True)
@@ -104,6 +107,14 @@ def target_table(connection: Connection, writer: TableWriter, name: TableName) -
         return reflected(connection, name.table, name.schema)
     except sa.exc.NoSuchTableError:
         raise WriteRefused(f"table {writer.table!r} does not exist, and its writer declares no columns") from None
+
+
+def _column_of_runs(writer: TableWriter, name: TableName, column: str) -> list[Any]:
+    """It is the last one of the primary key, so that rows of two runs may have one key otherwise. Its index finds the rows
+    of a run."""
+    kind: dict[str, Any] = {"primary_key": bool(writer.primary_key), "autoincrement": False, "nullable": False}
+    made = sa.Column(always_quoted(column), sa.BigInteger, server_default=sa.text("0"), **kind)
+    return [made, sa.Index(f"logio_run_{blake2b(name.key.encode(), digest_size=8).hexdigest()}", made)]
 
 
 def prepared(
@@ -120,6 +131,8 @@ def prepared(
     dialect, declared = connection.dialect.name, writer.column_types()
     # Asked for each time: the table may be another one than when the writer began, or of another writer's making.
     found = found_types(connection, name) or {}
+    if declared is not None and writer.run_column in actions[0].records.schema.names:
+        declared |= _kind_of_runs(str(writer.run_column), found, dialect)
     kinds: Mapping[str, ColumnType | None] = declared or kinds_of_columns(
         writer.table, target_table(connection, writer, name), found, actions, dialect
     )
@@ -130,6 +143,12 @@ def prepared(
         for column, target in targets(kinds, found, dialect).items()
     }
     return Insertion(writer.table, checked, _way(connection, writer, into or name, kinds, found))
+
+
+def _kind_of_runs(column: str, found: Mapping[str, str], dialect: str) -> dict[str, ColumnType]:
+    """The column of runs as the database has it, if it does: some kind of integer."""
+    kind = postgres.kind_of(found[column]) if dialect != "sqlite" and column in found else None
+    return {column: kind or ColumnType("bigint")}
 
 
 def _way(
@@ -159,7 +178,7 @@ def rehearse(connection: Connection, writer: TableWriter, name: TableName, actio
     if filled:
         add_columns(connection, writer, name)
     missing = added_columns.missing(writer, found_types(connection, name) or {}, connection.dialect.name)
-    if writer.on_new_run in ("replace", "overwrite"):
+    if writer.on_new_run == "replace" or writer.owns:
         connection.execute(sa.delete(table).where(sa.false()))
     columns = [column for column in table.columns if column.name not in missing]
     nothing = sa.select(*(sa.cast(sa.null(), column.type) for column in columns)).where(sa.false())

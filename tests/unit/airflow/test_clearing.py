@@ -258,7 +258,7 @@ def test_a_day_that_a_younger_run_has_claimed_is_not_resumed(days: Cleared) -> N
         closing(Warehouse("warehouse", external_url("warehouse_db"))) as warehouse,
         warehouse.for_writes() as connection,
     ):
-        warehouse_rows.make_tables(connection, None, for_days=True)
+        warehouse_rows.make_tables(connection, None, for_scopes=True)
         younger = DayRun("clicks", days.log.log_uid(), first.ordinal + 1, "f" * 32)
         warehouse_rows.make_scope(connection, table_name(connection, "top"), f"day={D1}", younger)
         connection.commit()

@@ -560,6 +560,13 @@ changed = TableWriter(
     mode="upsert",
     version="updated_at",
 )
+late = TableWriter(
+    "warehouse",
+    "shop.late",
+    columns={"ts": "timestamptz", "page": "text"},
+    on_new_run="supersede",
+    run_column="logio_run",
+)
 # [END TableWriter]
 
 # [START ParquetWriter]

@@ -223,7 +223,10 @@ def test_table_writer_refuses_other_columns() -> None:
         ({"columns": {}}, "columns is empty"),
         ({"columns": {"a": "text"}, "primary_key": ("aa",)}, "primary key column 'aa' is not among its columns"),
         ({"primary_key": "id"}, "columns is the single string 'id'"),
-        ({"on_new_run": "replce"}, "on_new_run='replce' is none of 'replace', 'append', 'error' and 'overwrite'"),
+        (
+            {"on_new_run": "replce"},
+            "on_new_run='replce' is none of 'replace', 'append', 'error', 'overwrite' and 'supersede'",
+        ),
         ({"on_new_run": "replce"}, "Did you mean 'replace'?"),
     ],
 )

@@ -265,6 +265,12 @@ LAKE = "lake_id"
         ),
         (TableWriter("lake", "sales", None, ("id",), mode="upsert"), (LAKE, "sales"), NEVER, ADDED),
         (TableWriter("lake", "sales", on_new_run="overwrite", by=("day",)), (LAKE, "sales"), BY_PARTITION, REPLACED),
+        (
+            TableWriter("lake", "sales", on_new_run="supersede").in_pipeline_by("day"),
+            (LAKE, "sales"),
+            BY_PARTITION,
+            REPLACED,
+        ),
         (DatasetWriter("lake"), (LAKE,), ALWAYS, ADDED),
         (DatasetWriter("lake", "a/{region}"), (LAKE, "a", "north"), ALWAYS, ADDED),
         (DatasetWriter("lake", "a/dt={day}"), (LAKE, "a", "dt=2026-03-01"), ALWAYS, ADDED),
@@ -505,6 +511,7 @@ def test_a_file_where_a_folder_should_be_is_said_at_once(tmp_path: Path) -> None
 # --- tables whose days are owned by value -----------------------------------------------------------------------------
 
 OWNED: dict[str, Any] = {"on_new_run": "overwrite", "by": ("day",)}
+SUPERSEDING: dict[str, Any] = {"on_new_run": "supersede"}
 DAY_COLUMNS = {"day": "date", "rank": "bigint"}
 A_DAY = {"day": "2026-03-01", "day_start": "2026-02-28T23:00:00+00:00", "day_end": "2026-03-01T23:00:00+00:00"}
 AN_HOUR = {"hour": "2026-10-25T00Z", "hour_start": "2026-10-25T00:00:00+00:00"}
@@ -523,7 +530,16 @@ AN_HOUR = {"hour": "2026-10-25T00Z", "hour_start": "2026-10-25T00:00:00+00:00"}
         (OWNED | {"primary_key": ("rank",)}, "the second day would have the same keys"),
         (OWNED | {"sends_after_writes": True}, "would read the old ones"),
         (OWNED | {"empty": "replaced"}, "Did you mean 'replace'?"),
-        ({"empty": "replace"}, "is for writers with by"),
+        ({"empty": "replace"}, "is for writers with by, or with on_new_run='supersede'"),
+        ({"on_new_run": "supersede", "by": ("day",)}, "say 'supersede' without by"),
+        ({"on_new_run": "superseed"}, "Did you mean 'supersede'?"),
+        ({"run_column": "of"}, "run_column is for on_new_run='supersede'"),
+        (SUPERSEDING | {"run_column": "rank"}, "run_column 'rank' is another one of its columns"),
+        (SUPERSEDING | {"run_column": "DAY"}, "run_column 'DAY' is another one of its columns"),
+        (SUPERSEDING | {"run_column": "of", "lineage_column": "of"}, "run_column 'of' is another one of its columns"),
+        (SUPERSEDING | {"run_column": "x" * 28}, "has 28 bytes, and may have 27"),
+        (SUPERSEDING | {"sends_after_writes": True}, "would read the old ones"),
+        (SUPERSEDING | {"primary_key": ("runk",)}, "primary key column 'runk' is not among its columns"),
     ],
 )
 def test_a_writer_that_owns_no_day_is_refused(options: dict[str, Any], words: str) -> None:
@@ -544,7 +560,11 @@ def test_settings_of_other_tables_are_what_they_were() -> None:
         "table",
     }
     assert plain.for_run(A_DAY) is plain and plain.outputs == ("out",)
+    superseding = TableWriter("wh", "t", DAY_COLUMNS, **SUPERSEDING).in_pipeline_by("day")
+    assert superseding.settings() == superseding.for_run(A_DAY).settings()
+    assert superseding.settings()["run_column"] == "logio_run" and superseding.outputs == ()
     owning = TableWriter("wh", "t", DAY_COLUMNS, **OWNED)
+    assert "run_column" not in owning.settings()
     assert owning.settings() == owning.for_run(A_DAY).settings()
     assert owning.settings()["by"] == ["day"] and owning.outputs == ()
 
@@ -553,6 +573,9 @@ def test_its_actions_say_what_the_run_owns() -> None:
     own = TableWriter("wh", "t", DAY_COLUMNS, **OWNED).for_run(A_DAY)
     assert own.opening() == {"table": "t", "mode": "overwrite", "scope": "day=2026-03-01"}
     assert own.closing() == {"table": "t", "scope": "day=2026-03-01"}
+    late = TableWriter("wh", "t", DAY_COLUMNS, **SUPERSEDING).in_pipeline_by("day").for_run(A_DAY)
+    assert late.opening() == {"table": "t", "mode": "supersede", "scope": "day=2026-03-01"}
+    assert late.closing() == own.closing() and late.owned is None, "its records may have any day"
     assert own.takes_files(), "its records may stay in files: the closing transaction counts those of other days"
 
 
@@ -614,3 +637,29 @@ def test_a_pipeline_whose_runs_own_no_such_day_is_refused(partition: Any, option
     with pytest.raises(PipelineDefinitionError) as caught:
         built.writer("w", TableWriter("wh", "t", DAY_COLUMNS, **OWNED, **options), "read")
     assert words in str(caught.value)
+
+
+def test_what_supersedes_needs_a_partition_and_records_without_its_column() -> None:
+    def built(partition: Any) -> Pipeline:
+        made = Pipeline("p", partition=partition, connections=["wh"])
+        made.source("read", ParquetSource("/x.parquet"))
+        made.writer("w", TableWriter("wh", "t", **SUPERSEDING), "read")
+        return made
+
+    with pytest.raises(PipelineDefinitionError, match=r"on_new_run='supersede', and runs .* partition=Days\('day'"):
+        built(None)
+    writer = built(Days("date")).operators["w"]
+    assert isinstance(writer, TableWriter) and writer.partition == "date"
+    with pytest.raises(OperatorFailed, match="have a column 'logio_run' themselves"):
+        writer.records(InputEvent("in", 1, pa.table({"logio_run": [1]})))
+
+
+@pytest.mark.parametrize("other", [{"on_new_run": "supersede"}, {"on_new_run": "append"}])
+def test_two_writers_of_one_pipeline_do_not_supersede_each_other(other: dict[str, Any]) -> None:
+    made = Pipeline("p", partition=Days("day"), connections=["wh"])
+    read = made.source("read", ParquetSource("/x.parquet"))
+    made.writer("a", TableWriter("wh", "t", **SUPERSEDING), read)
+    made.writer("b", TableWriter("wh", "public.t", **other), read)
+    made.group("all", "read", "a", "b")
+    with pytest.raises(PipelineDefinitionError, match="may take both names for one table"):
+        made.describe()

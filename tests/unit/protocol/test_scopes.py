@@ -7,16 +7,19 @@ from itertools import product
 import pytest
 
 from airflow_logio.errors import WriteRefused
-from airflow_logio.protocol.external_rules import Contender, Owner, owner_by
-from airflow_logio.protocol.scope_rules import DayRun, ScopeContender, ScopeRow
+from airflow_logio.protocol.external_rules import Contender, Owner, owner_by, owner_by_run
+from airflow_logio.protocol.scope_rules import LONGEST_KEY, DayRun, ScopeContender, ScopeRow, scope_of_runs
 
-KINDS = ("append", "replace", "error", "by day", "by hour")
+KINDS = ("append", "replace", "error", "by day", "by hour", "runs of a", "runs of b")
+ONE_OF_A_KIND = {"by hour", "runs of b"}
 OLDER, NEWER = Owner("older", 1.0), Owner("newer", 2.0)
 
 
 def contender(kind: str, run: Owner) -> Contender:
     if kind.startswith("by "):
         return Contender("t", "wh", "save", run, "overwrite", by=kind.removeprefix("by "))
+    if kind.startswith("runs of "):
+        return Contender("t", "wh", "save", run, "supersede", run_column=kind.removeprefix("runs of "))
     return Contender("t", "wh", "save", run, kind)
 
 
@@ -45,6 +48,13 @@ JOINS, SHUTS_OUT, REFUSED = "begins, the first is not", "begins, the first is sh
 EXPECTED: dict[tuple[str, str, bool], str] = {
     **{("by day", kind, newer): REFUSED for kind in ("append", "error", "by hour") for newer in (True, False)},
     **{("by day", "by day", newer): JOINS for newer in (True, False)},
+    **{("runs of a", kind, newer): REFUSED for kind in ("error", "by day", "runs of b") for newer in (True, False)},
+    **{("runs of a", kind, newer): JOINS for kind in ("runs of a", "append") for newer in (True, False)},
+    **{("runs of a", "replace", newer): SHUTS_OUT for newer in (True, False)},
+    **{("by day", "runs of a", newer): REFUSED for newer in (True, False)},
+    **{("append", "runs of a", newer): JOINS for newer in (True, False)},
+    **{(kind, "runs of a", True): SHUTS_OUT for kind in ("replace", "error")},
+    **{(kind, "runs of a", False): REFUSED for kind in ("replace", "error")},
     **{("by day", "replace", newer): SHUTS_OUT for newer in (True, False)},
     **{(kind, "by day", True): SHUTS_OUT for kind in ("append", "replace", "error")},
     ("append", "by day", False): SHUTS_OUT,  # a run that appends owns nothing that ages could be compared with
@@ -63,20 +73,21 @@ EXPECTED: dict[tuple[str, str, bool], str] = {
 
 @pytest.mark.parametrize(("first", "second", "newer"), sorted(EXPECTED))
 def test_every_pair_of_writers_of_one_table(first: str, second: str, newer: bool) -> None:
-    """What owns days has no age among others, but is itself refused where a younger run owns the whole table."""
+    """What owns parts has no age among others, but is itself refused where a younger run owns the whole table. What appends
+    is beside what runs own."""
     assert takes_over(first, second, newer) == EXPECTED[first, second, newer]
 
 
 def test_all_pairs_are_in_the_table() -> None:
     pairs = set(product(KINDS, KINDS, (True, False)))
-    assert {(a, b, n) for a, b, n in pairs if "by hour" not in (a, b)} <= set(EXPECTED)
+    assert {(a, b, n) for a, b, n in pairs if not ONE_OF_A_KIND & {a, b}} <= set(EXPECTED)
 
 
 def test_an_earlier_version_finds_an_owner_that_is_younger_than_any_clock() -> None:
     """It compares starts alone: those of this owner are in the year 2242."""
-    owner = owner_by("day")
-    assert owner.is_newer_than(Owner("z" * 32, 7_000_000_000.0)) and len(owner_by("d" * 28).run_uid) <= 32
-    assert owner.began.startswith("2242")
+    for owner in (owner_by("day"), owner_by_run("logio_run")):
+        assert owner.is_newer_than(Owner("z" * 32, 7_000_000_000.0)) and owner.began.startswith("2242")
+    assert len(owner_by("d" * 28).run_uid) <= 32 and len(owner_by_run("d" * 27).run_uid) <= 32
 
 
 @pytest.mark.parametrize("kind", ["append", "error"])
@@ -88,6 +99,10 @@ def test_a_refusal_names_the_pipelines_and_the_way_out(kind: str) -> None:
 def test_a_retry_asks_whether_days_are_owned() -> None:
     for kind in ("append", "error", "by hour"):
         assert is_refused(lambda kind=kind: contender(kind, NEWER).check_not_replaced(owner_by("day")))
+    for kind in ("error", "by day", "runs of b"):
+        assert is_refused(lambda kind=kind: contender(kind, NEWER).check_not_replaced(owner_by_run("a")))
+    for kind in ("append", "replace", "runs of a"):
+        contender(kind, OLDER).check_not_replaced(owner_by_run("a"))
     contender("by day", OLDER).check_not_replaced(owner_by("day"))
     contender("replace", OLDER).check_not_replaced(owner_by("day"))  # it may be about to take the table over
     assert is_refused(lambda: contender("by day", OLDER).check_not_replaced(NEWER))
@@ -127,6 +142,20 @@ def test_another_line_is_taken_over_only_at_a_persons_word(line: str, ordinal: i
 
 def test_to_take_over_does_not_help_against_a_younger_run_of_the_line() -> None:
     assert not claims((5, "b"), claimant("mine", 6, "a"), takes_over=True)
+
+
+def test_what_runs_own_is_the_pipelines_and_has_a_key_of_its_own() -> None:
+    """A long one is as good. Sentences name the pipeline, and the command has the partition alone."""
+    of_runs = ScopeContender("t", "wh", "day=2026-03-01", DayRun("clicks", "log", 5, "b"), of_runs=True)
+    assert of_runs.key == "day=2026-03-01@clicks" and scope().key == "day=2026-03-01"
+    keys = {scope_of_runs(f"{'d' * 28}=2026-10-25T003015Z", f"{'p' * 62}{end}") for end in "ab"}
+    assert len(keys) == 2 and max(map(len, keys)) <= LONGEST_KEY
+    with pytest.raises(
+        WriteRefused,
+        match=r"part of pipeline 'clicks' for day=2026-03-01 in table 't' .*`logio again --pipeline clicks --partition "
+        r"2026-03-01 --above 9`",
+    ):
+        of_runs.check_claim(claimant("mine", 9, "z"))
 
 
 def test_nobody_has_claimed_it() -> None:

@@ -38,6 +38,7 @@ from airflow_logio.systems.staging_tables import StagingTables, noted
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.datasets import dataset_of
 from tests.support.table_days import D1, D2, Run, execute, rows
+from tests.support.table_runs import Superseding, numbered
 
 STAGING = "SELECT count(*) FROM pg_class WHERE relname LIKE 'logio_staging_%' AND relkind = 'r'"
 
@@ -165,6 +166,20 @@ def test_datasets_and_tables_of_a_day_replace_it_as_one(warehouse: Warehouse, ep
     driver.again().close(first, table, none, second, of_day(range(75, 80)))
     assert len(driver.jobs) == is_staged, "what is done is not staged again"
     assert numbers(rows(warehouse)) == list(range(10, 80))
+
+
+def test_rows_that_executors_load_are_the_runs(warehouse: Warehouse, epoch: EpochPayloads, make: Make) -> None:
+    """Whatever their days are: they take the place of those that an earlier run of the partition has written."""
+    keyed = (("primary_key", ("day", "a")),)
+    Superseding(1, options=keyed).all(warehouse, 1, 2)
+    Superseding(2, D2, options=keyed).all(warehouse, 3)
+    driver = make(warehouse, Superseding(3, options=keyed))
+    driver.open()
+    first = dataset_of(epoch, of_day(range(10, 12)), of_day(range(2), D2), purpose="d/1")
+    driver.close(first, of_day(range(12, 13)), dataset_of(epoch, of_day(range(3, 4), D2), purpose="d/2"))
+    mine = [*((D1, a, "x", 1) for a in (10, 11, 12)), *((D2, a, "x", 1) for a in (0, 1, 3))]
+    assert numbered(warehouse) == sorted([*mine, (D2, 3, "clicks2", 2)])
+    assert len(driver.jobs) == (warehouse.engine.dialect.name == "postgresql")
 
 
 def test_an_event_id_is_that_of_each_action(warehouse: Warehouse, epoch: EpochPayloads, make: Make) -> None:
