@@ -35,10 +35,12 @@ from airflow_logio.store.rules.run_rules import has_ended
 from airflow_logio.supervision.keeping import Places, remove_run
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.execution import table_target
+from airflow_logio.systems.warehouse import TableTarget
 
 DAG_ID = "logio forget"
 REASON = "by `logio forget`"
 MOST_RUNS = 100_000
+SEARCHED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +109,16 @@ class Forgetting:
         run = self._begin(template, params)
         said = list[str]()
         with closing(self._systems(run)) as systems:
-            for name, writer in owning.items():
-                _make_empty(name, _unaudited(writer), systems)
-                said.append(
-                    f"{self.key.text} is empty where writer {name!r} puts it, in connection {writer.connection!r}"
-                )
+            places = [_Place(name, _unaudited(writer), systems) for name, writer in owning.items()]
+            for place in places:  # all before one is emptied: one that is refused leaves all as they are
+                place.open()
+            for place in places:
+                place.close()
+                said.append(f"{self.key.text} is empty where {place} puts it")
         return said
 
     def _template(self) -> Run:
-        runs = self.runs() or self.store.list_runs(pipeline=self.pipeline.name, limit=1)
-        for run in runs:
+        for run in (*self.runs(), *self.store.list_runs(pipeline=self.pipeline.name, limit=SEARCHED)):
             if run.damage is None and run.spec.key.dag_id != DAG_ID:
                 return run
         raise ConfigurationError(
@@ -188,24 +190,59 @@ def _unaudited(writer: ActionWriter) -> ActionWriter:
     return own
 
 
-def _make_empty(name: str, writer: ActionWriter, systems: Connections) -> None:
-    """The opening write action, number 1, and the closing one, with nothing between them."""
-    identity = systems.identity
-    where = (identity.run_uid, name, writer.connection)
-    begin = WriteAction(*where, 1, identity.token, pa.table({}), {**(writer.opening() or {}), "action": BEGIN})
-    close = WriteAction(*where, 2, identity.token, pa.table({}), {**(writer.closing() or {}), "action": CLOSE})
-    if isinstance(writer, DatasetWriter):
-        target = DayTarget(writer, identity, _of_no_records, _of_no_records, _of_no_records)
-        with target.connect(systems.url(writer.connection)) as claim:
-            target.write_group(claim, [begin])
-            target.close_group(claim, close, 0, ())
-        return
-    assert isinstance(writer, TableWriter)
-    table = table_target(name, writer, systems)
-    marker = Marker(*where, 0, identity.token, identity.started_at, line=identity.line)
-    table.apply(table.warehouse, marker, [begin])
-    if writer.closes:
-        table.apply_held(table.warehouse, marker, HeldGroup(2, 2, 0), close, ())
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a writer puts the day: what becomes of it is what a run without records makes of it."""
+
+    name: str
+    writer: ActionWriter
+    systems: Connections
+
+    def __str__(self) -> str:
+        return f"writer {self.name!r}, connection {self.writer.connection!r},"
+
+    def open(self) -> None:
+        """The opening write action, number 1."""
+        begin = self._action(1, {**(self.writer.opening() or {}), "action": BEGIN})
+        if isinstance(self.writer, DatasetWriter):
+            target = self._folder(self.writer)
+            with target.connect(self.systems.url(self.writer.connection)) as claim:
+                target.write_group(claim, [begin])
+            return
+        table = self._table()
+        table.apply(table.warehouse, self._marker, [begin])
+
+    def close(self) -> None:
+        """The closing one, number 2, of a writer that has one: at once, the opening has emptied the day."""
+        if not self.writer.closes:
+            return
+        close = self._action(2, {**(self.writer.closing() or {}), "action": CLOSE})
+        if isinstance(self.writer, DatasetWriter):
+            target = self._folder(self.writer)
+            with target.connect(self.systems.url(self.writer.connection)) as claim:
+                target.close_group(claim, close, 0, ())
+            return
+        table = self._table()
+        table.apply_held(table.warehouse, self._marker, HeldGroup(2, 2, 0), close, ())
+
+    def _action(self, number: int, description: Mapping[str, Any]) -> WriteAction:
+        return WriteAction(*self._where, number, self.systems.identity.token, pa.table({}), description)
+
+    @property
+    def _where(self) -> tuple[str, str, str]:
+        return self.systems.identity.run_uid, self.name, self.writer.connection
+
+    @property
+    def _marker(self) -> Marker:
+        identity = self.systems.identity
+        return Marker(*self._where, 0, identity.token, identity.started_at, line=identity.line)
+
+    def _table(self) -> TableTarget:
+        assert isinstance(self.writer, TableWriter)
+        return table_target(self.name, self.writer, self.systems)
+
+    def _folder(self, writer: DatasetWriter) -> DayTarget:
+        return DayTarget(writer, self.systems.identity, _of_no_records, _of_no_records, _of_no_records)
 
 
 def _of_no_records(*_: object) -> NoReturn:

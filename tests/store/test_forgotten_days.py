@@ -148,7 +148,7 @@ def test_the_day_goes_from_table_lake_and_log_and_no_other_day(work: Work) -> No
     forgetting.check(rest_by_hand=False)
     said = forgetting.empty()
     places = (("save", "wh"), ("keep", "lake"))
-    assert said == [f"{D1} is empty where writer {name!r} puts it, in connection {place!r}" for name, place in places]
+    assert said == [f"{D1} is empty where writer {name!r}, connection {place!r}, puts it" for name, place in places]
     assert forgetting.remove() == (2, [])
     assert work.store.pipelines_due()["clicks"]["due"] == "08:00", "what its author says now: old runs said nothing"
     assert work.store.take_turns(0.0) == {"clicks": 90 * 86_400.0}
@@ -235,6 +235,16 @@ def test_a_run_that_begins_meanwhile_stays_and_is_named(work: Work) -> None:
     removed, (staying,) = forgetting.remove()
     assert removed == 1 and f"uid {begun.uid[:8]}, has begun meanwhile" in staying
     assert work.store.find_run(begun.uid).state is RunState.RUNNING
+
+
+def test_a_place_that_refuses_leaves_all_as_they_are(work: Work) -> None:
+    """The lake's day belongs to another pipeline by now: nothing of the table is deleted before that is known."""
+    work.finished(D1, 1, 2)
+    folder = work.root / "lake" / "clicks" / "_logio" / "days" / f"day={D1}"
+    (folder / f"000000000009.{'a' * 12}.{'f' * 32}.claim").touch()
+    with pytest.raises(WriteRefused, match="of another pipeline or another log"):
+        work.forgetting().empty()
+    assert [row[1] for row in rows(work.warehouse)] == [1, 2]
 
 
 class Dies(BaseException):

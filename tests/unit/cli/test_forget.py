@@ -90,7 +90,7 @@ def test_a_day_is_forgotten_when_a_person_says_so(
     assert code == 1 and "cannot be undone: say --yes" in said, said
     assert [row[1] for row in rows(warehouse)] == [1, 2, 20]
     code, said = logio("forget", "clicks", "--partition", f"{D1}T00:00:00", "--yes")
-    assert code == 0 and f"{D1} is empty where writer 'save' puts it" in said, said
+    assert code == 0 and f"{D1} is empty where writer 'save', connection 'wh', puts it" in said, said
     assert f"1 run(s) of {D1} removed from the log, with their lineage" in said
     assert [row[1] for row in rows(warehouse)] == [20]
     code, said = logio("status", run.uid)
