@@ -120,6 +120,11 @@ class DayPublisher(Publisher):
         self.ask: Ask = lambda *_: "" if ask is None else ask()
         self._writer = writer.for_run({"store": store, "store_start": "2026-03-01T00:00:00+00:00"})
 
+    @property
+    def nothing(self) -> pa.Table:
+        """The records of an action that has a dataset."""
+        return pa.table({})
+
     @contextmanager
     def connected(self) -> Iterator[tuple[DayTarget, DayClaim]]:
         target = DayTarget(self._writer, self._run, self._payloads.dataset, self._copy, self.ask)
