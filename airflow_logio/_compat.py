@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import psutil
 from airflow.plugins_manager import AirflowPlugin
@@ -307,6 +307,7 @@ def store_link(task_instance: Any, key: str, link: str) -> Future[None]:
 
 
 WAITING_FOR = "waiting_for"
+MOST_WAITING = 50
 """XCom of a task that waits for the input of its run: what it waits for, in words. It is out of date when the task is not
 deferred any more."""
 NOTE_SECONDS = 10.0
@@ -419,31 +420,40 @@ def failed_starts(dag_id: str, dag_run_id: str) -> list[str]:
         return sorted(session.scalars(query))
 
 
-def waiting_starts(dag_id: str, dag_run_id: str) -> dict[str, str]:
-    """The tasks of a DAG run that wait, deferred, for the input of a run, each with what it waits for."""
+class WaitingStart(NamedTuple):
+    """A task that waits, deferred, for the input of the run that it is to begin."""
+
+    dag_id: str
+    dag_run_id: str
+    task_id: str
+    said: str
+    """What it waits for, since when, and until when."""
+
+
+def waiting_starts(dag_ids: Collection[str] | None, dag_run_id: str | None = None) -> list[WaitingStart]:
+    """Those of some DAGs, or of all (None), or of one DAG run of them: at most `MOST_WAITING`, by name."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
     from airflow.utils.state import TaskInstanceState
-    from sqlalchemy import select
+    from sqlalchemy import and_, select
 
+    names = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id)
+    same = zip(names, (XComModel.dag_id, XComModel.run_id, XComModel.task_id), strict=True)
+    where = [
+        TaskInstance.state == TaskInstanceState.DEFERRED,
+        TaskInstance.operator == START_TASK,
+        XComModel.key == WAITING_FOR,
+        XComModel.map_index == TaskInstance.map_index,
+    ]
+    where += [] if dag_ids is None else [TaskInstance.dag_id.in_(list(dag_ids))]
+    where += [] if dag_run_id is None else [TaskInstance.run_id == dag_run_id]
+    query = select(XComModel).join(TaskInstance, and_(*(one == other for one, other in same))).where(*where)
     with create_session() as session:
-        query = select(TaskInstance.task_id).where(
-            TaskInstance.dag_id == dag_id,
-            TaskInstance.run_id == dag_run_id,
-            TaskInstance.operator == START_TASK,
-            TaskInstance.state == TaskInstanceState.DEFERRED,
-        )
-        tasks = sorted(session.scalars(query))
-        if not tasks:
-            return {}
-        stored = select(XComModel).where(
-            XComModel.dag_id == dag_id,
-            XComModel.run_id == dag_run_id,
-            XComModel.task_id.in_(tasks),
-            XComModel.key == WAITING_FOR,
-        )
-        return {one.task_id: str(XComModel.deserialize_value(one)) for one in session.scalars(stored)}
+        found = session.scalars(query.order_by(*names).limit(MOST_WAITING)).all()
+        return [
+            WaitingStart(one.dag_id, one.run_id, one.task_id, str(XComModel.deserialize_value(one))) for one in found
+        ]
 
 
 def may_read_runs(user: Any, dag_id: str) -> bool:

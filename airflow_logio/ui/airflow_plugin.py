@@ -45,7 +45,7 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from airflow_logio import _compat
     from airflow_logio.hooks.logio import LogioHook
     from airflow_logio.systems.payloads import Payloads
-    from airflow_logio.ui.in_airflow import CLEARING, AirflowAccess, why_no_run
+    from airflow_logio.ui.in_airflow import CLEARING, AirflowAccess, waiting_for_input, why_no_run
     from airflow_logio.ui.looks import MOST_ASKING, LogSource
     from airflow_logio.ui.page_places import PLUGIN, address
     from airflow_logio.ui.searches import MOST_STREAMS
@@ -74,6 +74,7 @@ def _parts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         payloads=payloads,
         history_url=url,
         why_no_run=why_no_run,
+        waiting=waiting_for_input,
     )
     # Relative to where Airflow's own page is, which may be below a path.
     bundle = f"{PREFIX.removeprefix('/')}/assets/{address(PLUGIN)}"

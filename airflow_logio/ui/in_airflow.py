@@ -69,9 +69,9 @@ def why_no_run(store: LogStore, dag_id: str, dag_run_id: str) -> str | None:
         if removed.key.dag_id == dag_id and not failed:
             return f"The run of this DAG run {when_and_why(removed)}. Clear its tasks to compute it again."
     if not failed:
-        waiting = _compat.waiting_starts(dag_id, dag_run_id)
+        waiting = _compat.waiting_starts([dag_id], dag_run_id)
         if waiting:
-            said = "; ".join(f"its task {task} {what}" for task, what in waiting.items())
+            said = "; ".join(f"its task {one.task_id} {one.said}" for one in waiting)
             return f"The log has no run of this DAG run yet: {said}."
         paused = _compat.is_paused(dag_id)
         return f"DAG {dag_id} is paused: Airflow starts no task of it until it is unpaused." if paused else None
@@ -83,6 +83,14 @@ def why_no_run(store: LogStore, dag_id: str, dag_run_id: str) -> str | None:
     if reason is None:
         return f"{said} The task's log says why."
     return f"{said} In its way is {reason}. If that is not why, the task's log says it."
+
+
+def waiting_for_input(dag_ids: Collection[str] | None) -> list[dict[str, str]]:
+    """DAG runs of these DAGs, or of all (None), that wait for their input, with what that is: the log has no run of them."""
+    return [
+        {"dag_id": one.dag_id, "dag_run_id": one.dag_run_id, "said": one.said}
+        for one in _compat.waiting_starts(dag_ids)
+    ]
 
 
 # --- retrying ---------------------------------------------------------------------------------------------------------

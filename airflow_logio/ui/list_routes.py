@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any
 
@@ -21,16 +21,19 @@ LONGEST_NAME = 250
 JSON = "application/json"
 WhyNoRun = Callable[[LogStore, str, str], str | None]
 """Of a DAG and a DAG run, for which the log has no run: why, and what to do; None where that is not known."""
+WaitingRuns = Callable[[Collection[str] | None], Sequence[Mapping[str, str]]]
+"""Of DAGs, or of all (None): their DAG runs that have no run yet, because they wait for its input, each with what that is."""
 _Name = Annotated[str | None, Query(max_length=LONGEST_NAME, pattern=NO_NUL)]
 
 
 class ListRoutes:
-    """`why_no_run` explains a DAG run without a run."""
+    """`why_no_run` explains a DAG run without a run; `waiting` lists those whose input is not there yet."""
 
-    def __init__(self, source: LogSource, access: Access, why_no_run: WhyNoRun) -> None:
+    def __init__(self, source: LogSource, access: Access, why_no_run: WhyNoRun, waiting: WaitingRuns) -> None:
         self._source = source
         self._access = access
         self._why_no_run = why_no_run
+        self._waiting = waiting
 
     def add_to(self, app: FastAPI) -> None:
         user = Depends(self._access.user)
@@ -54,7 +57,9 @@ class ListRoutes:
             dag_ids = None if allowed is None else frozenset(allowed)
             listed = self._source.listed(ListAsked(dag_ids, dag_run_id, named, pipeline, partition))
             note = None if listed.runs else self._why(dag_id, dag_run_id)
-            said = {} if note is None else {"note": note}
+            said: dict[str, Any] = {} if note is None else {"note": note}
+            if dag_run_id is named is pipeline is None:  # the list as a whole
+                said["waiting"] = self._waiting(dag_ids)
             return json_answer(
                 {**list_document(listed, partial(access.may_read_output, who)), **said}, seen_at=listed.at
             )

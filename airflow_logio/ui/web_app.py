@@ -22,7 +22,7 @@ from airflow_logio.run_report.report import Report
 from airflow_logio.ui.access import Access
 from airflow_logio.ui.actions import ActionRoutes, Retrying, RunActions
 from airflow_logio.ui.lineage_routes import LineageRoutes
-from airflow_logio.ui.list_routes import JSON, ListRoutes, WhyNoRun, age, json_answer
+from airflow_logio.ui.list_routes import JSON, ListRoutes, WaitingRuns, WhyNoRun, age, json_answer
 from airflow_logio.ui.looks import LogSource, RunLook, TooManyAsk
 from airflow_logio.ui.page_places import served
 from airflow_logio.ui.record_documents import RecordsOutOfReach
@@ -54,10 +54,12 @@ def create_app(
     payloads: Callable[[], Elsewhere | None] = lambda: None,
     history_url: str = "",
     why_no_run: WhyNoRun = lambda _store, _dag_id, _dag_run_id: None,
+    waiting: WaitingRuns = lambda _dag_ids: (),
     is_of_one_person: bool = False,
 ) -> FastAPI:
     """`changed`: the log as actions open it, if with another role. `payloads`: where bodies are that are not in the log.
-    `history_url`: address of a Spark history server, empty for none. `why_no_run` explains a DAG run without a run.
+    `history_url`: address of a Spark history server, empty for none. `why_no_run` explains a DAG run without a run;
+    `waiting` lists those whose input is not there yet.
 
     `is_of_one_person`: the server belongs to the person that started it and may read the log. Then answers say what is
     wrong with the log; else only the log of the server does. The built files have no data in them, and need no user then.
@@ -99,7 +101,7 @@ def create_app(
         may_change, data = access.may_change(who, look.dag_id), access.may_read_data(who, look.dag_id)
         return json_answer({"change": may_change, "data": data, "retry": told, "puts_back": retrying.puts_back})
 
-    ListRoutes(source, access, why_no_run).add_to(app)
+    ListRoutes(source, access, why_no_run, waiting).add_to(app)
     ActionRoutes(changed or source, access, RunActions(retrying), readable).add_to(app)
     LineageRoutes(source, access, payloads, readable, refusals.said, app.state.streams).add_to(app)
 

@@ -20,7 +20,7 @@ interface Props {
 const TYPING_MILLISECONDS = 300;
 
 /** All runs by pipeline, with what has stopped and why. Those that a person looks for may be older than the list. */
-export function RunList({ server, path, seconds, listed: { at, runs, older, note }, open }: Props) {
+export function RunList({ server, path, seconds, listed: { at, runs, older, note, waiting = [] }, open }: Props) {
   const [wanted, setWanted] = useState("");
   const [named, setNamed] = useState("");
   useEffect(() => {
@@ -41,7 +41,7 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
       </p>
     );
   }
-  if (runs.length === 0) {
+  if (runs.length === 0 && waiting.length === 0) {
     return (
       <p className="empty">
         There are no runs yet. A run appears here when its task <code>start_run</code> or <code>logio run</code> has started
@@ -56,6 +56,7 @@ export function RunList({ server, path, seconds, listed: { at, runs, older, note
         Show runs with <input value={wanted} maxLength={250} onChange={(event) => setWanted(event.target.value)} type="search" />
       </label>
       <Problem problem={byName.problem} at={byName.at} />
+      <Waiting of={waiting.filter((one) => `${one.dag_id} ${one.dag_run_id}`.toLowerCase().includes(wanted.toLowerCase()))} />
       {pipelines.map((pipeline) => (
         <OfPipeline
           key={pipeline}
@@ -167,4 +168,22 @@ function Table({ runs, at, open }: { runs: ListedRun[]; at: number; open: (uid: 
 function unnamed({ states, stopped }: ListedRun) {
   const more = STOPPED.reduce((sum, state) => sum + (states[state] ?? 0), -stopped.length);
   return more > 0 && <div>{counted(more, "more group")} stopped</div>;
+}
+
+/** DAG runs whose input is not there yet: they have no run in the log. */
+function Waiting({ of }: { of: NonNullable<Listed["waiting"]> }) {
+  return (
+    of.length > 0 && (
+      <section aria-label="DAG runs that wait for their input">
+        <h2>waiting for input</h2>
+        <ul>
+          {of.map(({ dag_id, dag_run_id, said }) => (
+            <li key={`${dag_id} ${dag_run_id}`}>
+              {dag_run_id} <span className="small">{dag_id}</span> {said}
+            </li>
+          ))}
+        </ul>
+      </section>
+    )
+  );
 }

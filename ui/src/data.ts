@@ -155,6 +155,8 @@ export interface RunList {
   older: boolean;
   /** Why a DAG run has no run, and what to do, where that is known. */
   note?: string;
+  /** DAG runs that have no run yet: what they wait for. */
+  waiting?: { dag_id: string; dag_run_id: string; said: string }[];
 }
 
 /** A day or hour of a pipeline, as its youngest run is. What it has nothing of is left out. */

@@ -445,8 +445,11 @@ def test_a_run_that_was_refused_says_so_in_its_tab(api: TestClient, log: LogStor
         session.commit()
     assert note() == f"The log has no run of this DAG run yet: its task start {waits}."
     assert note("other") is None
+    listed = {of: api.get(f"{PREFIX}/api/runs", headers=as_user(of)).json()["waiting"] for of in ("dag", "other")}
+    assert listed == {"dag": [{"dag_id": "dag", "dag_run_id": "second", "said": waits}], "other": []}
     in_state("start", "queued")
     assert note() is None, "what it waited for is there"
+    assert api.get(f"{PREFIX}/api/runs?dag_id=dag", headers=as_user("dag")).json()["waiting"] == []
     pause()
     assert note() == "DAG dag is paused: Airflow starts no task of it until it is unpaused."
 
