@@ -30,6 +30,7 @@ from airflow_logio.cli.common import (
 )
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
+from airflow_logio.cli.lookback import Left, look_back, partition_before, wanted_again
 from airflow_logio.cli.partitions import Begun, OnePartition, Partitions, RangeProgress, table_of
 from airflow_logio.cli.preparation import (
     CLI_DAG_ID,
@@ -47,7 +48,8 @@ from airflow_logio.cli.preparation import (
 from airflow_logio.cli.spark_options import ConfOption, ConnectOption, MasterOption, MemoryOption, SparkOptions
 from airflow_logio.cli.upkeep import say_removed
 from airflow_logio.commands import counted, with_log
-from airflow_logio.errors import ConfigurationError
+from airflow_logio.dataflow.pipeline.days import partitioning_of
+from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch.driver_log import tail
 from airflow_logio.launch.input_arrival import Waiting
@@ -55,6 +57,7 @@ from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.status.authored_figures import ports_seen
 from airflow_logio.status.run_summary import Outcome, RunSummary
+from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.local_run import LocalRun
 
@@ -80,6 +83,9 @@ def run(
     at_once: Annotated[
         int, typer.Option("--at-once", min=1, help="Of a range of partitions: how many runs may be alive at a time")
     ] = 1,
+    lookback: Annotated[
+        bool, typer.Option("--lookback", help="When it has finished, compute the partition before again, once")
+    ] = False,
     take_over: TakeOverOption = False,
     empty: EmptyOption = False,
     log: LogOption = None,
@@ -107,6 +113,10 @@ def run(
     A range of partitions has a run for each; one that fails does not stop the others. The same command begins or resumes
     those that are left, and exits with 0 when all have finished.
     """
+    if lookback and (partition is None or is_range(partition)):
+        raise typer.BadParameter(
+            "it is for the run of one partition: name it with --partition", param_hint="--lookback"
+        )
     if is_range(partition):
         _check_range_options(run_id, alone=alone, at_once=at_once)
     wanted = Wanted(
@@ -133,8 +143,32 @@ def run(
                 f"this run has finished before: nothing is computed now. To compute it again: {step}, then this command"
             )
         code = supervise(context, None, json_path)
+        if lookback and code == 0:
+            code = _look_back(store, log_url, known.payloads(log), wanted, known, context)
         say_removed(store, known, known.payloads(log), context.run.spec.key.pipeline)
         raise typer.Exit(code)
+
+
+def _look_back(
+    store: LogStore, log_url: str, payloads: str | None, wanted: Wanted, known: ConnectionUrls, done: LaunchContext
+) -> int:
+    """The partition before that of a finished run, again; returns the exit code. `done` is finished in any case."""
+    partitioning = partitioning_of(done.pipeline.name, done.pipeline.partition, str(wanted.partition))
+    key = partitioning.key_of(wanted.partition)
+    before = partition_before(partitioning, key)
+    found = look_back(store, done.run, before)
+    if isinstance(found, Left):
+        _say(f"lookback: {found.why}")
+        return 0
+    try:
+        context = prepare(store, log_url, payloads, wanted_again(wanted, found, before), known, _say)
+    except LogioError as error:
+        _say(
+            f"{key.text} is finished. {before.text}, which it has computed again, is not begun: {error}. What was written "
+            "for that stays; the same command begins it"
+        )
+        return 1
+    return supervise(context, None, None)
 
 
 def _say(text: str) -> None:

@@ -59,7 +59,7 @@ def decide(spec: RunSpec, found: Found | None) -> Decision:
     """
     if found is None or found.run.state in (RunState.SUPERSEDED, RunState.REMOVING):
         return Decision.BEGUN
-    added = _added(found.run)
+    added = added_writers(found.run)
     if not found.groups.left():
         if added:
             raise ProtocolViolation(_twice(found.run, added))
@@ -75,7 +75,7 @@ def decide(spec: RunSpec, found: Found | None) -> Decision:
     return Decision.AGAIN
 
 
-def _added(run: Run) -> list[str]:
+def added_writers(run: Run) -> list[str]:
     """The writers whose rows stay when the run is computed again. A run of an earlier version does not say."""
     if run.spec.writers is None:
         return ["what it writes (the version that began it has not noted how)"]
