@@ -184,15 +184,17 @@ def discard_earlier(folder: Path, incarnation: int) -> None:
             discard(one / SCRATCH, of=one)
 
 
-def discard_runs(work_dir: Path, ended: Callable[[], Collection[str]], is_known: Callable[[str], bool]) -> int:
+def discard_runs(
+    work_dir: Path, ended: Callable[[Collection[str]], Collection[str]], is_known: Callable[[str], bool]
+) -> int:
     """Remove files of runs that are `ended`, or not known and forgotten; returns of how many.
 
-    Runs are named by uid. `ended` is asked only if there are files of several runs.
+    Runs are named by uid. `ended` is asked about those that have files here, only if there are several.
     """
     folders = [folder for folder in _folders(work_dir) if _RUN.fullmatch(folder.name)]
     if len(folders) <= 1:  # that of the run which is being launched
         return 0
-    removable = set(ended())
+    removable = set(ended([folder.name for folder in folders]))
     return sum(discard(folder) for folder in folders if folder.name in removable or _is_forgotten(folder, is_known))
 
 

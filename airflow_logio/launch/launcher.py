@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from airflow_logio.launch.driver_log import LOG_NAME, add_rest
 from airflow_logio.launch.driver_process import ForkServer
 from airflow_logio.launch.redaction import Redaction
 from airflow_logio.launch.spark_settings import SparkSettings
-from airflow_logio.protocol.states import ALIVE, GroupState, check_claim
+from airflow_logio.protocol.states import ALIVE, CONCLUDED, GroupState, RunState, check_claim
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, DriverIdentity, GroupNeeds, GroupRef
 from airflow_logio.store.records.run_records import Run
@@ -39,6 +40,8 @@ from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.systems.payload_roots import payload_root
 
 log = logging.getLogger(__name__)
+
+OVER = (RunState.FINISHED, RunState.QUARANTINED, RunState.SUPERSEDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,21 @@ class LocalProcessLauncher(Launcher):
     def tidy_up(self, store: LogStore) -> int:
         return driver_folders.discard_runs(
             self.work_dir,
-            ended=lambda: {run.uid for run in store.removable(driver_folders.KEPT_SECONDS)},
+            ended=lambda uids: _ended_long_ago(store, uids),
             is_known=lambda uid: _is_known(store, uid),
         )
+
+
+def _ended_long_ago(store: LogStore, uids: Collection[str]) -> set[str]:
+    """Those of these runs that ended `KEPT_SECONDS` ago, or that the log has removed. Other runs of the log are not read."""
+    found = {uid for uid in uids if (gone := store.removed_run(uid)) is not None and gone.uid == uid}
+    for sight in store.sight(uids):
+        run, groups = sight.run, sight.groups
+        is_over = run.state in OVER or (not run.spec.replicated and all(one.state in CONCLUDED for one in groups))
+        ended_at = run.ended_at or max((one.since for one in groups), default=run.created_at)
+        if is_over and time.time() - ended_at >= driver_folders.KEPT_SECONDS:
+            found.add(run.uid)
+    return found
 
 
 def _is_known(store: LogStore, uid: str) -> bool:

@@ -178,14 +178,18 @@ def test_a_launch_removes_the_files_of_runs_that_ended_long_ago(terminal: Termin
         connection.exec_driver_sql(f"UPDATE logio_run SET ended_at = ended_at - {KEPT_SECONDS + 60}")
     young, _ = terminal.run("run-2")
     halted, _ = terminal.run("run-3", ended=False)
+    gone, _ = terminal.run("run-4")
     long_ago = time.time() - FORGOTTEN_SECONDS - 60
-    for run in (old, young, halted):
+    for run in (old, young, halted, gone):
         (tmp_path / "work" / run.uid / "a" / "1").mkdir(parents=True)
         for folder in (tmp_path / "work" / run.uid, *(tmp_path / "work" / run.uid).rglob("*")):
-            os.utime(folder, (long_ago, long_ago))
+            if run is not gone:
+                os.utime(folder, (long_ago, long_ago))
     for number in range(60):
         terminal.store.start_run(spec("g", dag_run=f"newer-{number}"))
-    assert LocalProcessLauncher(tmp_path / "work").tidy_up(terminal.store) == 1
+    while terminal.store.remove_run(gone.run_id, 100).more:
+        pass
+    assert LocalProcessLauncher(tmp_path / "work").tidy_up(terminal.store) == 2, "also of one that the log has removed"
     assert {folder.name for folder in (tmp_path / "work").iterdir()} == {young.uid, halted.uid}
 
 

@@ -109,14 +109,14 @@ def test_a_launch_removes_files_of_runs_that_have_ended_or_are_forgotten(tmp_pat
         if one.is_relative_to(tmp_path / running) or one.is_relative_to(tmp_path / fresh):
             continue
         os.utime(one, (long_ago, long_ago))
-    driver_folders.discard_runs(tmp_path, ended=lambda: {ended}, is_known=lambda uid: uid == old)
+    driver_folders.discard_runs(tmp_path, ended=lambda _: {ended}, is_known=lambda uid: uid == old)
     assert left(tmp_path) == sorted([running, fresh, old, other[:8]])
 
 
 def test_nobody_is_asked_where_there_is_only_one_run(tmp_path: Path) -> None:
     incarnations(tmp_path / ("a" * 32) / "group", 1)
 
-    def asked(*_: str) -> Any:
+    def asked(*_: Any) -> Any:
         raise AssertionError("the log was asked")
 
     driver_folders.discard_runs(tmp_path, ended=asked, is_known=asked)
