@@ -22,7 +22,10 @@ _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _PLACE = re.compile(rf"pipeline (?:{_QUOTED}), operator (?:{_QUOTED})(?:, (?:[^:'\"]|{_QUOTED})*)?: ")
 """Where in the pipeline it was, as `OperatorFailed` writes it; what the author's code has raised stands behind it."""
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages|pyspark|lib[/\\]python\d\.\d+|python\d+\.zip)[/\\]|^<")
+_LIBRARIES = re.compile(
+    r"[/\\](site-packages|dist-packages|pyspark|lib[/\\]python\d\.\d+|python\d+\.zip)[/\\]|^<|\.p(?:yx|xi|xd)$"
+)
+"""Also what Cython has compiled: such a frame has no folder."""
 _OF_WORKER = re.compile(r"An exception was thrown from the Python worker|PythonException: Traceback")
 """How Spark begins to tell of an error in a function on an executor; the traceback of that follows."""
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)

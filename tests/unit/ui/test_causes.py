@@ -9,6 +9,10 @@ from airflow_logio.run_report.causes import LONGEST_SAID, brief
 AT = "pipeline 'sales', operator 'hourly', port 'in', event 212 of ingest.out"
 OWN = '\n  File "/srv/run/hourly/2/code/pipelines/sales_operators.py", line 41, in hourly_sales\n    row["department"]'
 LIBRARY = '\n  File "/usr/lib/python3.11/site-packages/pandas/core/frame.py", line 4102, in __getitem__\n    raise'
+COMPILED = (
+    '\n  File "pyarrow/table.pxi", line 5614, in pyarrow.lib.Table.rename_columns'
+    '\n  File "pandas/_libs/lib.pyx", line 92, in pandas._libs.lib.map_infer'
+)
 WORKER = """Traceback (most recent call last):
   File "/opt/spark/python/lib/pyspark.zip/pyspark/worker.py", line 1247, in main
     process()
@@ -28,6 +32,7 @@ CASES = {
     f'OperatorFailed: {AT}, Input Set "it\'s: one": Unlucky: no{OWN}': ("Unlucky: no", LINE),
     f"FailedAtOnce: it failed at event 1 on port h.in, twice: {AT}: ValueError: x{OWN}": ("ValueError: x", LINE),
     f"OperatorFailed: {AT}: KeyError: 'department'{OWN}{LIBRARY}": ("KeyError: 'department'", LINE),
+    f"OperatorFailed: {AT}: ArrowInvalid: 3 columns{OWN}{COMPILED}": ("ArrowInvalid: 3 columns", LINE),
     f"OperatorFailed: {AT}: KeyError: 'department'{LIBRARY}": ("KeyError: 'department'", ""),
     f"OperatorFailed: {AT}: ValueError: two\nlines of it{OWN}": ("ValueError: two", LINE),
     f"{SPENT}OperatorFailed: {AT}: KeyError: 1{OWN}": ("KeyError: 1 (it was recovered too often)", LINE),
