@@ -30,6 +30,7 @@ DAYS, FILLED = (
     bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_days.py'}:{name}")
     for name in ("staged", "filled")
 )
+UPSERTS = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_upserts.py'}:staged")
 DAY, OTHER = "2026-03-01", "2026-03-02"
 FILES, ROWS, PICTURE = 2, 3_000, 4_000
 DEATHS = (
@@ -139,6 +140,33 @@ def test_dying_around_the_staging_of_a_day(
         assert rows_of(postgres_warehouse_url, same) == [(FILES * ROWS, FILES * ROWS)]
         live = "SELECT live_run, live_ordinal FROM logio_scope"
         assert rows_of(postgres_warehouse_url, live) == [(run.run.uid, run.run.ordinal)]
+        assert_nothing_is_left(run, postgres_warehouse_url, payloads)
+
+
+def test_dying_around_the_staging_of_rows_that_are_updated(
+    postgres_url: str, postgres_warehouse_url: str, tmp_path: Path
+) -> None:
+    """Of each customer the order of the greatest number is left, also where one was there already."""
+    orders, payloads = write_orders(tmp_path / "orders"), tmp_path / "payloads"
+    change(
+        postgres_warehouse_url,
+        "CREATE TABLE orders (customer bigint PRIMARY KEY, id bigint, picture bytea, signature text)",
+    )
+    change(postgres_warehouse_url, "INSERT INTO orders VALUES (1, -1, '', 'older'), (2, 99999, '', 'newer')")
+    points = (CrashPoint.IN_WAREHOUSE_TRANSACTION, CrashPoint.BEFORE_UNSTAGING)
+    armed = {("back", number): f"{point}:1" for number, point in enumerate(points, start=1)}
+    settings = {"ref": UPSERTS, "params": {"orders": str(orders)}, "payloads": str(payloads)}
+    launcher = Launcher(tmp_path / "drivers", armed)
+    with running(postgres_url, postgres_warehouse_url, orders, launcher, **settings) as run:
+        run.finish(timeout=800)
+        assert run.status("back").incarnation == 1 + len(points), "every one of them was passed"
+        with duckdb.connect() as database:
+            query = f"""SELECT id % 2000, max(id), arg_max(md5(picture), id) FROM '{orders}/*.parquet'
+                WHERE id % 2000 <> 2 GROUP BY 1 ORDER BY 1"""
+            expected = database.execute(query).fetchall()
+        found = "SELECT customer, id, md5(picture) FROM orders WHERE customer <> 2 ORDER BY 1"
+        assert rows_of(postgres_warehouse_url, found) == expected
+        assert rows_of(postgres_warehouse_url, "SELECT id FROM orders WHERE customer = 2") == [(99999,)]
         assert_nothing_is_left(run, postgres_warehouse_url, payloads)
 
 

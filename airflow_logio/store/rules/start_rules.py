@@ -86,8 +86,8 @@ def _twice(run: Run, added: list[str]) -> str:
     uid = run.uid[:8]
     return (
         f"run {run.spec.key}, uid {uid}, of partition {run.partition}, has finished, and a clear does not compute it again: "
-        f"what {', '.join(added)} has written would stay, and be there twice. Remove that unless it is to stay; then `logio "
-        f"again {uid}`, and clear this task again with downstream"
+        f"what {', '.join(added)} has written would stay, beside what the new one writes. Remove that unless it is to stay; "
+        f"then `logio again {uid}`, and clear this task again with downstream"
     )
 
 

@@ -214,7 +214,16 @@ def test_the_event_of_a_row_is_no_part_of_it(warehouse: Warehouse) -> None:
 VERSIONS: dict[str, list[Any]] = {
     "int": [3, 1, 2],
     "double": [0.5, -1e300, 1e300],
-    "decimal(38,3)": [Decimal(text) for text in ("9.5", "10.25", "-3", "12345678901234567890123456789012345.001")],
+    "decimal(38,3)": [
+        Decimal(text)
+        for text in (
+            "9.5",
+            "10.25",
+            "-3",
+            "12345678901234567890123456789012345.002",
+            "12345678901234567890123456789012345.001",
+        )
+    ],
     "timestamp": [pa.scalar(n, pa.timestamp("us")).as_py() for n in (10**15, 10**15 + 1, -5)],
     "timestamptz": [pa.scalar(n, pa.timestamp("us", "UTC")).as_py() for n in (10**15, 10**15 + 1, 1)],
     "date": [pa.scalar(n, pa.date32()).as_py() for n in (20_000, 20_001, 3)],

@@ -56,6 +56,8 @@ def one(**values: Any) -> pa.Table:
         ("bigint[]", [1, None, 2], [1, None, 2]),
         ("char(3)", "abc", "abc"),
         ("bytea", b"\0a", b"\0a"),
+        ("bytea", bytes(range(256)) * 1_000, bytes(range(256)) * 1_000),
+        ("text", "x" * 100_000, "x" * 100_000),
         ("text", None, None),
         ("uuid", "7F3C1A50-0d5e-4b0a-9c57-1f2d3e4b5a6c", "7f3c1a50-0d5e-4b0a-9c57-1f2d3e4b5a6c"),
     ],
