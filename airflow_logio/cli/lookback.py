@@ -6,7 +6,7 @@ commands one does it, and a command that is repeated finds it done, or what is l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -49,9 +49,9 @@ def look_back(store: LogStore, run: Run, key: PartitionKey) -> Run | Left:
     return newest
 
 
-def wanted_again(wanted: Wanted, before: Run, key: PartitionKey) -> Wanted:
-    """The run that takes the place of another one: with its parameters and connections."""
-    own = {name: str(value) for name, value in before.spec.params.items() if name in wanted.params}
+def wanted_again(wanted: Wanted, before: Run, key: PartitionKey, declared: Collection[str]) -> Wanted:
+    """The run that takes the place of another one: with its connections, and those of its parameters that are `declared`."""
+    own = {name: str(value) for name, value in before.spec.params.items() if name in declared}
     return replace(
         wanted,
         params={**wanted.params, **own},

@@ -160,8 +160,9 @@ def _look_back(
     if isinstance(found, Left):
         _say(f"lookback: {found.why}")
         return 0
+    again = wanted_again(wanted, found, before, done.pipeline.params)
     try:
-        context = prepare(store, log_url, payloads, wanted_again(wanted, found, before), known, _say)
+        context = prepare(store, log_url, payloads, again, known, _say)
     except LogioError as error:
         _say(
             f"{key.text} is finished. {before.text}, which it has computed again, is not begun: {error}. What was written "

@@ -134,6 +134,16 @@ def test_a_day_that_is_not_there_or_not_done_or_only_added_to_is_left(
         assert isinstance(left, Left) and "was given up, and the next one reads" in left.why
 
 
+def test_the_day_before_has_its_own_parameters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are elsewhere than those of the day after."""
+    assert logio(monkeypatch, folder, D1) == 0
+    (folder / "new" / "in").mkdir(parents=True)
+    (folder / "in" / D2).rename(folder / "new" / "in" / D2)
+    write(folder, D1, "late", 100)
+    assert logio(monkeypatch, folder / "new", D2, "--lookback") == 0
+    assert found(folder) == [*wanted(folder, D1), (D2, 2)]
+
+
 def test_rows_are_not_added_a_second_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
