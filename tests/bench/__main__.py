@@ -17,6 +17,7 @@ from tests.bench import (
     clicks,
     cluster,
     constants,
+    days,
     floods,
     growth,
     half_load,
@@ -121,6 +122,7 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("hops", Postgres, lambda at, asked: hops.measure(at, asked.runs)),
     ("floods", Postgres, lambda at, asked: floods.measure(at, asked.runs)),
     ("page", Databases, lambda at, _: itertools.chain(page.measure(at), page_requests.measure(at), clicks.measure(at))),
+    ("days", Databases, lambda at, asked: days.measure(at, asked.runs, asked.held_mb)),
     ("paper", Postgres, lambda at, to: evaluation.evaluate(at, to.factor, to.results, to.paper_runs, to.series)),
 )
 """Part → where it is measured, and how."""
@@ -178,6 +180,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--records", type=int, action="append", help="beside Structured Streaming and Flink, only so many (repeatable)"
     )
+    parser.add_argument("--held-mb", type=int, default=256, help="MB of a day that is held in the log")
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=PARTS, help="only this part")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
