@@ -222,7 +222,7 @@ class Executors:
         """The executor of a writer whose slot has changed owners `moves` times."""
         connections = self.connections
         match writer:
-            case DatasetWriter() if writer.by:
+            case DatasetWriter() if writer.owns:
                 day = DayTarget(writer, connections.identity, self.bodies.dataset, self._copied, self._asked)
                 return IdempotentExecutor(operator, writer, day, connections)
             case DatasetWriter():

@@ -1,7 +1,7 @@
-"""What a run may do in a day of a folder that it owns by value: claim THEN look, files, look, receipt (design, "Days").
+"""What a run may do in the part of a folder that it owns: claim THEN look, files, look, receipt (design, "Days").
 
-It is `folder_claims` for writers with ``by=``. A run of a day puts no record into the folder of runs: by the clocks there, a
-slow run could be taken for younger than the one that has replaced it.
+It is `folder_claims` for writers with ``by=``, and for those that supersede. Their runs put no record into the folder of
+runs: by the clocks there, a slow run could be taken for younger than the one that has replaced it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from airflow_logio.dataflow.writers.folder_days import (
     DayRun,
     FolderDay,
     day_of,
+    is_claimed,
     line_of,
+    scope_of_runs,
+    scopes_of,
 )
 from airflow_logio.dataflow.writers.published_folder import counted_in, runs_of, visible_files
 from airflow_logio.errors import ConfigurationError, WriteRefused
@@ -30,6 +33,8 @@ from airflow_logio.protocol.scope_rules import again, found_at_fault
 from airflow_logio.spark.published_places import ClosingNames, PublishedPlace
 from airflow_logio.systems.connections import WriterIdentity
 
+_ELSEWHERE = "let one of them write to another folder"
+
 
 def day_run(run: WriterIdentity) -> DayRun:
     """A run, as others of its line and of other lines compare it."""
@@ -37,7 +42,7 @@ def day_run(run: WriterIdentity) -> DayRun:
 
 
 class DayClaim:
-    """The claim of a run at the day `scope` of a folder.
+    """The claim of a run at the day `scope` of a folder, which is the folder of that name in it.
 
     Nothing is removed but what the rule hides for ever, so that it does not matter who removes, when, or how often. All
     methods raise OSError.
@@ -49,7 +54,8 @@ class DayClaim:
         self.mine = day_run(run)
         self._files = place.files
         self._records = f"{DAYS}/{scope}"
-        self._named = f"{scope} of folder {place.files.where} of connection {connection!r}"
+        self._folder = f"folder {place.files.where} of connection {connection!r}"
+        self._named = f"{scope} of {self._folder}"
         self._run = run
 
     def look(self) -> FolderDay:
@@ -78,10 +84,12 @@ class DayClaim:
         """
         try:
             self.look()
+            self._check_kind()
             self._check_found()
             self.place.put_records((SIGN,), RECEIPTS)
             self.place.put_records((self.mine.claim,), self._records)
             self.look()  # of two that claim at the same time, one at least sees the other
+            self._check_kind()
         except WriteRefused:
             if not self._is_known_for_good():
                 self.place.remove((f"{self._records}/{self.mine.claim}",))
@@ -133,13 +141,24 @@ class DayClaim:
 
         Raises `WriteRefused` for a day that is in doubt.
         """
+        self._remove(self._older() | runs_of(self._files).ages.keys(), CrashPoint.IN_CLEARING)
+
+    def _older(self) -> frozenset[str]:
         try:
-            older = {run.run_uid for run in day_of(self._files, self.scope).known_older()}
+            return frozenset(run.run_uid for run in day_of(self._files, self.scope).known_older())
         except ConfigurationError as error:
             raise WriteRefused(f"{self._named}: {error}") from error
-        self._remove(older | runs_of(self._files).ages.keys(), CrashPoint.IN_CLEARING)
 
     # --- what is found ------------------------------------------------------------------------------------------------
+
+    def _check_kind(self) -> None:
+        """Raises `WriteRefused` if others own parts of the folder in another way, so that parts of both would have files in
+        common."""
+        if is_claimed(self._files, scopes_of(self._files, of_runs=True)):
+            raise WriteRefused(
+                f"{self._folder} has files that pipelines own by their runs (on_new_run='supersede'), and run "
+                f"{self.mine.run_uid} owns {self.scope} there, with all that is in it: {_ELSEWHERE}"
+            )
 
     def _check_found(self) -> None:
         """Raises `WriteRefused` for files that are not the run's to replace."""
@@ -150,11 +169,14 @@ class DayClaim:
                     f"{self._named} has {path}, which no run has published, and which readers would take for a part of the "
                     "day; move that elsewhere, or choose another folder"
                 )
-            if not self.place.may_remove(folder):
-                raise WriteRefused(
-                    f"files in {self._files.name(folder)} are to be replaced, and this user cannot remove them: allow it to "
-                    "write there, or choose another folder"
-                )
+            self._check_removable(folder)
+
+    def _check_removable(self, folder: str) -> None:
+        if not self.place.may_remove(folder):
+            raise WriteRefused(
+                f"files in {self._files.name(folder)} are to be replaced, and this user cannot remove them: allow it to "
+                "write there, or choose another folder"
+            )
 
     def _remove(self, runs: Iterable[str], point: CrashPoint | None = None) -> None:
         gone = frozenset(runs)
@@ -201,3 +223,42 @@ class DayClaim:
 
     def _again(self, *options: str) -> str:
         return again(self._run.pipeline, self.scope, *options)
+
+
+class RunsClaim(DayClaim):
+    """The claim of a run at what the runs of its partition, of its pipeline, have published in a folder, wherever it lies.
+
+    What others have published there is not looked at.
+    """
+
+    def __init__(self, place: PublishedPlace, connection: str, run: WriterIdentity, partition: str) -> None:
+        super().__init__(place, connection, run, scope_of_runs(run.pipeline, partition))
+        self._named = f"the part of pipeline {run.pipeline!r} for {partition} in {self._folder}"
+
+    def clear(self) -> None:
+        self._remove(self._older(), CrashPoint.IN_CLEARING)
+
+    def _check_kind(self) -> None:
+        if is_claimed(self._files, scopes_of(self._files, of_runs=False)):
+            raise WriteRefused(
+                f"{self._folder} has days that pipelines own with all that is in them (a writer with by=), and run "
+                f"{self.mine.run_uid} owns what its pipeline has published (on_new_run='supersede'): {_ELSEWHERE}"
+            )
+
+    def _check_found(self) -> None:
+        """Raises `WriteRefused` for files that are to be replaced and cannot be removed."""
+        ours = {run.run_uid for run in day_of(self._files, self.scope).runs}
+        for folder in sorted({os.path.dirname(path) for path, run in self._found() if run in ours}) if ours else ():
+            self._check_removable(folder)
+
+    def _found(self) -> list[tuple[str, str | None]]:
+        with suppress(FileNotFoundError):
+            return list(visible_files(self._files))
+        return []
+
+    def _has_records(self) -> bool:
+        try:
+            live = day_of(self._files, self.scope).live()
+        except ConfigurationError:
+            return True  # it is in doubt whose they are
+        return live is not None and live.records > 0

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
-from airflow_logio.dataflow.writers.folder_days import RECEIPTS, SIGN
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS, SIGN, is_claimed, scopes_of
 from airflow_logio.dataflow.writers.published_folder import (
     is_visible,
     receipts_of,
@@ -90,11 +90,7 @@ class FolderClaim:
         """
         runs = self._runs()
         if self._files.is_there(f"{RECEIPTS}/{SIGN}"):
-            raise WriteRefused(
-                f"{self._named} has days that pipelines own (a writer with by=), and {self._writer.on_new_run!r} does not "
-                f"know which: its files would not count there. Let the writer of run {self._mine.run_uid} own its day as "
-                "well, or write to another folder"
-            )
+            self._check_owned()
         if (closing := runs.closed_by(self._mine)) is not None:
             way_out = "" if closing.effect is Effect.SHUTS_OUT else f". {self._way_out()}"
             raise WriteRefused(
@@ -103,6 +99,20 @@ class FolderClaim:
             )
         younger = runs.overwriting(self._mine)
         return self._overwritten(younger, partitions) if younger and partitions else ()
+
+    def _check_owned(self) -> None:
+        """Files that are appended stand beside those that runs own, wherever these lie, and not in days that are owned."""
+        mode, run = self._writer.on_new_run, self._mine.run_uid
+        if is_claimed(self._files, scopes_of(self._files, of_runs=False)):
+            raise WriteRefused(
+                f"{self._named} has days that pipelines own (a writer with by=), and {mode!r} does not know which: its files "
+                f"would not count there. Let the writer of run {run} own its day as well, or write to another folder"
+            )
+        if mode != "append" and is_claimed(self._files, scopes_of(self._files, of_runs=True)):
+            raise WriteRefused(
+                f"{self._named} has files that pipelines own by their runs (on_new_run='supersede'), and {mode!r} would take "
+                f"them. Let the writer of run {run} supersede, or append, or write to another folder"
+            )
 
     def check_retry(self) -> None:
         """Whether records of the run may still come, for partitions that are not known yet. Raises `WriteRefused`."""

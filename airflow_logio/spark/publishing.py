@@ -22,7 +22,7 @@ from airflow_logio.errors import (
 )
 from airflow_logio.protocol.external_rules import Owner
 from airflow_logio.protocol.folder_rules import NamedFile
-from airflow_logio.spark.day_claims import DayClaim
+from airflow_logio.spark.day_claims import DayClaim, RunsClaim
 from airflow_logio.spark.folder_claims import FolderClaim
 from airflow_logio.spark.lake_audits import Ask, ask
 from airflow_logio.spark.local_place import LocalPlace
@@ -120,7 +120,7 @@ Pages = Iterable[Sequence[WriteAction]]
 
 
 class DayTarget:
-    """Executes the write actions of a writer that owns a day of a folder, for a run: an opening, and all others with the
+    """Executes the write actions of a writer that owns a part of a folder, for a run: an opening, and all others with the
     closing one. `ask` asks its audits. As `DatasetTarget` else."""
 
     unavailable: tuple[type[Exception], ...] = ()
@@ -135,7 +135,6 @@ class DayTarget:
     ) -> None:
         self._writer = writer
         self._run = run
-        self._scope = writer.scope
         self._dataset = dataset
         self._copy = copy
         self._ask = ask
@@ -143,11 +142,11 @@ class DayTarget:
     @contextmanager
     def connect(self, url: str) -> Iterator[DayClaim]:
         """The run's claim. Raises `ConfigurationError`, `ExternalUnavailable`."""
-        place = place_of(self._writer, url)
+        claim = part_of(self._writer, url, self._run)
         try:
-            yield DayClaim(place, self._writer.connection, self._run, self._scope)
+            yield claim
         finally:
-            place.close()
+            claim.place.close()
 
     def write_group(self, client: DayClaim, actions: Sequence[WriteAction]) -> None:
         """The opening action. Doing it again changes nothing. Raises as `close_group`."""
@@ -211,8 +210,8 @@ class DayTarget:
 
     def _check_own(self, plan: Publication) -> None:
         """Raises `WriteRefused` for records of other days, which were refused before they were logged."""
-        if others := records_outside(self._scope, plan.manifest):
-            raise WriteRefused(said_of_others(self._scope, others))
+        if self._writer.by and (others := records_outside(self._writer.scope, plan.manifest)):
+            raise WriteRefused(said_of_others(self._writer.scope, others))
 
 
 def _where(action: WriteAction) -> str:
@@ -228,6 +227,12 @@ def place_of(writer: DatasetWriter, url: str) -> PublishedPlace:
 def claim_of(writer: DatasetWriter, url: str, run: Owner, given_up: tuple[str, ...] = ()) -> FolderClaim:
     """The claim of a run at what the connection of a writer names. Raises `ConfigurationError`, `ExternalUnavailable`."""
     return FolderClaim(place_of(writer, url), writer, run, given_up)
+
+
+def part_of(writer: DatasetWriter, url: str, run: WriterIdentity) -> DayClaim:
+    """The claim of a run at what it owns there. Raises as `claim_of`."""
+    kind = RunsClaim if writer.supersedes else DayClaim
+    return kind(place_of(writer, url), writer.connection, run, writer.scope)
 
 
 @contextmanager
@@ -269,8 +274,8 @@ def inspect_folders(pipeline: Pipeline, urls: Mapping[str, str]) -> Iterator[Fin
 def check_not_replaced(writer: DatasetWriter, url: str, run: WriterIdentity) -> None:
     """Raises `WriteRefused` if a newer run has taken over the folder or partitions of it, so that this run could write there
     no more, `ExternalUnavailable` if the file system does not answer, `ConfigurationError`."""
-    if writer.by:
-        day = DayClaim(place_of(writer, url), writer.connection, run, writer.scope)
+    if writer.owns:
+        day = part_of(writer, url, run)
         with asked(writer):
             if not day.is_closed():  # what it has closed it does not close again
                 day.check_not_replaced()
@@ -281,8 +286,8 @@ def check_not_replaced(writer: DatasetWriter, url: str, run: WriterIdentity) -> 
 
 
 def _inspect(writer: DatasetWriter, url: str) -> None:
-    claim = claim_of(writer, url, _NEXT)
+    place = place_of(writer, url)
     with asked(writer):
-        claim.place.check()
-        if not writer.by:  # which day, only a run says
-            claim.check_begin()
+        place.check()
+        if not writer.owns:  # which part, only a run says
+            FolderClaim(place, writer, _NEXT).check_begin()

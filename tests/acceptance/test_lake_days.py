@@ -25,11 +25,12 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 BUNDLE = Path(__file__).parents[1] / "support" / "bundle" / "lake_days.py"
-LAKE_DAYS, AUDITED = (bundle.parse_ref(f"{BUNDLE}:{name}") for name in ("days", "audited"))
-DAY = Days("day").key_of("2024-03-09")
+LAKE_DAYS, AUDITED, LATE = (bundle.parse_ref(f"{BUNDLE}:{name}") for name in ("days", "audited", "late"))
+DAY, NEXT_DAY = (Days("day").key_of(day) for day in ("2024-03-09", "2024-03-10"))
 COLUMNS = "id, epoch_us(ts), store, cents"
 OLD = (orders_at(1, 2, 3, 25), orders_at(4, 5, first=10))
 NEW = (orders_at(7, 8, 30, first=50), orders_at(5, 9, first=100))
+LATER = (orders_at(7, 33, first=200), orders_at(30, 31, 32, 8, first=300))
 
 
 class Lake:
@@ -56,14 +57,25 @@ class Lake:
             launcher,
             name=name,
             params={"orders": str(where)},
-            partition=DAY,
             connections={"lake": str(self.folder)},
             payloads=str(self._root / "payloads"),
-            **{"ref": LAKE_DAYS, **settings},
+            **{"ref": LAKE_DAYS, "partition": DAY, **settings},
         )
 
     def orders(self, name: str) -> Path:
         return self._root / f"orders_{name}"
+
+    def late(self) -> list[tuple[Any, ...]]:
+        """Orders of other days than their run's that count, by the receipts."""
+        return self._read([file.path for file in published_files(self.folder / "late")])
+
+    def expected_late(self, **days: str) -> list[tuple[Any, ...]]:
+        """Those of runs by their names, each of its day."""
+        parts = [
+            f"SELECT {COLUMNS} FROM '{self.orders(name)}/*.parquet' WHERE ts::DATE <> DATE '{day}'"
+            for name, day in days.items()
+        ]
+        return query(f"{' UNION ALL '.join(parts)} ORDER BY ALL")
 
     def expected(self, name: str) -> list[tuple[Any, ...]]:
         day = f"WHERE ts::DATE = DATE '{DAY.text}'"
@@ -74,6 +86,9 @@ class Lake:
 
     def listed(self) -> list[tuple[Any, ...]]:
         return self._read([str(path) for path in (self.folder / "kept").rglob("*.parquet")])
+
+    def late_listed(self) -> list[tuple[Any, ...]]:
+        return self._read([str(path) for path in (self.folder / "late").rglob("*.parquet")])
 
     def _read(self, files: list[str]) -> list[tuple[Any, ...]]:
         return query(f"SELECT {COLUMNS} FROM read_parquet({files}, hive_partitioning=true) ORDER BY ALL")
@@ -143,6 +158,35 @@ def test_an_audit_that_refuses_keeps_the_old_day_until_a_person_asks_again(lake:
         run.until(lambda: run.is_running("all", 5), "the driver behind the one that died runs", timeout=300)
         run.finish()
     assert lake.counted() == lake.listed() == lake.expected("new") != []
+
+
+def test_late_orders_are_superseded_by_those_of_the_next_run_of_their_day(tmp_path: Path, log_url: str) -> None:
+    """Drivers die around files, receipts and removal; a run of the day that was given up wakes up. The next day's stay."""
+    lake = Lake(tmp_path, log_url)
+    for name, orders, day in (("old", OLD, DAY), ("next", OLD[::-1], NEXT_DAY)):
+        with lake.run(name, orders, {}, ref=LATE, partition=day) as run:
+            run.finish()
+    before = lake.expected_late(old=DAY.text, next=NEXT_DAY.text)
+    assert lake.late() == lake.late_listed() == before != []
+    with lake.run("zombie", NEW, {1: f"{CrashPoint.IN_PUBLICATION}:1:stop"}, ref=LATE, lease=Lease(300, 600)) as old:
+        old.until(lambda: old.is_running("all"), "the driver runs", timeout=300)
+        zombie = old.process("all")
+        stopped = psutil.STATUS_STOPPED
+        eventually(lambda: zombie.status() == stopped, what="it has stopped while it publishes", timeout=300)
+        assert old.store.declare_dead(GroupRef(old.run.run_id, "all", 1), "test")
+        assert old.store.supersede(old.run.run_id)
+        points = (CrashPoint.IN_PLACING, CrashPoint.IN_PUBLICATION, CrashPoint.IN_PUBLICATION, CrashPoint.IN_CLEARING)
+        armed = {number: f"{point}:{1 + number % 2}" for number, point in enumerate(points, start=1)}
+        with lake.run("new", LATER, armed, ref=LATE) as run:
+            run.finish()
+            assert run.status("all").incarnation > len(points) // 2, "drivers have died"
+        after = lake.expected_late(new=DAY.text, next=NEXT_DAY.text)
+        assert lake.late() == after != before and lake.counted() == lake.expected("new")
+        jvm = zombie.parent()
+        assert jvm is not None
+        zombie.resume()
+        eventually(lambda: has_ended(zombie) and has_ended(jvm), what="the zombie and its JVM exit", timeout=300)
+    assert lake.late() == after and lake.counted() == lake.expected("new")
 
 
 def test_a_run_without_records_keeps_the_old_day(lake: Lake) -> None:

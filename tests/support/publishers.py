@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -89,6 +90,8 @@ class Publisher:
 class DayPublisher(Publisher):
     """One whose run owns a day, which is a store here. Its ordinal is its number, in a line of its own for each `log`."""
 
+    owns: Mapping[str, Any] = {"on_new_run": "overwrite", "by": ("store",)}
+
     def __init__(
         self,
         lake: str | Path,
@@ -101,22 +104,17 @@ class DayPublisher(Publisher):
         takes_over: bool = False,
         may_be_empty: bool = False,
         word: bool = False,
+        pipeline: str = "orders",
         ask: Callable[[], str] | None = None,
     ) -> None:
         super().__init__(lake, payloads, run, token=token)
         self.run_uid = f"{log}{run}"
-        line = ("orders", log.strip("'"), run)
+        line = (pipeline, log.strip("'"), run)
         self._run = WriterIdentity(self.run_uid, token, float(run), (), *line, takes_over, may_be_empty=word)
         self.mine = day_run(self._run)
-        writer = DatasetWriter(
-            "lake",
-            "orders",
-            partition_by=("store",),
-            on_new_run="overwrite",
-            by=("store",),
-            empty="replace" if may_be_empty else "refuse",
-            audit=None if ask is None else {"asked": "SELECT * FROM records"},
-        )
+        owns = {**self.owns, "empty": "replace" if may_be_empty else "refuse"}
+        audit = None if ask is None else {"asked": "SELECT * FROM records"}
+        writer = DatasetWriter("lake", "orders", partition_by=("store",), **owns, audit=audit).in_pipeline_by("store")
         self.ask: Ask = lambda *_: "" if ask is None else ask()
         self._writer = writer.for_run({"store": store, "store_start": "2026-03-01T00:00:00+00:00"})
 
@@ -162,6 +160,12 @@ class _Held:
     def __iter__(self) -> Iterator[Sequence[WriteAction]]:
         yield from ([one] for one in self.actions)
         self.then()
+
+
+class RunsPublisher(DayPublisher):
+    """One whose run owns what runs of its partition have published, in whichever store."""
+
+    owns: Mapping[str, Any] = {"on_new_run": "supersede"}
 
 
 def counted(lake: Path) -> list[Row]:

@@ -11,11 +11,11 @@ from airflow_logio.dataflow.operators import External, InputEvent, PortTable
 from airflow_logio.dataflow.placeholders import in_folder_of_run, placeholders_of, relative_folder
 from airflow_logio.dataflow.writers.audits import FRAME, Audit, AuditFunction, audits_of_run, check_audits
 from airflow_logio.dataflow.writers.owned_days import check_by, check_empty
-from airflow_logio.dataflow.writers.owning_writers import OwningWriter
+from airflow_logio.dataflow.writers.owning_writers import SUPERSEDE, OwningWriter, check_supersede
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
 
-ON_NEW_RUN = ("append", "replace", "error", "overwrite")
+ON_NEW_RUN = ("append", "replace", "error", "overwrite", SUPERSEDE)
 
 
 class DatasetWriter(OwningWriter):
@@ -31,19 +31,21 @@ class DatasetWriter(OwningWriter):
     :param on_new_run: what a new run does to files that earlier runs have published: ``"append"`` (the default) keeps
         them, ``"replace"`` removes them when the run begins, ``"error"`` refuses a folder that has any, ``"overwrite"``
         removes those of a partition when the run first publishes into it. Afterwards earlier runs may write to the
-        folder (``"overwrite"``: the partition) no more.
+        folder (``"overwrite"``: the partition) no more. ``"supersede"``, in a pipeline with a partition, replaces what
+        earlier runs of the run's partition, of the same pipeline, have published there, in whichever folders it lies, and
+        nothing else: such as late records, of many days. It is switched as with `by`.
     :param by: with ``"overwrite"``, in a pipeline with a partition: the name of that, which is the first column of
         `partition_by`. The run then owns its day, all files with that value, and nothing else. The day stays as it was
         until all records of the run are there; then one closing receipt replaces it. A record of another day is
         refused.
-    :param empty: with `by`, what happens if a run has no records and its day has some: ``"refuse"`` (the default) or
-        ``"replace"``.
-    :param audit: with `by`, what must be right before the day is replaced: a SELECT, a function, or a mapping of names to
-        these. The SELECT is asked of Spark, of the view ``records``: those of the run, with the columns of `partition_by` at
-        their end; each row that it returns is a fault. It may name run parameters, ``:day``. The function gets the same as
-        a DataFrame of Spark (and ``params``, if it has such a parameter), and returns None if nothing is wrong, else a text,
-        or the rows at fault as a DataFrame. A fault leaves the old day, and the group parks: `logio retry` asks again. A
-        run without an event for the writer is not asked about: `empty` decides.
+    :param empty: with `by` or ``"supersede"``, what happens if a run has no records, and there are some for them to
+        replace: ``"refuse"`` (the default) or ``"replace"``.
+    :param audit: with `by` or ``"supersede"``, what must be right before records are replaced: a SELECT, a function, or a
+        mapping of names to these. The SELECT is asked of Spark, of the view ``records``: those of the run, with the columns
+        of `partition_by` at their end; each row that it returns is a fault. It may name run parameters, ``:day``. The
+        function gets the same as a DataFrame of Spark (and ``params``, if it has such a parameter), and returns None if
+        nothing is wrong, else a text, or the rows at fault as a DataFrame. A fault leaves what was there, and the group
+        parks: `logio retry` asks again. A run without an event for the writer is not asked about: `empty` decides.
 
     Exactly once, even when a replaced driver keeps writing: all drivers that execute a write action make the same files
     under the same names, ``<run uid>.<operator>.<number>.<n>.parquet``. A file appears as a whole or not at all, the
@@ -81,7 +83,7 @@ class DatasetWriter(OwningWriter):
         self.by = check_by(where, by)
         self.empty = check_empty(where, empty, owns=self.owns)
         self._audits = check_audits(where, audit, FRAME, owns=self.owns)
-        self.closes = bool(self.by)
+        self.closes = self.owns
         self._scope = ""
         self._check()
 
@@ -99,7 +101,7 @@ class DatasetWriter(OwningWriter):
     def for_run(self, params: Mapping[str, Any]) -> DatasetWriter:
         """With the folder, and the day, of a run with these parameters. Raises ConfigurationError."""
         own = in_folder_of_run(self, self._placeholders, params)
-        if not self.by:
+        if not self.owns:
             return own
         own = copy(own)
         own._scope = self.day_of(params).scope
@@ -108,18 +110,18 @@ class DatasetWriter(OwningWriter):
 
     @property
     def scope(self) -> str:
-        """Of a run that owns its day: the folder of that, as ``day=2026-03-01``; else empty."""
+        """The partition of a run that owns what it writes, as ``day=2026-03-01``: with `by`, its folder. Else empty."""
         return self._scope
 
     def opening(self) -> Mapping[str, Any] | None:
         """The run takes the whole folder over, or claims its day, if it is to."""
-        if self.by:
+        if self.owns:
             return {"mode": self.on_new_run, "scope": self.scope}
         return {"mode": self.on_new_run} if self.on_new_run in ("replace", "error") else None
 
     def settings(self) -> dict[str, Any]:
         """As a run of an earlier version has them, where it appends, or owns no day."""
-        unset = {"closes"} if self.by else {"by", "empty", "closes"}
+        unset = {"closes"} if self.owns else {"by", "empty", "closes"}
         unset |= {"on_new_run"} if self.on_new_run == "append" else set()
         return {name: value for name, value in super().settings().items() if name not in unset}
 
@@ -129,6 +131,7 @@ class DatasetWriter(OwningWriter):
             raise PipelineDefinitionError(
                 f"writer of folder {self.folder!r}: on_new_run={self.on_new_run!r} is none of {quoted(ON_NEW_RUN)}.{hint}"
             )
+        check_supersede(f"writer of folder {self.folder!r}", self.on_new_run, self.by)
         if self.by and self.on_new_run != "overwrite":
             raise PipelineDefinitionError(
                 f"writer of folder {self.folder!r}: by={self.by!r} says what a run replaces, and on_new_run="

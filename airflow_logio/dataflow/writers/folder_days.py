@@ -3,15 +3,17 @@
 A run that owns a day by its value puts a *claim* into the folder of that day's records, then its files, then one *closing
 receipt* that names them. In a day that has a closing receipt, only files of the greatest ordinal count. Ordinals are compared
 within a *line*, one pipeline of one log; a run that takes a day over from another line hides that line in its receipt.
-Clocks play no part. Claims and receipts stay when files are removed: their names only appear, so that two listings that show
-the same ones are exact. Readers and writers decide with the same functions (`FolderDay`).
+Clocks play no part. A run that *supersedes* owns what the runs of its partition, of its pipeline, have published anywhere in
+the folder: by the same records and rules, in a scope of their own. Claims and receipts stay when files are removed: their
+names only appear, so that two listings that show the same ones are exact. Readers and writers decide with the same functions
+(`FolderDay`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -31,13 +33,25 @@ _MOST_LISTINGS = 100
 """Of one day, where each shows more receipts than the one before."""
 
 
+def scope_of_runs(pipeline: str, partition: str) -> str:
+    """The scope of what runs of a partition of a pipeline own, as ``clicks@day=2026-03-01``. No folder has such a name, since
+    no column has."""
+    return f"{pipeline}@{partition}"
+
+
+def is_of_runs(scope: str) -> bool:
+    """Whether a scope is no folder, but what runs have published, wherever it lies."""
+    return "@" in scope.partition("=")[0]
+
+
 def line_of(log_uid: str, pipeline: str) -> str:
     """The line of runs that one pipeline of one log begins, within which ordinals are compared."""
     return blake2b(f"{log_uid}/{pipeline}".encode(), digest_size=6).hexdigest()
 
 
 class DayRun(NamedTuple):
-    """A run that owns days by their value. Within a line, one with a greater ordinal is younger."""
+    """A run that owns days by their value, or what runs of its partition have published. Within a line, one with a greater
+    ordinal is younger."""
 
     ordinal: int
     line: str
@@ -71,7 +85,7 @@ class DayReceipt(NamedTuple):
     number: int
     """Of its closing write action."""
     scope: str
-    """The day, as ``day=2026-03-01``: the folder that its files are in."""
+    """The day, as ``day=2026-03-01``: the folder that its files are in. Or a scope of runs, whose files are anywhere."""
     files: tuple[NamedFile, ...]
     hides: frozenset[DayRun]
     """Runs of other lines that it was put in the place of. It hides each, and all older ones of its line."""
@@ -207,8 +221,18 @@ def day_of(files: FolderFiles, scope: str) -> FolderDay:
     return _settled(files, scope, _names(files, scope), _names(files, scope))
 
 
+def scopes_of(files: FolderFiles, *, of_runs: bool) -> Sequence[str]:
+    """The days of a folder, or the scopes of runs in it. Raises OSError."""
+    return sorted(name for name in files.names(DAYS) if "=" in name and is_of_runs(name) == of_runs)
+
+
+def is_claimed(files: FolderFiles, scopes: Iterable[str]) -> bool:
+    """Whether a run has claimed one of the scopes: one that was refused has withdrawn its claim. Raises OSError."""
+    return any(_names(files, scope) for scope in scopes)
+
+
 def days_of(files: FolderFiles) -> Mapping[str, FolderDay]:
-    """All days of a folder, each at one instant. Raises as `day_of`."""
+    """All days of a folder, and all scopes of runs, each at one instant. Raises as `day_of`."""
     none, before, now = frozenset[str](), _all_names(files), _all_names(files)
     both = {scope: (before.get(scope, none), now.get(scope, none)) for scope in sorted(before.keys() | now.keys())}
     found = _read(files, {scope: two for scope, (one, two) in both.items() if _is_settled(one, two)})

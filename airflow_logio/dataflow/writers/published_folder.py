@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from airflow_logio.dataflow.writers.folder_days import RECEIPTS, SIGN, DayReceipt, FolderDay, day_of, days_of
+from airflow_logio.dataflow.writers.folder_days import RECEIPTS, SIGN, DayReceipt, FolderDay, day_of, days_of, scopes_of
 from airflow_logio.dataflow.writers.folder_files import SCHEME, FolderFiles, LocalFiles, ObjectFiles
 from airflow_logio.protocol.folder_rules import FolderRuns, NamedFile, Receipt, record_of
 
@@ -84,7 +84,7 @@ def counted_in(files: FolderFiles, below: str = "") -> list[PublishedFile]:
             )
     # Days come last: what is in a day that was closed by then never counts again, and what was not closed is as it was.
     scope = below.partition("/")[0]
-    closed = _closed([day_of(files, scope)] if scope else days_of(files).values())
+    closed = _closed(_days_in(files, scope) if scope else days_of(files).values())
     counted = [
         PublishedFile(
             files.name(file.path), file.bytes, file.records, receipt.run_uid, receipt.operator, receipt.number
@@ -94,6 +94,11 @@ def counted_in(files: FolderFiles, below: str = "") -> list[PublishedFile]:
     ]
     own = (file for receipt in closed.values() for file in receipt.files if _is_below(file.path, below))
     return [*counted, *(_named(files, file) for file in own)]
+
+
+def _days_in(files: FolderFiles, folder: str) -> Iterator[FolderDay]:
+    """Those whose files may lie in a folder."""
+    yield from (day_of(files, scope) for scope in (folder, *scopes_of(files, of_runs=True)))
 
 
 def _published(given: str) -> tuple[FolderFiles, str]:

@@ -1,4 +1,4 @@
-"""Orders of a day as a lake that its run owns: late ones are left out, the others kept in a folder of the day, by store."""
+"""Orders of a day as a lake that its run owns, in a folder of the day, by store; late ones are left out, or superseded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def allowed(records: DataFrame, params: Any) -> str | None:
     return None if Path(f"{params['orders']}.allowed").exists() else f"{orders} orders of store 2"
 
 
-def _made(audit: Any = None) -> Pipeline:
+def _made(audit: Any = None, *, keeps_late: bool = False) -> Pipeline:
     made = Pipeline("lake_days", params={"orders": str}, partition=Days("day"), connections=["lake"])
     web = made.source("web", FolderSource("{orders}"))
     own = made.operator("own", OwnPartition("day", on="ts", mode="dataframe"), web)
@@ -38,10 +38,15 @@ def _made(audit: Any = None) -> Pipeline:
     by = ("day",)
     kept = DatasetWriter("lake", "kept", partition_by=("day", "store"), on_new_run="overwrite", by=by, audit=audit)
     made.writer("keep", kept, named)
-    made.sink("late", Count(), own.port("other"))
+    if keeps_late:
+        late = DatasetWriter("lake", "late", partition_by=("store",), on_new_run="supersede")
+        made.writer("late", late, own.port("other"))
+    else:
+        made.sink("late", Count(), own.port("other"))
     made.group("all", "web", "own", "dated", "keep", "late")
     return made
 
 
 days = _made()
 audited = _made({"of the day": "SELECT id, day FROM records WHERE day <> :day OR ts < :day_start", "allowed": allowed})
+late = _made(keeps_late=True)
