@@ -30,7 +30,7 @@ from airflow_logio.dataflow.writers.published_folder import counted_in, runs_of,
 from airflow_logio.errors import ConfigurationError, WriteRefused
 from airflow_logio.protocol.folder_rules import NamedFile
 from airflow_logio.protocol.scope_rules import again, found_at_fault
-from airflow_logio.spark.published_places import ClosingNames, PublishedPlace
+from airflow_logio.spark.published_places import ClosingNames, FillingNames, PublishedPlace
 from airflow_logio.systems.connections import WriterIdentity
 
 _ELSEWHERE = "let one of them write to another folder"
@@ -106,11 +106,15 @@ class DayClaim:
             return True
         return any(run == mine.run_uid for _, run in self._found())
 
-    # --- the closing action -------------------------------------------------------------------------------------------
+    # --- the closing action, or each one of a run that fills its day at once -----------------------------------------
 
     def is_closed(self) -> bool:
         """Whether the run has put its receipt."""
         return any(receipt.run == self.mine for receipt in day_of(self._files, self.scope).receipts)
+
+    def has_put(self, names: ClosingNames) -> bool:
+        """Whether the run has put that receipt."""
+        return self._files.is_there(f"{self._records}/{names.receipt_name}")
 
     def check_files(self, *, has_records: bool) -> None:
         """Before files are put. Raises `WriteRefused` for what would stand beside them, or go with nothing in its place."""
@@ -132,7 +136,8 @@ class DayClaim:
         """Look once more, then switch the day. Raises `WriteRefused`, as `look`."""
         self.place.prepare((self._records,), names)
         hides = self.look().to_hide(self.mine)
-        receipt = DayReceipt(self.mine, names.operator, names.number, self.scope, tuple(files), hides)
+        fills = isinstance(names, FillingNames)
+        receipt = DayReceipt(self.mine, names.operator, names.number, self.scope, tuple(files), hides, fills)
         self.place.put_receipt(names, msgspec.json.encode(receipt.says()), self._records)
 
     def clear(self) -> None:

@@ -127,6 +127,16 @@ class ClosingNames(ActionNames):
 
 
 @dataclass(frozen=True, slots=True)
+class FillingNames(ClosingNames):
+    """One of a run that fills its day at once, which has a receipt for each."""
+
+    @property
+    def receipt_name(self) -> str:
+        """In the folder of the day's records."""
+        return self.run.receipt(self.operator, self.number)
+
+
+@dataclass(frozen=True, slots=True)
 class Publication(ActionNames):
     """One that publishes a dataset."""
 

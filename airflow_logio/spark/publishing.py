@@ -31,6 +31,7 @@ from airflow_logio.spark.published_places import (
     ActionNames,
     ClosingNames,
     CopyJob,
+    FillingNames,
     Publication,
     PublishedPlace,
     records_outside,
@@ -121,7 +122,7 @@ Pages = Iterable[Sequence[WriteAction]]
 
 class DayTarget:
     """Executes the write actions of a writer that owns a part of a folder, for a run: an opening, and all others with the
-    closing one. `ask` asks its audits. As `DatasetTarget` else."""
+    closing one, or each by itself where the day is filled at once. `ask` asks its audits. As `DatasetTarget` else."""
 
     unavailable: tuple[type[Exception], ...] = ()
 
@@ -149,12 +150,32 @@ class DayTarget:
             claim.place.close()
 
     def write_group(self, client: DayClaim, actions: Sequence[WriteAction]) -> None:
-        """The opening action. Doing it again changes nothing. Raises as `close_group`."""
+        """The opening action; and those behind it, if the run fills its day at once. Doing it again changes nothing. Raises
+        as `close_group`."""
         for action in actions:
-            if not action.is_opening:
+            if not action.is_opening and not self._writer.fills_at_once:
                 raise LogInconsistent(f"{_where(action)} of a day is not held for its closing one")
             with asked(self._writer, f"{_where(action)} cannot be written: "):
-                client.begin()
+                if self._writer.fills_at_once:
+                    self._fill(client, action)
+                else:
+                    client.begin()
+
+    def _fill(self, claim: DayClaim, action: WriteAction) -> None:
+        """One write action of a run that fills its day at once. The receipt of the opening one hides the old day, and names
+        no file."""
+        names = FillingNames(action.run_uid, action.operator, action.number, action.token, claim.mine)
+        if not claim.has_put(names):
+            files: Sequence[NamedFile] = ()
+            if action.is_opening:
+                claim.begin()
+            else:
+                claim.look()
+                files = self._put(claim, action)
+                crash_here(CrashPoint.IN_PUBLICATION)
+            claim.put_receipt(names, files)
+        if action.is_opening:
+            claim.clear()
 
     def close_group(self, client: DayClaim, closing: WriteAction, records: int, pages: Pages) -> None:
         """Publish what is held, `records` in all, and switch the day. Doing it again makes the same files.
@@ -277,7 +298,7 @@ def check_not_replaced(writer: DatasetWriter, url: str, run: WriterIdentity) -> 
     if writer.owns:
         day = part_of(writer, url, run)
         with asked(writer):
-            if not day.is_closed():  # what it has closed it does not close again
+            if writer.fills_at_once or not day.is_closed():  # what it has closed it does not close again
                 day.check_not_replaced()
         return
     claim = claim_of(writer, url, Owner(run.run_uid, run.started_at))

@@ -96,7 +96,7 @@ def check_days(context: Resumed, groups: Iterable[str]) -> None:
     begins = [name for name in pipeline.operators if pipeline.home(name) in asked]
     reached = {name for begin in begins for name in (begin, *pipeline.graph.downstream(begin))}
     for name, writer in pipeline.operators.items():
-        replaces = isinstance(writer, TableWriter) and writer.by
+        replaces = isinstance(writer, TableWriter | DatasetWriter) and writer.by
         closes = isinstance(writer, ActionWriter) and writer.closes
         if name not in reached or not (closes or replaces) or pipeline.home(name) not in wholes:
             continue

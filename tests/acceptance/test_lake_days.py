@@ -25,7 +25,9 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 BUNDLE = Path(__file__).parents[1] / "support" / "bundle" / "lake_days.py"
-LAKE_DAYS, AUDITED, LATE = (bundle.parse_ref(f"{BUNDLE}:{name}") for name in ("days", "audited", "late"))
+LAKE_DAYS, AUDITED, LATE, FILLED = (
+    bundle.parse_ref(f"{BUNDLE}:{name}") for name in ("days", "audited", "late", "filled")
+)
 DAY, NEXT_DAY = (Days("day").key_of(day) for day in ("2024-03-09", "2024-03-10"))
 COLUMNS = "id, epoch_us(ts), store, cents"
 OLD = (orders_at(1, 2, 3, 25), orders_at(4, 5, first=10))
@@ -158,6 +160,26 @@ def test_an_audit_that_refuses_keeps_the_old_day_until_a_person_asks_again(lake:
         run.until(lambda: run.is_running("all", 5), "the driver behind the one that died runs", timeout=300)
         run.finish()
     assert lake.counted() == lake.listed() == lake.expected("new") != []
+
+
+def test_a_day_that_is_filled_at_once_is_whole_in_the_end(lake: Lake) -> None:
+    """Drivers die while the old day is removed, and around files and receipts; readers see the old day, or what is there yet."""
+    armed = {
+        1: f"{CrashPoint.IN_CLEARING}:2",
+        2: f"{CrashPoint.IN_PUBLICATION}:1",
+        3: f"{CrashPoint.IN_PLACING}:1",
+        4: f"{CrashPoint.IN_PUBLICATION}:2",
+    }
+    with lake.run("new", NEW, armed, ref=FILLED) as run:
+        for number in (2, 3, 4, 5):
+            run.until(lambda number=number: run.is_running("all", number), f"driver {number} runs", timeout=300)
+            assert set(lake.counted()) <= set(lake.expected("new")), "the old day is hidden"
+        run.finish()
+        assert run.status("all").incarnation == 5, "every one of them was passed"
+    assert lake.counted() == lake.listed() == lake.expected("new") != []
+    with lake.run("young", OLD, {}) as run:
+        run.finish()
+    assert lake.counted() == lake.listed() == lake.expected("young") != []
 
 
 def test_late_orders_are_superseded_by_those_of_the_next_run_of_their_day(tmp_path: Path, log_url: str) -> None:

@@ -162,6 +162,17 @@ class _Held:
         self.then()
 
 
+class FillingPublisher(DayPublisher):
+    """One whose run fills its day at once."""
+
+    owns: Mapping[str, Any] = {"on_new_run": "overwrite", "by": ("store",), "switch": "at once"}
+
+    def fill(self, *actions: WriteAction) -> None:
+        """The day is opened, and the actions are published as they come."""
+        with self.connected() as (target, claim):
+            target.write_group(claim, (self._action(1, BEGIN), *actions))
+
+
 class RunsPublisher(DayPublisher):
     """One whose run owns what runs of its partition have published, in whichever store."""
 

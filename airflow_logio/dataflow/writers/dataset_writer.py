@@ -10,7 +10,7 @@ from airflow_logio.dataflow.names import check_columns, did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable
 from airflow_logio.dataflow.placeholders import in_folder_of_run, placeholders_of, relative_folder
 from airflow_logio.dataflow.writers.audits import FRAME, Audit, AuditFunction, audits_of_run, check_audits
-from airflow_logio.dataflow.writers.owned_days import check_by, check_empty
+from airflow_logio.dataflow.writers.owned_days import AT_THE_END, check_by, check_empty, check_switch
 from airflow_logio.dataflow.writers.owning_writers import SUPERSEDE, OwningWriter, check_supersede
 from airflow_logio.errors import OperatorFailed, PipelineDefinitionError
 from airflow_logio.protocol.values import ExecutionMode
@@ -38,6 +38,9 @@ class DatasetWriter(OwningWriter):
         `partition_by`. The run then owns its day, all files with that value, and nothing else. The day stays as it was
         until all records of the run are there; then one closing receipt replaces it. A record of another day is
         refused.
+    :param switch: with `by`, when the old files of the day go. ``"at the end"`` (the default): when all new ones are there.
+        ``"at once"``: with the first write action of the run, and new ones come as they are made. Readers by receipts see a
+        day that fills, a run that fails leaves a part of it, and one without records an empty day.
     :param empty: with `by` or ``"supersede"``, what happens if a run has no records, and there are some for them to
         replace: ``"refuse"`` (the default) or ``"replace"``.
     :param audit: with `by` or ``"supersede"``, what must be right before records are replaced: a SELECT, a function, or a
@@ -68,6 +71,7 @@ class DatasetWriter(OwningWriter):
         on_new_run: str = "append",
         by: Iterable[str] = (),
         empty: str = "refuse",
+        switch: str = AT_THE_END,
         audit: str | AuditFunction | Mapping[str, str | AuditFunction] | None = None,
     ) -> None:
         super().__init__(connection)
@@ -83,7 +87,8 @@ class DatasetWriter(OwningWriter):
         self.by = check_by(where, by)
         self.empty = check_empty(where, empty, owns=self.owns)
         self._audits = check_audits(where, audit, FRAME, owns=self.owns)
-        self.closes = self.owns
+        self.switch = check_switch(where, switch, self.by, self.empty, has_audit=bool(self._audits))
+        self.closes = self.owns and not self.fills_at_once
         self._scope = ""
         self._check()
 
@@ -116,12 +121,14 @@ class DatasetWriter(OwningWriter):
     def opening(self) -> Mapping[str, Any] | None:
         """The run takes the whole folder over, or claims its day, if it is to."""
         if self.owns:
-            return {"mode": self.on_new_run, "scope": self.scope}
+            opening = {"mode": self.on_new_run, "scope": self.scope}
+            return opening | {"switch": self.switch} if self.fills_at_once else opening
         return {"mode": self.on_new_run} if self.on_new_run in ("replace", "error") else None
 
     def settings(self) -> dict[str, Any]:
         """As a run of an earlier version has them, where it appends, or owns no day."""
         unset = {"closes"} if self.owns else {"by", "empty", "closes"}
+        unset |= set() if self.fills_at_once else {"switch"}
         unset |= {"on_new_run"} if self.on_new_run == "append" else set()
         return {name: value for name, value in super().settings().items() if name not in unset}
 

@@ -62,9 +62,10 @@ class DayRun(NamedTuple):
         """The name of an empty file: the run is about to publish there."""
         return f"{self._name}.claim"
 
-    def receipt(self, operator: str) -> str:
-        """The name of its closing receipt."""
-        return f"{self._name}.{operator}.json"
+    def receipt(self, operator: str, number: int | None = None) -> str:
+        """The name of its closing receipt; or of that of write action `number`, where a run fills its day at once."""
+        which = operator if number is None else f"{operator}-{number:012d}"
+        return f"{self._name}.{which}.json"
 
     @property
     def _name(self) -> str:
@@ -89,6 +90,8 @@ class DayReceipt(NamedTuple):
     files: tuple[NamedFile, ...]
     hides: frozenset[DayRun]
     """Runs of other lines that it was put in the place of. It hides each, and all older ones of its line."""
+    fills: bool = False
+    """The run fills its day at once: it has a receipt for each write action, and none says that all are there."""
 
     @property
     def records(self) -> int:
@@ -105,6 +108,7 @@ class DayReceipt(NamedTuple):
             "scope": self.scope,
             "files": [file._asdict() for file in self.files],
             "hides": [[one.line, one.ordinal, one.run_uid] for one in sorted(self.hides)],
+            **({"fills": True} if self.fills else {}),
         }
 
 
@@ -119,12 +123,24 @@ def day_receipt(where: str, text: bytes) -> DayReceipt:
             read["scope"],
             tuple(NamedFile(one["path"], one["bytes"], one["records"]) for one in read["files"]),
             frozenset(DayRun(ordinal, line, run_uid) for line, ordinal, run_uid in read["hides"]),
+            read.get("fills", False),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{where} is no closing receipt of a DatasetWriter ({type(error).__name__}: {error}); restore it from a copy, "
             "or let the pipeline compute that day again: without it, the files that it names do not count"
         ) from error
+
+
+def _as_one(receipts: Sequence[DayReceipt]) -> DayReceipt | None:
+    """What the receipts of one writer of a run say together; None if they are of several."""
+    if len(receipts) == 1:
+        return receipts[0]
+    if len({(one.run, one.operator) for one in receipts}) > 1 or not all(one.fills for one in receipts):
+        return None
+    last = max(receipts, key=lambda one: one.number)
+    files = tuple(file for one in receipts for file in one.files)
+    return last._replace(files=files, hides=frozenset().union(*(one.hides for one in receipts)))
 
 
 def _hides(hidden: Iterable[DayRun], run: DayRun) -> bool:
@@ -149,7 +165,7 @@ class FolderDay:
         return frozenset().union(*(receipt.hides for receipt in self.receipts))
 
     def live(self) -> DayReceipt | None:
-        """The receipt whose files count; None for a day that was not closed.
+        """The receipt whose files count; None for a day that no run has closed, or begun to fill.
 
         Raises ConfigurationError if the receipts do not say which: two lines, or two runs of one ordinal.
         """
@@ -161,8 +177,8 @@ class FolderDay:
         if len(lines) == 1:
             youngest = max(receipt.run.ordinal for receipt in left)
             found = [receipt for receipt in left if receipt.run.ordinal == youngest]
-            if len(found) == 1:
-                return found[0]
+            if (whole := _as_one(found)) is not None:
+                return whole
             left = found
         raise self._in_doubt(left or list(self.receipts))
 

@@ -52,22 +52,26 @@ def published_files(folder: str | os.PathLike[str]) -> list[PublishedFile]:
     """
     files, below = _published(os.fspath(folder))
     found = counted_in(files, below)
-    if not found and below and not files.is_there(below) and not _has_closed(files, below):
+    if not found and below and not files.is_there(below) and _live_in(files, below) is None:
         raise FileNotFoundError(errno.ENOENT, "no run has published such a partition", files.name(below))
     return found
 
 
 def is_published(folder: str) -> bool:
-    """Whether a run has published into a folder, or into that partition of it, what counts; a closed day may have no files.
+    """Whether a run has published into a folder, or into that partition of it, what counts; a closed day may have no files,
+    while one that is filled at once has some.
 
     Raises as `published_files`.
     """
     files, below = _published(folder)
-    return bool(counted_in(files, below)) or (below != "" and _has_closed(files, below))
+    if counted_in(files, below):
+        return True
+    live = _live_in(files, below) if below else None
+    return live is not None and not live.fills
 
 
-def _has_closed(files: FolderFiles, below: str) -> bool:
-    return day_of(files, below.partition("/")[0]).live() is not None
+def _live_in(files: FolderFiles, below: str) -> DayReceipt | None:
+    return day_of(files, below.partition("/")[0]).live()
 
 
 def counted_in(files: FolderFiles, below: str = "") -> list[PublishedFile]:

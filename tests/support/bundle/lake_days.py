@@ -30,13 +30,20 @@ def allowed(records: DataFrame, params: Any) -> str | None:
     return None if Path(f"{params['orders']}.allowed").exists() else f"{orders} orders of store 2"
 
 
-def _made(audit: Any = None, *, keeps_late: bool = False) -> Pipeline:
+def _made(audit: Any = None, *, keeps_late: bool = False, switch: str = "at the end") -> Pipeline:
     made = Pipeline("lake_days", params={"orders": str}, partition=Days("day"), connections=["lake"])
     web = made.source("web", FolderSource("{orders}"))
     own = made.operator("own", OwnPartition("day", on="ts", mode="dataframe"), web)
     named = made.operator("dated", dated, own.port("own"))
-    by = ("day",)
-    kept = DatasetWriter("lake", "kept", partition_by=("day", "store"), on_new_run="overwrite", by=by, audit=audit)
+    kept = DatasetWriter(
+        "lake",
+        "kept",
+        partition_by=("day", "store"),
+        on_new_run="overwrite",
+        by=("day",),
+        audit=audit,
+        switch=switch,
+    )
     made.writer("keep", kept, named)
     if keeps_late:
         late = DatasetWriter("lake", "late", partition_by=("store",), on_new_run="supersede")
@@ -50,3 +57,4 @@ def _made(audit: Any = None, *, keeps_late: bool = False) -> Pipeline:
 days = _made()
 audited = _made({"of the day": "SELECT id, day FROM records WHERE day <> :day OR ts < :day_start", "allowed": allowed})
 late = _made(keeps_late=True)
+filled = _made(switch="at once")

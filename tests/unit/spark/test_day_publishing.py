@@ -19,13 +19,13 @@ import pytest
 from airflow_logio import published_files
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.folder_days import DAYS, RECEIPTS, SIGN
-from airflow_logio.dataflow.writers.published_folder import RUNS
+from airflow_logio.dataflow.writers.published_folder import RUNS, is_published
 from airflow_logio.errors import ConfigurationError, LogInconsistent, WriteRefused
 from airflow_logio.systems.payloads import Payloads
 from tests.support.file_steps import Died, every_step, standing, standing_at_objects
 from tests.support.lakes import BucketLake, FolderLake, Lake, reached
 from tests.support.object_store import ObjectStore
-from tests.support.publishers import DayPublisher, Publisher, Row
+from tests.support.publishers import DayPublisher, FillingPublisher, Publisher, Row
 
 OTHERS = [(5, 0), (6, 2)]
 """Rows of other days, and that day as it was, which a run that appends has published."""
@@ -75,6 +75,14 @@ class Work:
         driver = self.driver(run, token, **settings)
         driver.open_day()
         driver.close_day(*self.actions(run, token))
+
+    def fill(self, run: str, token: int = 1, **settings: Any) -> None:
+        """As `run`, for one that fills its day at once."""
+        self.filler(run, token, **settings).fill(*self.actions(run, token))
+
+    def filler(self, run: str, token: int = 1, **settings: Any) -> FillingPublisher:
+        log = run.rstrip("0123456789")
+        return FillingPublisher(self.lake.url, self.payloads, int(run.removeprefix(log)), token, log=log, **settings)
 
     def counted(self) -> list[Row]:
         """The rows of the day that count; the other days are as they were."""
@@ -512,3 +520,103 @@ def test_other_writers_of_the_folder_are_refused_wherever_they_stand(near: Work,
     other = Publisher(work.lake.url, work.payloads, 8, mode)
     with pytest.raises(WriteRefused, match=rf"has days that pipelines own \(a writer with by=\), and {mode!r}"):
         other.publish(*other.opening(), action)
+
+
+# --- at once: the opening hides the old day, and each action appears as it comes -----------------------------------------
+
+
+def test_a_day_that_is_filled_at_once_loses_the_old_rows_first(work: Work) -> None:
+    """Then it has each action, whole or not at all; before and behind it, runs may close the day."""
+    work.filler("a4").fill()
+    assert work.counted() == work.listed() == []
+    assert not is_published(f"{work.lake.url}/{DAY}"), "it is not known to be empty"
+    work.filler("a4").fill(*work.actions("a4")[:1])
+    assert work.counted() == work.listed() == rows("a4")[:1] and is_published(f"{work.lake.url}/{DAY}")
+    work.fill("a4", token=2)
+    assert work.counted() == work.listed() == rows("a4")
+    found = published_files(f"{work.lake.url}/{DAY}")
+    assert [(one.run_uid, one.number) for one in found] == [("a4", 2), ("a4", 3)]
+    work.run("a5")
+    assert work.counted() == work.listed() == rows("a5")
+    work.fill("a6")
+    assert work.counted() == work.listed() == rows("a6")
+
+
+def test_dying_anywhere_while_a_day_is_filled_leaves_a_part_of_it(work: Work) -> None:
+    """The old day, or nothing, or the first action, or both; the next driver completes it."""
+    seen: list[list[Row]] = []
+
+    def dies(at: int) -> bool:
+        work.anew()
+        with work.standing(at) as steps, suppress(Died):
+            work.fill("a4")
+        found = work.counted()
+        assert found in (BEFORE, [], rows("a4")[:1], rows("a4")), f"before call {at}"
+        seen.append(found)
+        work.fill("a4", token=2)
+        assert work.counted() == work.listed() == rows("a4"), f"after a death before call {at}"
+        assert not [name for name in work.lake.names() if "/." in name]
+        return steps.passed >= at
+
+    assert every_step(dies, work.stride) > 20
+    parts = [found for before, found in zip([[], *seen], seen, strict=False) if found != before]
+    assert parts == [BEFORE, [], rows("a4")[:1], rows("a4")] or work.stride > 1, "never back"
+
+
+@pytest.mark.parametrize(("older", "younger"), [("run", "fill"), ("fill", "run"), ("fill", "fill")])
+def test_of_runs_that_fill_and_runs_that_close_the_younger_one_has_the_day(
+    work: Work, older: str, younger: str
+) -> None:
+    """The older one stands still anywhere; when it wakes up, nothing of it counts, whichever way either writes."""
+
+    def stands(at: int) -> bool:
+        work.anew()
+        with work.standing(at, lambda: getattr(work, younger)("a5")) as steps, suppress(WriteRefused):
+            getattr(work, older)("a4")
+        if steps.passed < at:
+            return False
+        assert work.counted() == rows("a5"), f"woken up before call {at}"
+        work.run("a6")
+        assert work.counted() == work.listed() == rows("a6")
+        return True
+
+    assert every_step(stands, 2 * work.stride) > 5
+
+
+def test_a_zombie_that_fills_its_day_changes_nothing(work: Work) -> None:
+    def meanwhile() -> None:
+        work.fill("a4", token=2)
+        assert work.counted() == rows("a4")
+
+    def stands(at: int) -> bool:
+        work.anew()
+        with work.standing(at, meanwhile) as steps, suppress(ConfigurationError, FileNotFoundError):
+            work.fill("a4")
+        if steps.passed < at:
+            return False
+        assert work.counted() == work.listed() == rows("a4"), f"woken up before call {at}"
+        return True
+
+    assert every_step(stands, work.stride) > 20
+
+
+def test_a_day_that_is_filled_is_taken_over_only_by_a_persons_word(work: Work) -> None:
+    work.fill("a4")
+    with pytest.raises(WriteRefused, match=r"belongs to run a4 of another pipeline or another log.*--take-over"):
+        work.fill("b1")
+    assert work.counted() == work.listed() == rows("a4")
+    work.fill("b1", takes_over=True)
+    assert work.counted() == work.listed() == rows("b1")
+    later = work.filler("a5")
+    with pytest.raises(WriteRefused, match="b1 of another pipeline or another log"):
+        later.fill(*work.actions("a5"))
+    with pytest.raises(WriteRefused, match="was taken over by run b1"):
+        work.filler("a4", token=2).check_retry()
+    work.filler("b1").check_retry()
+
+
+def test_equal_ordinals_never_fill_one_day(work: Work) -> None:
+    work.fill("a4")
+    with pytest.raises(WriteRefused, match=r"run a4 has the same ordinal 4"):
+        work.fill("a'4")
+    assert work.counted() == work.listed() == rows("a4")
