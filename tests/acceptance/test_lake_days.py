@@ -163,7 +163,7 @@ def test_an_audit_that_refuses_keeps_the_old_day_until_a_person_asks_again(lake:
 
 
 def test_a_day_that_is_filled_at_once_is_whole_in_the_end(lake: Lake) -> None:
-    """Drivers die while the old day is removed, and around files and receipts; readers see the old day, or what is there yet."""
+    """Drivers die while the old day is removed, and around files and receipts; readers see what of the new one is there."""
     armed = {
         1: f"{CrashPoint.IN_CLEARING}:2",
         2: f"{CrashPoint.IN_PUBLICATION}:1",

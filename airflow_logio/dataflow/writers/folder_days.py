@@ -186,9 +186,10 @@ class FolderDay:
         runs = sorted({receipt.run for receipt in receipts})
         named = " and ".join(f"run {run.run_uid} (ordinal {run.ordinal} of line {run.line})" for run in runs)
         return ConfigurationError(
-            f"{self.scope} was closed by {named}, and none of them is known to replace the other: they are of several "
-            "logs or pipelines, or of a log that was restored. Compute that day again: `logio again --partition "
-            f"{self.scope.partition('=')[2]}`, with --take-over if they are of several; other days can be read"
+            f"{self.scope} was closed by {named}, and none of them is known to replace the other: two runs that were both "
+            "told to take it over have met, and each may have removed files of the other one, or a log was restored. So a "
+            f"person decides whose it is: `logio again --partition {self.scope.partition('=')[2]} --take-over`, with the "
+            "--pipeline that is to have it, and its next run; other days can be read"
         )
 
     def in_the_way(self, mine: DayRun, *, takes_over: bool) -> DayRun | None:
