@@ -193,6 +193,8 @@ def test_late_orders_are_superseded_by_those_of_the_next_run_of_their_day(tmp_pa
     with lake.run("zombie", NEW, {1: f"{CrashPoint.IN_PUBLICATION}:1:stop"}, ref=LATE, lease=Lease(300, 600)) as old:
         old.until(lambda: old.is_running("all"), "the driver runs", timeout=300)
         zombie = old.process("all")
+        jvm = zombie.parent()
+        assert jvm is not None
         stopped = psutil.STATUS_STOPPED
         eventually(lambda: zombie.status() == stopped, what="it has stopped while it publishes", timeout=300)
         assert old.store.declare_dead(GroupRef(old.run.run_id, "all", 1), "test")
@@ -204,8 +206,6 @@ def test_late_orders_are_superseded_by_those_of_the_next_run_of_their_day(tmp_pa
             assert run.status("all").incarnation > len(points) // 2, "drivers have died"
         after = lake.expected_late(new=DAY.text, next=NEXT_DAY.text)
         assert lake.late() == after != before and lake.counted() == lake.expected("new")
-        jvm = zombie.parent()
-        assert jvm is not None
         zombie.resume()
         eventually(lambda: has_ended(zombie) and has_ended(jvm), what="the zombie and its JVM exit", timeout=300)
     assert lake.late() == after and lake.counted() == lake.expected("new")
