@@ -93,6 +93,8 @@ class Lake:
         return self._read([str(path) for path in (self.folder / "late").rglob("*.parquet")])
 
     def _read(self, files: list[str]) -> list[tuple[Any, ...]]:
+        if not files:
+            return []
         return query(f"SELECT {COLUMNS} FROM read_parquet({files}, hive_partitioning=true) ORDER BY ALL")
 
 

@@ -204,7 +204,7 @@ RUNS += [(run(4, B), True), (run(1, C), True)]
 STEPS = st.lists(st.tuples(st.integers(0, len(RUNS) - 1), st.sampled_from([0, 0, 0, 1, 2, 5])), max_size=60)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_what_counts_is_there_and_right_whoever_stands_still_and_sees_names_late(steps: list[tuple[int, int]]) -> None:
     """Runs of three lines, two of one ordinal; a run that began and never continued is a zombie."""
@@ -217,7 +217,7 @@ def test_what_counts_is_there_and_right_whoever_stands_still_and_sees_names_late
         world.check()
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.permutations(range(6)), st.lists(st.integers(0, 5), max_size=40))
 def test_runs_of_one_line_never_leave_a_day_in_doubt(ages: list[int], steps: list[int]) -> None:
     """And it never becomes that of an older run again."""
@@ -290,7 +290,7 @@ class Paged(FolderFiles):
 
 
 @pytest.mark.parametrize("all_days", [False, True])
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_listing_in_pages_shows_the_day_as_it_was_at_one_instant(all_days: bool, seed: int) -> None:
     """Runs close it while it is listed, some of them zombies, which are late: what is read was live at some time."""
