@@ -169,19 +169,15 @@ def test_a_day_that_is_filled_at_once_is_whole_in_the_end(lake: Lake) -> None:
     armed = {
         1: f"{CrashPoint.IN_CLEARING}:2",
         2: f"{CrashPoint.IN_PUBLICATION}:1",
-        3: f"{CrashPoint.IN_PLACING}:1",
-        4: f"{CrashPoint.IN_PUBLICATION}:2",
+        3: f"{CrashPoint.IN_PUBLICATION}:2",
     }
     with lake.run("new", NEW, armed, ref=FILLED) as run:
-        for number in (2, 3, 4, 5):
+        for number in (2, 3, 4):
             run.until(lambda number=number: run.is_running("all", number), f"driver {number} runs", timeout=300)
             assert set(lake.counted()) <= set(lake.expected("new")), "the old day is hidden"
         run.finish()
-        assert run.status("all").incarnation == 5, "every one of them was passed"
+        assert run.status("all").incarnation == 4, "every one of them was passed"
     assert lake.counted() == lake.listed() == lake.expected("new") != []
-    with lake.run("young", OLD, {}) as run:
-        run.finish()
-    assert lake.counted() == lake.listed() == lake.expected("young") != []
 
 
 def test_late_orders_are_superseded_by_those_of_the_next_run_of_their_day(tmp_path: Path, log_url: str) -> None:
@@ -201,11 +197,11 @@ def test_late_orders_are_superseded_by_those_of_the_next_run_of_their_day(tmp_pa
         eventually(lambda: zombie.status() == stopped, what="it has stopped while it publishes", timeout=300)
         assert old.store.declare_dead(GroupRef(old.run.run_id, "all", 1), "test")
         assert old.store.supersede(old.run.run_id)
-        points = (CrashPoint.IN_PLACING, CrashPoint.IN_PUBLICATION, CrashPoint.IN_PUBLICATION, CrashPoint.IN_CLEARING)
-        armed = {number: f"{point}:{1 + number % 2}" for number, point in enumerate(points, start=1)}
+        armed = {1: f"{CrashPoint.IN_PUBLICATION}:2", 2: f"{CrashPoint.IN_CLEARING}:2"}
         with lake.run("new", LATER, armed, ref=LATE) as run:
+            for number in (2, 3):
+                run.until(lambda number=number: run.is_running("all", number), f"driver {number} runs", timeout=300)
             run.finish()
-            assert run.status("all").incarnation > len(points) // 2, "drivers have died"
         after = lake.expected_late(new=DAY.text, next=NEXT_DAY.text)
         assert lake.late() == after != before and lake.counted() == lake.expected("new")
         zombie.resume()

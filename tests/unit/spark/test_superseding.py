@@ -118,7 +118,7 @@ def far(tmp_path_factory: pytest.TempPathFactory, objects: ObjectStore) -> Itera
     """In a bucket."""
     bucket = objects.new_bucket()
     with reached(objects):
-        yield Work(tmp_path_factory.mktemp("far"), BucketLake(objects, bucket), stride=3)
+        yield Work(tmp_path_factory.mktemp("far"), BucketLake(objects, bucket), stride=9)
 
 
 @pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
