@@ -175,7 +175,7 @@ def test_a_day_that_is_filled_at_once_is_whole_in_the_end(lake: Lake) -> None:
         for number in (2, 3, 4):
             run.until(lambda number=number: run.is_running("all", number), f"driver {number} runs", timeout=300)
             assert set(lake.counted()) <= set(lake.expected("new")), "the old day is hidden"
-        run.finish()
+        run.finish(timeout=400)
         assert run.status("all").incarnation == 4, "every one of them was passed"
     assert lake.counted() == lake.listed() == lake.expected("new") != []
 
@@ -185,7 +185,7 @@ def test_late_orders_are_superseded_by_those_of_the_next_run_of_their_day(tmp_pa
     lake = Lake(tmp_path, log_url)
     for name, orders, day in (("old", OLD, DAY), ("next", OLD[::-1], NEXT_DAY)):
         with lake.run(name, orders, {}, ref=LATE, partition=day) as run:
-            run.finish()
+            run.finish(timeout=400)
     before = lake.expected_late(old=DAY.text, next=NEXT_DAY.text)
     assert lake.late() == lake.late_listed() == before != []
     with lake.run("zombie", NEW, {1: f"{CrashPoint.IN_PUBLICATION}:1:stop"}, ref=LATE, lease=Lease(300, 600)) as old:
@@ -201,7 +201,7 @@ def test_late_orders_are_superseded_by_those_of_the_next_run_of_their_day(tmp_pa
         with lake.run("new", LATER, armed, ref=LATE) as run:
             for number in (2, 3):
                 run.until(lambda number=number: run.is_running("all", number), f"driver {number} runs", timeout=300)
-            run.finish()
+            run.finish(timeout=400)
         after = lake.expected_late(new=DAY.text, next=NEXT_DAY.text)
         assert lake.late() == after != before and lake.counted() == lake.expected("new")
         zombie.resume()
