@@ -586,8 +586,10 @@ own_day = DatasetWriter(
     empty="replace",
     audit={"no refunds": "SELECT * FROM records WHERE cents < 0"},
 )
-filled = DatasetWriter("lake", "pages", partition_by=["day"], on_new_run="overwrite", by=["day"], switch="at once")
-late = DatasetWriter("lake", "late_clicks", on_new_run="supersede")
+filled_pages = DatasetWriter(
+    "lake", "pages", partition_by=["day"], on_new_run="overwrite", by=["day"], switch="at once"
+)
+late_clicks = DatasetWriter("lake", "late_clicks", on_new_run="supersede")
 # [END DatasetWriter]
 
 
