@@ -53,6 +53,7 @@ def common(
 def commands() -> typer.Typer:
     """The application with all its commands, which are imported only when they are needed."""
     from airflow_logio.cli import (
+        adopt,
         check,
         control,
         days,
@@ -68,7 +69,22 @@ def commands() -> typer.Typer:
         upkeep,
     )
 
-    for module in (check, run, status, days, page, logs, lineage, retry, control, tend, upkeep, forget, simulate):
+    for module in (
+        check,
+        run,
+        status,
+        days,
+        page,
+        logs,
+        lineage,
+        retry,
+        control,
+        tend,
+        upkeep,
+        forget,
+        adopt,
+        simulate,
+    ):
         module.register(app)
     return app
 

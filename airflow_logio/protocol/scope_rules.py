@@ -113,6 +113,14 @@ class ScopeContender:
         elif other.ordinal >= self.mine.ordinal:
             raise WriteRefused(self._not_younger(other))
 
+    def check_adopts(self, row: ScopeRow) -> None:
+        """Before a person gives it rows from before. Raises `WriteRefused` if runs of another log replace its rows."""
+        if row.claimant.line != self.mine.line:
+            raise WriteRefused(
+                f"{self._where} belongs to runs of another log: give it rows with that log (--log), or let a run take it "
+                f"over first. {self._stays}"
+            )
+
     def check_retry(self, row: ScopeRow | None) -> None:
         """Before a person resumes the run. Raises `WriteRefused` if its closing write action would be refused, whatever is
         done first."""

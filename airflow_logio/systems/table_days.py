@@ -199,6 +199,28 @@ def begin_day(
         warehouse_rows.store_given_up(connection, name, run_uid, contender.mine)
 
 
+def adopt(
+    connection: Connection,
+    name: TableName,
+    writer: TableWriter,
+    contender: Contender,
+    scope: ScopeContender,
+    condition: str,
+    expected: int | None,
+) -> int:
+    """Rows of no run that fulfil a person's condition become those of a scope, if they are as many as `expected`; how many
+    they are. Raises `WriteRefused`."""
+    if not _shares(connection, name, contender):
+        _take_over(connection, name, writer, contender)
+    table_inserts.target_table(connection, writer, name)
+    table_runs.check_run_column(connection, writer, name)
+    table_runs.make_scope(connection, name, writer, scope)
+    row = warehouse_rows.lock_scope(connection, name, scope.key)
+    assert row is not None, "it was just made, or is there"
+    scope.check_adopts(row)
+    return table_runs.RunRows(connection, writer, name, scope).adopt(condition, expected)
+
+
 def _shares(connection: Connection, name: TableName, contender: Contender) -> bool:
     """Whether parts are owned there so already; then the owner's row is locked, and others may share it.
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.dataflow.query_text import bare, for_sqlalchemy
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import WriteRefused
@@ -54,6 +55,36 @@ class RunRows(OwnedRows):
     def labelled(self, actions: Sequence[WriteAction]) -> Sequence[WriteAction]:
         ((column, number),) = self.constants.items()
         return labelled(actions, column, number)
+
+    def adopt(self, condition: str, expected: int | None) -> int:
+        """Rows of no run that fulfil a person's condition become these, if they are as many as `expected`; how many they are.
+
+        Raises `WriteRefused` if rows of runs fulfil it, too.
+        """
+        asked = sa.text(f"(\n{for_sqlalchemy(bare(condition))}\n)")
+        is_of_none = sa.func.coalesce(self._column, 0) == 0
+        if of_runs := self._number(asked, sa.not_(is_of_none)):
+            raise WriteRefused(
+                f"{self._where}: {of_runs:,} rows that fulfil {condition!r} belong to runs already, and the next run of "
+                "their partition replaces them. Leave them out of the condition; nothing is changed"
+            )
+        found = self._number(asked, is_of_none)
+        if expected is None:
+            return found
+        ((column, number),) = self.constants.items()
+        change = sa.update(self._table).where(asked, is_of_none).values({column: number})
+        before = self.count()
+        changed = self._connection.execute(change).rowcount
+        if not expected == found == changed == self.count() - before:
+            raise WriteRefused(
+                f"{self._where}: {expected:,} rows were to belong to {self._scope}, and {changed:,} would. Another program "
+                "changes them at the same time, or a trigger does; nothing is changed"
+            )
+        return changed
+
+    def _number(self, *conditions: Any) -> int:
+        query = sa.select(sa.func.count()).select_from(self._table).where(*conditions)
+        return int(self._connection.execute(query).scalar_one())
 
 
 def labelled(actions: Iterable[WriteAction], column: str, number: int) -> Sequence[WriteAction]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ from airflow_logio.errors import (
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, shuts_out
 from airflow_logio.protocol.scope_rules import DayRun, ScopeContender, ScopeRow
 from airflow_logio.protocol.writes import HeldGroup
-from airflow_logio.systems import day_audits, table_runs, warehouse_rows
+from airflow_logio.systems import day_audits, table_days, table_runs, warehouse_rows
 from airflow_logio.systems.calls import COUNTED, Locks
 from airflow_logio.systems.closing_transaction import ClosingTransaction
 from airflow_logio.systems.databases import (
@@ -189,6 +190,24 @@ class Warehouse:
         """As `warehouse_rows.remove_markers`, in one transaction. Raises `ExternalUnavailable`, `WriteRefused`."""
         with self.translated(), self.engine.begin() as connection:
             return warehouse_rows.remove_markers(connection, log_uid, pipeline, up_to, run_uids)
+
+    def adopt(self, writer: TableWriter, run: DayRun, condition: str, *, expected: int | None = None) -> int:
+        """Let rows of no run that fulfil a person's condition be those of a partition: how many they are. Only if they are
+        as many as `expected`; without it, nothing is changed.
+
+        `writer` supersedes, and knows its partition; `run` is one that is older than all. Raises `WriteRefused`,
+        `ExternalUnavailable`.
+        """
+        with self.translated(), self.for_writes() as connection, connection.begin() as transaction:
+            name = table_name(connection, writer.table)
+            _make_tables(connection, name, writer)
+            owner_row = warehouse_rows.release_of(self.engine.dialect, name)
+            contender = _contender(writer, self.name, "adopt", Owner(run.run_uid, time.time()), owner_row=owner_row)
+            scope = ScopeContender(writer.table, self.name, writer.scope, run, of_runs=True)
+            found = table_days.adopt(connection, name, writer, contender, scope, condition, expected)
+            if expected is None:
+                transaction.rollback()
+        return found
 
     def shut_out(self, marker: Marker) -> MarkerRow:
         """Drivers with lower tokens are refused from now on; the row that they would find. Raises `Fenced`,
