@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from airflow_logio.cli.app import main
+from airflow_logio.crash import VARIABLE, CrashPoint
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.states import RunState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
@@ -112,3 +117,30 @@ def test_what_cannot_be_meant_is_refused(store: LogStore, warehouse: Warehouse, 
         code, said = logio("forget", arguments[0], "--partition", arguments[1], "--yes")
         assert code == 1 and told in said, said
     assert [row[1] for row in rows(warehouse)] == [1]
+
+
+POINTS = (
+    f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1",
+    f"{CrashPoint.IN_DAY_SWITCH}:1",
+    f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:2",
+)
+
+
+def test_a_command_that_is_killed_leaves_the_day_and_is_given_again(
+    store: LogStore, warehouse: Warehouse, logio: Logio, tmp_path: Path
+) -> None:
+    """In the opening transaction, when the rows are deleted, and before the commit: a real process each."""
+    finished(store, warehouse, tmp_path, D1, 1, 2)
+    finished(store, warehouse, tmp_path, D2, 20)
+    command = [sys.executable, "-m", "airflow_logio.cli", "forget", "clicks", "--partition", D1, "--yes"]
+    for point in POINTS:
+        died = subprocess.run(
+            command, env={**os.environ, VARIABLE: point}, capture_output=True, timeout=120, check=False
+        )
+        assert died.returncode == -signal.SIGKILL, (point, died.stderr)
+        assert [row[1] for row in rows(warehouse)] == [1, 2, 20], point
+        assert [one.partition for one in store.list_runs(state=RunState.FINISHED)] == [D2, D1], point
+    code, said = logio("forget", "clicks", "--partition", D1, "--yes")
+    assert code == 0 and f"1 run(s) of {D1} removed" in said, said
+    assert [row[1] for row in rows(warehouse)] == [20]
+    assert [one.partition for one in store.list_runs() if one.state is not RunState.REMOVING] == [D2]
