@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -30,6 +31,8 @@ _SIGNS = {
 }
 _REPLACED = "↻"
 """Of a partition that is done, and was computed again."""
+_STALE = "≠", "yellow"
+"""Of one that is done, from a day that was replaced since."""
 
 
 def register(app: typer.Typer) -> None:
@@ -99,20 +102,23 @@ def _lines(calendar: Calendar) -> Iterator[Text]:
 
 
 def _sign(day: Day) -> tuple[str, str]:
+    if day.state is DayState.DONE and day.stale:
+        return _STALE
     sign, style = _SIGNS[day.state]
     return (_REPLACED if day.state is DayState.DONE and day.replaced else sign), style
 
 
 def _legend(calendar: Calendar) -> Text:
     """How many there are of each; done ones that were computed again have a sign of their own."""
-    again = sum(day.state is DayState.DONE and day.replaced > 0 for day in calendar.days)
-    totals, said = calendar.totals, list[Text]()
-    for state, (sign, style) in _SIGNS.items():
-        many = totals.get(state.value, 0) - (again if state is DayState.DONE else 0)
-        if many:
-            said.append(Text(f"{sign} {many:,} {state.value}", style))
-    if again:
-        said.insert(1 if len(said) else 0, Text(f"{_REPLACED} {again:,} done, computed again"))
+    kinds = Counter((_sign(day), day.state.value) for day in calendar.days)
+    words = {_REPLACED: ", computed again", _STALE[0]: ", from a day that was replaced since"}
+    done, *others = _SIGNS.values()
+    shown = [done, (_REPLACED, ""), _STALE, *others]
+    said = [
+        Text(f"{sign} {many:,} {state}{words.get(sign, '')}", style)
+        for (sign, style), state in sorted(kinds, key=lambda kind: shown.index(kind[0]))
+        if (many := kinds[(sign, style), state])
+    ]
     if calendar.others:
         said.append(Text(f"{counted(calendar.others, 'run')} of other partitions", "dim"))
     return Text("   ").join(said)
@@ -130,6 +136,7 @@ def _remark(day: Day) -> str:
         said.append(f"{counted(day.replaced, 'run')} before{why}")
     elif day.state is DayState.GIVEN_UP and day.because:
         said.append(day.because)
+    said += [f"computed from {one}" for one in day.stale]
     if day.late:
         said.append(f"{counted(day.late, 'late record')} came with it")
     return "; ".join(said)

@@ -38,6 +38,7 @@ def document(report: Report) -> dict[str, Any]:
         "recoveries": [_recovery(one) for one in report.recoveries],
         "quarantined": [quarantined_json(one) for one in report.quarantined],
         "supervision": supervision_document(report),
+        "days_read": [one._asdict() for one in report.days_read],
     }
 
 

@@ -26,7 +26,7 @@ from airflow_logio.run_report.causes import HIDDEN, Cause, cause_of, most_pressi
 from airflow_logio.run_report.report import IsPaused, condition_seen, not_known
 from airflow_logio.status.condition import WAITING, RunCondition, awaits_airflow
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.day_records import PartitionBounds, PartitionRun
+from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun
 from airflow_logio.store.records.run_records import Allowed, RunSpec
 from airflow_logio.store.records.status_records import RunSight
 from airflow_logio.store.records.upkeep_records import RemovedRun
@@ -77,6 +77,8 @@ class Day:
     """Why it is red, of the most pressing of its groups."""
     is_error: bool = False
     """Whether the cause is from an error text, which not everyone may read."""
+    stale: Sequence[DayRead] = ()
+    """What its youngest run was computed from, and was replaced since, or is being computed again."""
     removed: RemovedRun | None = None
     """Its youngest run, if that is no longer in the log."""
     options: Sequence[Allowed] = ()
@@ -194,6 +196,7 @@ class CalendarReader:
         late = LateRecords.of(spec)
         counted = self.store.partition_records(pipeline, within, late.operators)
         sights = self._sights(runs, at)
+        read = self.store.days_read([next(found).run_id for _, found in groupby(runs, key=lambda run: run.partition)])
         of_key = {key: list(found) for key, found in groupby(runs, key=lambda run: run.partition)}
         names = {key.text for key in shown}
         late_of = {run_id: late.of_run(found) for run_id, found in counted.items()}
@@ -202,7 +205,7 @@ class CalendarReader:
             pipeline,
             partitioning,
             [
-                _day(key, of_key[key.text], sights, late_of)
+                _day(key, of_key[key.text], sights, late_of, read)
                 if key.text in of_key
                 else _without_run(key, removed.get(key.text), is_last=key.text > known.last)
                 for key in shown
@@ -294,11 +297,15 @@ def _day(
     runs: Sequence[PartitionRun],
     sights: Mapping[str, tuple[RunSight, RunCondition]],
     late_of: Mapping[int, int | None],
+    read: Mapping[int, Sequence[DayRead]],
 ) -> Day:
     run = runs[0]
     late = late_of.get(run.run_id)
+    stale = [one for one in read.get(run.run_id, ()) if one.is_stale]
     if run.uid not in sights:
-        return Day(key, _STATES.get(run.state, DayState.RUNNING), runs, RunCondition(run.state.value), late=late)
+        return Day(
+            key, _STATES.get(run.state, DayState.RUNNING), runs, RunCondition(run.state.value), late=late, stale=stale
+        )
     sight, condition = sights[run.uid]
     stopped = most_pressing([group for group in sight.groups if group.state is not GroupState.RETIRED])
     is_red = (
@@ -307,7 +314,7 @@ def _day(
         or any(group.state is GroupState.PARKED for group in stopped)
     )
     if not is_red:
-        return Day(key, _STATES.get(sight.run.state, DayState.RUNNING), runs, condition, late=late)
+        return Day(key, _STATES.get(sight.run.state, DayState.RUNNING), runs, condition, late=late, stale=stale)
     options = [one for group in stopped for one in options_in(group.error or "")]
     first = stopped[0] if stopped else None
     return Day(
@@ -319,6 +326,7 @@ def _day(
         is_error=first is not None and bool(first.error),
         options=list(dict.fromkeys(options)),
         late=late,
+        stale=stale,
     )
 
 
@@ -416,6 +424,7 @@ def calendar_document(
             "because": day.because,
             "replaced": day.replaced,
             "late": day.late,
+            "stale": [str(one) for one in day.stale],
             "options": [one.value for one in day.options],
         }
         document = {

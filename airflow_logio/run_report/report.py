@@ -21,6 +21,7 @@ from airflow_logio.status.condition import (
 from airflow_logio.status.recoveries import Recovery, recoveries
 from airflow_logio.status.snapshot import Snapshot, SnapshotSeries
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.day_records import DayRead, days_read_by
 from airflow_logio.store.records.driver_records import WAIT, CodeChange, DriverRecord
 from airflow_logio.store.records.run_records import ReplicatedShape, Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, ScalingRequest, SupervisorRecord
@@ -66,6 +67,8 @@ class Report:
     """By group, how many Input Sets are in quarantine: `quarantined` may have fewer."""
     is_paused: bool = False
     """Whether Airflow is known to have paused the DAG of an unfinished run."""
+    days_read: Sequence[DayRead] = ()
+    """The closed days of folders that it has read, and what has become of them since."""
 
     @property
     def unsupervised(self) -> str | None:
@@ -96,10 +99,11 @@ class Report:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Sentences about a DAG that is paused, a missing supervisor, and drivers that are silent for longer than their
-        lease."""
+        """Sentences about a DAG that is paused, a missing supervisor, drivers that are silent for longer than their lease,
+        and days that the run was computed from and that were replaced since."""
         of_airflow = [paused(self.run) if self.is_paused else None, self.unsupervised]
-        return [*(self._written(one) for one in of_airflow if one), *map(self._of_silence, self._silent)]
+        stale = [f"computed from {one}" for one in self.days_read if one.is_stale]
+        return [*(self._written(one) for one in of_airflow if one), *map(self._of_silence, self._silent), *stale]
 
     @property
     def _silent(self) -> Sequence[GroupStatus]:
@@ -244,6 +248,7 @@ class Reporter:
             self._log,
             figures.quarantined,
             is_paused=awaits_airflow(run) and self._is_paused(run.spec.key.dag_id),
+            days_read=store.days_read([run.run_id]).get(run.run_id, ()) if days_read_by(run.spec) else (),
         )
 
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from airflow_logio.dataflow.pipeline.days import Hours
 from airflow_logio.errors import ConfigurationError, UnknownRun
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.folder_rules import DAYS_READ
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.calendar import (
@@ -25,7 +26,9 @@ from airflow_logio.run_report.calendar import (
     calendar_document,
 )
 from airflow_logio.run_report.causes import HIDDEN
+from airflow_logio.run_report.report import Reporter
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.day_records import Standing
 from airflow_logio.store.records.run_records import Allowed, OperatorShape, Run, RunSpec
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import writing
@@ -57,6 +60,11 @@ def finished(store: LogStore, of_run: RunSpec, *counts: fx.CountEvents) -> Run:
     start_driver(store, run=run).session.commit([*counts, fx.FinishGroup()])
     assert store.finish_run(run.run_id)
     return store.find_run(run.uid)
+
+
+def removed(store: LogStore, run: Run) -> None:
+    while store.remove_run(run.run_id, 10_000).more:
+        pass
 
 
 def calendar(store: LogStore, **asked: str) -> Calendar:
@@ -113,8 +121,8 @@ def test_runs_of_others_are_none_of_it(log_store: LogStore) -> None:
     finished(log_store, spec("g", dag_run="without a day"))
     other = of("2026-02-01")
     finished(log_store, replace(other, key=replace(other.key, pipeline="clicks")))
-    removed = finished(log_store, of("2026-03-05"))
-    log_store.remove_run(removed.run_id, 10_000, keep_row=True)
+    leaving = finished(log_store, of("2026-03-05"))
+    log_store.remove_run(leaving.run_id, 10_000, keep_row=True)
     assert next(iter(states(calendar(log_store)))) == "2026-03-01"
     assert set(states(calendar(log_store)).values()) == {DayState.DONE, DayState.NO_RUN_YET, DayState.REMOVED}
     with pytest.raises(UnknownRun, match="no run of a day or hour of pipeline 'nothing'"):
@@ -123,9 +131,9 @@ def test_runs_of_others_are_none_of_it(log_store: LogStore) -> None:
 
 def test_a_day_whose_runs_were_removed_is_not_missing(log_store: LogStore) -> None:
     finished(log_store, of("2026-03-01"))
-    removed = finished(log_store, of("2026-03-02"))
+    gone = finished(log_store, of("2026-03-02"))
     finished(log_store, of("2026-03-04"))
-    log_store.remove_run(removed.run_id, 10_000)
+    removed(log_store, gone)
     found = calendar(log_store)
     assert list(states(found).values())[:4] == [DayState.DONE, DayState.REMOVED, DayState.MISSING, DayState.DONE]
     cell = calendar_document(found)["rows"][0]["cells"][1]
@@ -201,6 +209,79 @@ def test_who_may_not_see_a_run_sees_that_there_is_something(log_store: LogStore)
     assert first["cause"] == "ValueError: a secret"
 
 
+# --- days that were read ----------------------------------------------------------------------------------------------
+
+
+def reader(live_run: str, day: str = "2026-03-05") -> RunSpec:
+    """A run of another pipeline that has read 2 March of a folder, as that run had left it."""
+    one = of(day)
+    day_read = ["/lake/clicks", "day=2026-03-02", live_run]
+    actions = {"web": {"start": 0, "end": 1, "plan": {"limit": 1, DAYS_READ: [day_read]}}}
+    return replace(one, key=replace(one.key, pipeline="top"), actions=actions)
+
+
+def standing(store: LogStore, run: Run) -> tuple[Standing, str | None]:
+    (found,) = store.days_read([run.run_id])[run.run_id]
+    assert found[:4] == ("web", "/lake/clicks", "day=2026-03-02", found.live_run)
+    return found.standing, found.by
+
+
+def test_what_was_computed_from_a_day_that_was_replaced_is_marked(log_store: LogStore) -> None:
+    """Only once the later run has finished; before, it is said to be under way."""
+    old = finished(log_store, of("2026-03-02"))
+    finished(log_store, of("2026-03-01"))
+    top = finished(log_store, reader(old.uid))
+    assert standing(log_store, top) == (Standing.AS_READ, None)
+    assert Reporter(log_store, top).look().warnings == []
+    log_store.supersede(old.run_id, because="a late file")
+    assert standing(log_store, top) == (Standing.AGAIN, None)
+    new = log_store.start_run(of("2026-03-02"))
+    assert standing(log_store, top) == (Standing.AGAIN, new.uid)
+    start_driver(log_store, run=new).session.commit([fx.FinishGroup()])
+    log_store.finish_run(new.run_id)
+    assert standing(log_store, top) == (Standing.REPLACED, new.uid)
+    said = f"day=2026-03-02 of /lake/clicks as run {old.uid[:8]} had left it, which was replaced by run {new.uid[:8]}"
+    assert Reporter(log_store, top).look().warnings == [f"computed from {said}"]
+    (cell, *_) = calendar_document(CalendarReader(log_store, clock=lambda: NOON).read("top"))["rows"][0]["cells"]
+    assert (cell["state"], cell["stale"]) == ("done", [said])
+    log_store.supersede(new.run_id)
+    assert standing(log_store, top) == (Standing.REPLACED, new.uid), "what it has written stands"
+    again = finished(log_store, reader(new.uid, "2026-03-06"))
+    assert standing(log_store, again) == (Standing.AGAIN, None)
+
+
+def test_another_dag_run_of_the_day_replaces_it_too(log_store: LogStore) -> None:
+    old = finished(log_store, of("2026-03-02"))
+    top = finished(log_store, reader(old.uid))
+    new = finished(log_store, of("2026-03-02", dag_run="backfill"))
+    assert standing(log_store, top) == (Standing.REPLACED, new.uid)
+
+
+def test_a_later_run_that_was_given_up_before_it_had_finished_has_replaced_nothing(log_store: LogStore) -> None:
+    old = finished(log_store, of("2026-03-02"))
+    top = finished(log_store, reader(old.uid))
+    given_up = log_store.start_run(of("2026-03-02", dag_run="backfill"))
+    log_store.supersede(given_up.run_id)
+    assert standing(log_store, top) == (Standing.AGAIN, given_up.uid)
+
+
+def test_a_run_that_was_removed_is_still_known_to_have_been_replaced(log_store: LogStore) -> None:
+    old = finished(log_store, of("2026-03-02"))
+    top = finished(log_store, reader(old.uid))
+    log_store.supersede(old.run_id)
+    new = finished(log_store, of("2026-03-02"))
+    removed(log_store, old)
+    assert standing(log_store, top) == (Standing.REPLACED, new.uid)
+    log_store.supersede(top.run_id)
+    removed(log_store, top)
+    assert log_store.days_read([top.run_id]) == {}
+
+
+def test_of_a_run_of_another_log_it_is_not_known(log_store: LogStore) -> None:
+    top = finished(log_store, reader("f" * 32))
+    assert standing(log_store, top) == (Standing.ELSEWHERE, None)
+
+
 # --- many runs --------------------------------------------------------------------------------------------------------
 
 
@@ -244,7 +325,7 @@ def test_a_calendar_costs_as_many_statements_however_many_runs_there_are(what: s
     with counted_statements() as of_few:
         calendar(sql_store, first=keys[-3])
     assert len(of_all) == len(of_few)
-    assert sum("SELECT" in one for one in of_all) == 5, of_all
+    assert sum("SELECT" in one for one in of_all) == 6, of_all
     with sql_store.engine.connect() as connection:
         for statement in of_all:
             assert _by_index(connection, statement, keys), statement

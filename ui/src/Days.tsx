@@ -9,9 +9,10 @@ const LOOK_SECONDS = 10;
 const RIGHTS_SECONDS = 60;
 
 /** A sign, and a colour that says the same. */
-const SIGNS: Record<Cell["state"] | "replaced", [string, string, string]> = {
+const SIGNS: Record<Cell["state"] | "replaced" | "stale", [string, string, string]> = {
   done: ["✓", "done", "done"],
   replaced: ["↻", "done", "done, computed again"],
+  stale: ["≠", "warn", "done, from a day that was replaced since"],
   running: ["▶", "good", "running"],
   red: ["✗", "bad", "red"],
   "given up": ["○", "warn", "given up, waits for its next run"],
@@ -20,7 +21,7 @@ const SIGNS: Record<Cell["state"] | "replaced", [string, string, string]> = {
   "no run yet": ["·", "none", "no run yet"],
   hidden: ["?", "none", "a run that you may not see"],
 };
-const kindOf = (cell: Cell) => (cell.state === "done" && cell.replaced ? "replaced" : cell.state);
+const kindOf = (cell: Cell) => (cell.state !== "done" ? cell.state : cell.stale ? "stale" : cell.replaced ? "replaced" : "done");
 
 /** The first and the last one that a person has chosen, in the order of time. */
 export interface Chosen {
@@ -182,6 +183,7 @@ function said(cell: Cell): string {
   return [
     `${cell.key}: ${cell.state === "red" ? `red, ${cell.condition}` : cell.state === "removed" ? cell.condition : SIGNS[cell.state][2]}`,
     replaced > 0 ? `${counted(replaced, "run")} before this one${because ? ` (${because})` : ""}` : (because ?? ""),
+    ...(cell.stale ?? []).map((one) => `computed from ${one}`),
     late > 0 ? `${counted(late, "late record")} of other days came with it` : "",
   ]
     .filter((one) => one !== "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records.day_records import PartitionBounds, PartitionRun
+from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import (
@@ -109,3 +109,8 @@ class WatchLog(ABC):
     ) -> Mapping[int, Mapping[tuple[Port, str], int]]:
         """Run → (port, direction) → how many records these operators have sent or written, as `PortProgress` has them, for
         the runs of the partitions within the bounds. What has sent nothing is left out. One statement, by an index."""
+
+    @abstractmethod
+    def days_read(self, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:
+        """Run → the days that it has read, and what has become of each since, for the runs that have noted some: the
+        transaction that begins a run notes them. One statement, by indexes."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
+from airflow_logio.protocol.folder_rules import DAYS_READ, DayAsRead
 from airflow_logio.protocol.states import RunState
-from airflow_logio.store.records.run_records import Run
+from airflow_logio.store.records.run_records import Run, RunSpec
 
 
 class PartitionRun(NamedTuple):
@@ -31,6 +34,64 @@ class PartitionRun(NamedTuple):
         key, ended = run.spec.key, (run.ended_at, run.superseded_by, run.because)
         names = (run.run_id, run.uid, key.dag_id, key.dag_run_id, key.generation)
         return cls(*names, run.partition or "", run.ordinal, run.state, run.created_at, *ended)
+
+
+class Standing(StrEnum):
+    """What has become of a day since a run has read it, as far as this log knows."""
+
+    AS_READ = "as it was read"
+    """No later run of it is in the log. A run of another log, or another pipeline that took it over, is not known."""
+    AGAIN = "is being computed again"
+    """The run that had left it so was given up, or a later one has begun and not finished."""
+    REPLACED = "was replaced"
+    """A later run of it has finished."""
+    ELSEWHERE = "is of another log"
+    """The run that had left it so is none of this log: not known."""
+
+
+class DayRead(NamedTuple):
+    """A day that a run has read, and as which run had left it."""
+
+    operator: str
+    place: str
+    """The folder."""
+    scope: str
+    """As ``day=2026-03-01``."""
+    live_run: str
+    """The uid of the run that had left it as it was read."""
+    standing: Standing
+    by: str | None = None
+    """The uid of the later run."""
+
+    @property
+    def is_stale(self) -> bool:
+        return self.standing in (Standing.AGAIN, Standing.REPLACED)
+
+    def __str__(self) -> str:
+        """Half a sentence, behind "computed from"."""
+        said = f"{self.scope} of {self.place} as run {self.live_run[:8]} had left it, which {self.standing.value}"
+        return said if self.by is None else f"{said} by run {self.by[:8]}"
+
+
+def days_read_by(spec: RunSpec) -> Sequence[tuple[str, DayAsRead]]:
+    """(source, day), as a run found them when it was started: it reads these, or nothing."""
+    return [
+        (source, DayAsRead(*one))
+        for source, action in spec.actions.items()
+        for one in action.get("plan", {}).get(DAYS_READ, ())
+    ]
+
+
+def standing_of(state: RunState | None, later: Sequence[tuple[int, str, bool]]) -> tuple[Standing, str | None]:
+    """From the state of the run that had left the day so (None: it is of another log), and the runs of that day since:
+    (ordinal, uid, whether it has finished, be it given up afterwards)."""
+    if state is None:
+        return Standing.ELSEWHERE, None
+    if finished := [one for one in later if one[2]]:
+        return Standing.REPLACED, max(finished)[1]
+    if later:
+        return Standing.AGAIN, max(later)[1]
+    return (Standing.AGAIN if state is RunState.SUPERSEDED else Standing.AS_READ), None
 
 
 class PartitionBounds(NamedTuple):

@@ -17,6 +17,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, GroupState, RunState
 from airflow_logio.protocol.values import storable
 from airflow_logio.store.port.run_port import CodeLog, RunLog
+from airflow_logio.store.records.day_records import days_read_by
 from airflow_logio.store.records.driver_records import CodeChange, KeptCode
 from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunKey, RunSpec
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
@@ -544,6 +545,9 @@ def _create(connection: Connection, spec: RunSpec, earliest: float, ordinal: int
         connection.execute(sa.insert(schema.group).values(**identity, **group))
         connection.execute(sa.insert(schema.fence).values(**identity, incarnation=0, epoch=0, commit_no=0))
     slots.create(connection, run.run_id, spec)
+    for source, day in days_read_by(spec):
+        noted = {"run_id": run.run_id, "op": source, "read_at": clock, **day._asdict()}
+        connection.execute(sa.insert(schema.day_read).values(**noted))
     return run
 
 

@@ -15,10 +15,10 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.database_errors import is_no_text
 from airflow_logio.databases import cause_of
 from airflow_logio.errors import LogInconsistent
-from airflow_logio.protocol.states import RunState
+from airflow_logio.protocol.states import CONCLUDED, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port.watch_port import Hearing, WatchLog
-from airflow_logio.store.records.day_records import PartitionBounds, PartitionRun
+from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun, standing_of
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import (
@@ -108,6 +108,12 @@ class SqlWatchLog(SqlPart, WatchLog):
             aside = quarantine_counts(connection, run_ids)
         return {run_id: RunFigures(*found[run_id], records[run_id], aside.get(run_id, {})) for run_id in run_ids}
 
+    def days_read(self, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:
+        if not run_ids:
+            return {}
+        with reading(self.engine) as connection:
+            return days_read(connection, run_ids)
+
     def partition_bounds(self, pipeline: str) -> PartitionBounds | None:
         of_end = _runs_of_partitions(pipeline).with_only_columns(schema.run.c.partition).limit(1)
         ends = (of_end.order_by(schema.run.c.partition), of_end.order_by(schema.run.c.partition.desc()))
@@ -146,6 +152,40 @@ class SqlWatchLog(SqlPart, WatchLog):
             for run_id, op, name, direction, records in connection.execute(query):
                 found.setdefault(run_id, {})[Port(op, name), direction] = records
         return found
+
+
+def days_read(connection: Connection, run_ids: Collection[int]) -> dict[int, list[DayRead]]:
+    """`LogStore.days_read`. The runs since are those of the same pipeline and partition with a greater ordinal."""
+    read, left, gone, later = schema.day_read, schema.run.alias(), schema.removed_run, schema.run.alias()
+    groups = schema.group
+    of_day = [sa.func.coalesce(left.c[name], gone.c[name]) for name in ("pipeline", "partition", "ordinal", "state")]
+    pipeline, partition, ordinal, state = of_day
+    is_open = sa.exists().where(
+        groups.c.run_id == later.c.run_id, groups.c.state.not_in([state.value for state in CONCLUDED])
+    )
+    since = sa.and_(
+        later.c.pipeline == pipeline,
+        later.c.partition == partition,
+        later.c.ordinal > ordinal,
+        later.c.state != RunState.REMOVING.value,
+    )
+    tables = read.outerjoin(left, left.c.uid == read.c.live_run).outerjoin(gone, gone.c.uid == read.c.live_run)
+    query = (
+        sa.select(read, state.label("left_as"), later.c.ordinal, later.c.uid, is_open.label("is_open"))
+        .select_from(tables.outerjoin(later, since))
+        .where(among(connection, read.c.run_id, sorted(run_ids)))
+        .order_by(read.c.run_id, read.c.op, read.c.place, read.c.scope, read.c.live_run)
+    )
+    found: dict[int, list[DayRead]] = {}
+    names = itemgetter(0, 1, 2, 3, 4)  # the key of `logio_day_read`
+    for key, rows in groupby(connection.execute(query).all(), key=names):
+        run_id, operator, place, scope, live_run = key
+        several = list(rows)
+        runs = [(row.ordinal, row.uid, not row.is_open) for row in several if row.uid is not None]
+        left_as = several[0].left_as
+        standing, by = standing_of(None if left_as is None else run_state(left_as)[0], runs)
+        found.setdefault(run_id, []).append(DayRead(operator, place, scope, live_run, standing, by))
+    return found
 
 
 def _runs_of_partitions(pipeline: str, bounds: PartitionBounds | None = None) -> sa.Select[Any]:

@@ -16,7 +16,7 @@ from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.port.lineage_port import StoredBody
-from airflow_logio.store.records.day_records import PartitionBounds, PartitionRun
+from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun, days_read_by, standing_of
 from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
 from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunKey, RunSpec, senders_of
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
@@ -397,6 +397,29 @@ def partition_records(
         if run_id in ours and direction in _TOTALS and port.operator in operators:
             found.setdefault(run_id, {})[port, direction] = row.records
     return found
+
+
+def days_read(tables: Tables, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:
+    found: dict[int, list[DayRead]] = {}
+    for run_id in run_ids:
+        for source, day in days_read_by(tables.runs[run_id].spec) if run_id in tables.runs else ():
+            left = next((row for row in tables.runs.values() if row.uid == day.live_run), None)
+            gone = tables.removed.get(day.live_run)
+            pipeline = left.spec.key.pipeline if left else gone.key.pipeline if gone else None
+            partition = left.spec.partition if left else gone.partition if gone else None
+            ordinal = left.ordinal if left else gone.ordinal if gone else 0
+            later = [
+                (one.ordinal, one.uid, _has_finished(tables, one.run_id))
+                for one in (() if pipeline is None else _of_partitions(tables, pipeline))
+                if one.partition == partition and one.ordinal > ordinal
+            ]
+            state = left.state if left else gone.state if gone else None
+            found.setdefault(run_id, []).append(DayRead(source, *day, *standing_of(state, later)))
+    return found
+
+
+def _has_finished(tables: Tables, run_id: int) -> bool:
+    return all(row.state in CONCLUDED for key, row in tables.groups.items() if key.run_id == run_id)
 
 
 def _of_partitions(tables: Tables, pipeline: str) -> Iterator[PartitionRun]:

@@ -21,7 +21,7 @@ from airflow_logio.store.port.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS, AddressBook, DirectAddress, OutputLog, OutputPart
 from airflow_logio.store.port.watch_port import Hearing
-from airflow_logio.store.records.day_records import PartitionBounds, PartitionRun
+from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun
 from airflow_logio.store.records.driver_records import (
     Claim,
     CodeChange,
@@ -551,6 +551,10 @@ class MemoryLogStore(LogStore):
             )
             for run_id in run_ids
         }
+
+    def days_read(self, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:
+        with self.tables.transaction():
+            return runs.days_read(self.tables, run_ids)
 
     def partition_bounds(self, pipeline: str) -> PartitionBounds | None:
         with self.tables.transaction():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 from airflow_logio import FolderSource
 from airflow_logio.dataflow.sources import folder
 from airflow_logio.errors import ConfigurationError, OperatorFailed, PipelineDefinitionError, SourceChanged
+from airflow_logio.store.records.day_records import days_read_by
+from tests.support.logs import spec
 
 
 def put(where: Path, *names: str, columns: tuple[str, ...] = ("id",)) -> None:
@@ -266,6 +270,42 @@ def test_a_day_that_is_replaced_while_it_is_read_parks_the_group(lake: Path) -> 
     replaced(lake, "day=1", "four.keep.000000000002.00000.parquet")
     with pytest.raises(SourceChanged, match="Another run has published there since: start a fresh run"):
         one.next_action({}, action)
+
+
+def test_a_run_notes_which_run_had_left_the_closed_day_that_it_reads(lake: Path) -> None:
+    one = source(lake / "day=1", published=True)
+    assert noted(one) == [], "no run owns the day by its value"
+    put(lake / "day=1", "four.keep.000000000002.00000.parquet")
+    replaced(lake, "day=1", "four.keep.000000000002.00000.parquet")
+    assert noted(one) == [("web", (str(lake), "day=1", "four"))]
+    replaced(lake, "day=1")
+    assert noted(one) == [("web", (str(lake), "day=1", "four"))], "a day without rows is read, too"
+    assert noted(source(lake / "day=1")) == [], "who lists the folder reads whatever is there"
+
+
+def test_a_day_that_is_replaced_while_a_run_begins_is_noted_as_it_is_read(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, listings = source(lake / "day=1", published=True), list[str]()
+    put(lake / "day=1", "four.keep.000000000002.00000.parquet")
+    last = FolderSource.last
+
+    def replaced_then(self: FolderSource, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        found = last(self, params)
+        listings.append("")
+        if len(listings) == 1:
+            replaced(lake, "day=1", "four.keep.000000000002.00000.parquet")
+        return found
+
+    monkeypatch.setattr(FolderSource, "last", replaced_then)
+    assert noted(one) == [("web", (str(lake), "day=1", "four"))]
+    assert len(listings) == 2
+
+
+def noted(one: FolderSource) -> list[tuple[str, tuple[str, ...]]]:
+    """As the log keeps it with the run."""
+    run = replace(spec("g"), actions={"web": one.action({})})
+    return [(name, tuple(day)) for name, day in days_read_by(run)]
 
 
 def test_a_partition_that_no_run_has_published_is_missing_input(lake: Path) -> None:
