@@ -121,11 +121,14 @@ def check_required(connection: Connection, writer: TableWriter, name: TableName)
         )
 
 
-def how_to_add(table: str, name: str, kind: ColumnType, dialect: str) -> str:
-    """What an author does about a declared column that a table lacks."""
+def how_to_add(table: str, name: str, kind: ColumnType, dialect: str, *, is_declared: bool) -> str:
+    """What an author does about a column that a table lacks; one that is not declared is the lineage column."""
+    by_hand = f"add it yourself: {statement(table, {name: kind}, dialect)}"
+    if not is_declared:
+        return f". It is the lineage column: {by_hand}"
     return (
-        f" If it is new, declare it {f'{kind} {NULL}'!r}: the next run adds it, and rows from before have null there. Or add "
-        f"it yourself: {statement(table, {name: kind}, dialect)}"
+        f". If it is new, declare it {f'{kind} {NULL}'!r}: the next run adds it, and rows from before have null there. Or "
+        f"{by_hand}"
     )
 
 

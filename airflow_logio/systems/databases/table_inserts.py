@@ -69,7 +69,7 @@ def check_target(connection: Connection, writer: TableWriter, name: TableName) -
     if declared is not None and (found := found_types(connection, name)) is not None:
         added = added_columns.missing(writer, found, dialect)
         there = {column: kind for column, kind in declared.items() if column not in added}
-        check_columns(writer.table, there, found, dialect)
+        check_columns(writer.table, there, found, dialect, writer.lineage_column)
         added_columns.check_may_add(connection, writer, name, found)
         added_columns.check_required(connection, writer, name)
 
@@ -137,7 +137,7 @@ def prepared(
         writer.table, target_table(connection, writer, name), found, actions, dialect
     )
     if declared or dialect == "sqlite":
-        check_columns(writer.table, kinds, found, dialect)
+        check_columns(writer.table, kinds, found, dialect, writer.lineage_column)
     checked = {
         column: target._replace(check=encodings.checked(connection, target.check))
         for column, target in targets(kinds, found, dialect).items()
@@ -247,7 +247,13 @@ def found_types(connection: Connection, name: TableName) -> Mapping[str, str] | 
     return found
 
 
-def check_columns(table: str, kinds: Mapping[str, ColumnType | None], found: Mapping[str, str], dialect: str) -> None:
+def check_columns(
+    table: str,
+    kinds: Mapping[str, ColumnType | None],
+    found: Mapping[str, str],
+    dialect: str,
+    lineage_column: str | None = None,
+) -> None:
     """Raises `WriteRefused` for a column that is missing, or that does not hold every value of its type in `kinds`.
 
     `found` are the types in the database. A column whose type in `kinds` is None is not judged here.
@@ -256,7 +262,11 @@ def check_columns(table: str, kinds: Mapping[str, ColumnType | None], found: Map
     for name, kind in kinds.items():
         has = found.get(_compared(name, dialect))
         if has is None:
-            way_out = "" if kind is None else f".{added_columns.how_to_add(table, name, kind, dialect)}"
+            way_out = (
+                ""
+                if kind is None
+                else added_columns.how_to_add(table, name, kind, dialect, is_declared=name != lineage_column)
+            )
             raise WriteRefused(f"table {table!r} has no column {name!r}; it has {list(found)}{way_out}")
         if kind is not None and loses(kind, has):
             raise WriteRefused(

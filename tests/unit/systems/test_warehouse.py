@@ -99,10 +99,11 @@ def test_each_row_has_the_event_that_it_came_with(warehouse: Warehouse, columns:
 def test_a_table_without_its_lineage_column_is_refused(warehouse: Warehouse) -> None:
     with warehouse.engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE t (a BIGINT, who TEXT)"))
-    for columns in ({"a": "bigint", "who": "text"}, None):
+    declared = "It is the lineage column: add it yourself: ALTER TABLE t ADD COLUMN"
+    for columns, says in (({"a": "bigint", "who": "text"}, declared), (None, "event")):
         writer = TableWriter("wh", "t", columns, on_new_run="append", lineage_column="event")
         rows = writer.records(InputEvent("in", 7, records(NEW, 2)))
-        with pytest.raises((ConfigurationError, WriteRefused, OperatorFailed), match="event"):
+        with pytest.raises((ConfigurationError, WriteRefused, OperatorFailed), match=says):
             warehouse.apply(marker(NEW), writer, [action(NEW, 1), replace(action(NEW, 2), records=rows)])
     assert contents(warehouse) == []
 
