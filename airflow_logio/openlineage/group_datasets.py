@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import DatasetFacet, column_lineage_dataset, schema_dataset
 from openlineage.client.generated.base import InputDatasetFacet, OutputDatasetFacet
+from openlineage.client.generated.base_subset_dataset import (
+    OutputSubsetOutputDatasetFacet,
+    Partition,
+    PartitionSubsetCondition,
+)
 from openlineage.client.generated.input_statistics_input_dataset import InputStatisticsInputDatasetFacet
 from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
 
@@ -29,6 +35,8 @@ class _Dataset:
     """None: the log does not count them."""
     size: int | None = None
     written: Written = field(default_factory=Written)
+    owned: tuple[str, str] | None = None
+    """Column and key of the partition that is written, where a run owns it by its value."""
 
 
 class GroupDatasets:
@@ -98,8 +106,10 @@ class GroupDatasets:
             operator = self._pipeline.operators[name]
             if isinstance(operator, ActionWriter):
                 rows = self._counted(Port(name, operator.connection), WRITE).rows
-                for dataset in self._external(name).written_by(operator):
-                    yield dataset, _Dataset(rows, None, self._origins.of_written(name))
+                external = self._external(name)
+                owned = _owned(operator, external.params)
+                for dataset in external.written_by(operator):
+                    yield dataset, _Dataset(rows, None, self._origins.of_written(name), owned)
             for port in self._pipeline.graph.outputs_of(name):
                 receivers = self._pipeline.receivers(port)
                 if any(receiver.operator not in self._members for receiver in receivers):
@@ -125,6 +135,21 @@ def _add(found: dict[DatasetName, _Dataset], name: DatasetName, one: _Dataset) -
         other.rows = _sum(other.rows, one.rows)
         other.size = _sum(other.size, one.size)
         other.written = other.written.joined(one.written)
+        other.owned = one.owned if one.owned == other.owned else None  # another writer may write anywhere in it
+
+
+def _owned(operator: ActionWriter, params: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Before there is a run, its partition is not known."""
+    (column, *_) = getattr(operator, "by", ()) or (None,)
+    return None if column is None or column not in params else (column, str(params[column]))
+
+
+def _subset(column: str, key: str) -> OutputSubsetOutputDatasetFacet:
+    """The partition that is written, or replaced, as the standard has it: no more of the dataset is changed."""
+    partition = Partition(dimensions={column: key}, identifier=f"{column}={key}")
+    return OutputSubsetOutputDatasetFacet(
+        outputCondition=PartitionSubsetCondition(partitions=[partition]), producer=PRODUCER
+    )
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
@@ -143,6 +168,8 @@ def _output(name: DatasetName, one: _Dataset) -> OutputDataset:
         facets["columnLineage"] = column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields, producer=PRODUCER)
     statistics = OutputStatisticsOutputDatasetFacet(rowCount=one.rows, size=one.size, producer=PRODUCER)
     counted: dict[str, OutputDatasetFacet] = {} if one.rows is None else {"outputStatistics": statistics}
+    if one.owned is not None:
+        counted["subset"] = _subset(*one.owned)
     return OutputDataset(namespace=name.namespace, name=name.name, facets=facets, outputFacets=counted)
 
 
