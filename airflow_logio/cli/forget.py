@@ -11,7 +11,7 @@ import typer
 from airflow_logio.cli.common import LogOption, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.upkeep import discard_files
-from airflow_logio.dataflow import DatasetWriter, TableWriter
+from airflow_logio.dataflow.writers.action_writers import ActionWriter
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.launch import bundle
 from airflow_logio.launch.driver_folders import folders_of
@@ -59,7 +59,7 @@ def forget(
 
 def _forgetting(store: LogStore, known: ConnectionUrls, log: str | None, name: str, partition: str) -> Forgetting:
     """Raises `ConfigurationError` for a pipeline, a day or a connection that is not known here."""
-    from airflow_logio.supervision.forgetting import Forgetting  # with what writes to lakes
+    from airflow_logio.supervision.forgetting import Forgetting, owns_its_day  # with what writes to lakes
 
     newest = store.list_runs(pipeline=name, limit=1)
     if not newest:
@@ -68,9 +68,8 @@ def _forgetting(store: LogStore, known: ConnectionUrls, log: str | None, name: s
     made = bundle.load(bundle.parse_ref(spec.pipeline_ref, Path(spec.bundle_root)))
     if made.partition is None:
         raise ConfigurationError(f"pipeline {name!r} has no partitions: `logio gc` removes its runs")
-    needed = {
-        one.connection for one in made.operators.values() if isinstance(one, TableWriter | DatasetWriter) and one.by
-    }
+    writers = (one for one in made.operators.values() if isinstance(one, ActionWriter))
+    needed = {one.connection for one in writers if owns_its_day(one)}
     urls = {name: known.get(spec.connections.get(name, name)) for name in sorted(needed)}
     return Forgetting(store, made, made.partition.key_of(partition), urls, Places(known.payloads(log), known.find))
 

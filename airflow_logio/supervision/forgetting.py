@@ -84,7 +84,7 @@ class Forgetting:
         operators = {base_operator(name): operator for name, operator in pipeline.operators.items()}
         names = () if pipeline.partition is None else pipeline.partition.names
         shapes = writer_shapes(operators, template.spec.connections, names)
-        owned = {shape.place for shape in shapes if _owns(operators[shape.writer])}
+        owned = {shape.place for shape in shapes if owns_its_day(operators[shape.writer])}
         for shape in (*shapes, *(shape for run in runs for shape in run.spec.writers or ())):
             if shape.place not in owned:
                 yield f"writer {shape.writer!r} ({shape.what})"
@@ -103,7 +103,9 @@ class Forgetting:
         """Make the day empty wherever runs own it; a sentence for each writer. Raises what its write actions raise, such as
         `WriteRefused` and `ExternalUnavailable`: then it can be asked for again."""
         template, params, pipeline = self._made()
-        owning = {name: one for name, one in pipeline.operators.items() if isinstance(one, ActionWriter) and _owns(one)}
+        owning = {
+            name: one for name, one in pipeline.operators.items() if isinstance(one, ActionWriter) and owns_its_day(one)
+        }
         if not owning:
             return []
         run = self._begin(template, params)
@@ -178,8 +180,9 @@ class Forgetting:
         return removed, staying
 
 
-def _owns(writer: object) -> bool:
-    return isinstance(writer, TableWriter | DatasetWriter) and bool(writer.by)
+def owns_its_day(writer: object) -> bool:
+    """Whether runs of a writer own what they write for their day, so that a run without records empties it."""
+    return writer.owns if isinstance(writer, TableWriter) else isinstance(writer, DatasetWriter) and bool(writer.by)
 
 
 def _unaudited(writer: ActionWriter) -> ActionWriter:

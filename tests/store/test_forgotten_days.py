@@ -33,8 +33,9 @@ from airflow_logio.systems.payloads import Payloads
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.datasets import dataset_of
 from tests.support.logs import sent, spec, start_driver
-from tests.support.table_days import COLUMNS, D1, D2, params_of, rows
+from tests.support.table_days import COLUMNS, D1, D2, execute, params_of, records, rows
 from tests.support.table_days import Run as TableRun
+from tests.support.table_runs import Superseding
 
 BY_DAY = (Together.BY_PARTITION, Repeats.REPLACED)
 
@@ -284,3 +285,35 @@ def test_a_process_that_dies_is_followed_by_one_that_deletes_the_rest(
     assert left == [] and not [
         one for one in work.store.list_runs(state=RunState.RUNNING) if one.spec.key.dag_id == DAG_ID
     ]
+
+
+def test_rows_that_a_day_has_brought_for_other_days_are_deleted_with_it(work: Work) -> None:
+    """Where runs own rows by their partition: and neither those of another day's run, nor of none."""
+
+    def pipeline() -> Pipeline:
+        made = Pipeline("clicks", partition=Days("day"), connections=["wh"], keep_runs="90d")
+        late = TableWriter("wh", "late", COLUMNS, on_new_run="supersede")
+        made.writer("save", late, made.source("read", ParquetSource("day.parquet")))
+        return made
+
+    def brought(day: str, number: int) -> Run:
+        run = work.begin(day)
+        driver = start_driver(work.store, run=run)
+        driver.session.commit([sent(1), sent(2), fx.FinishGroup()])
+        driver.session.close()
+        log_uid = work.store.log_uid()
+        own = Superseding(run.ordinal, day, run.uid, log_uid=log_uid, started_at=run.created_at, table="late")
+        own.open(work.warehouse)
+        own.close(work.warehouse, pages=[records(at, number, "late") for at in (D1, D2)])
+        assert work.store.finish_run(run.run_id)
+        return run
+
+    brought(D1, 1)
+    brought(D2, 2)
+    execute(work.warehouse, f"INSERT INTO late (day, a, who) VALUES ('{D1}', 3, 'script')")
+    forgetting = work.forgetting(pipeline=pipeline())
+    forgetting.check(rest_by_hand=False)
+    forgetting.empty()
+    removed, staying = forgetting.remove()
+    assert removed == 1 and not staying
+    assert rows(work.warehouse, "late") == [(D1, 2, "late"), (D1, 3, "script"), (D2, 2, "late")]
