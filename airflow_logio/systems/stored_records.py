@@ -104,6 +104,7 @@ def _part(writer: TableWriter, action: WriteAction, first: int, table: pa.Table)
 
 FILE, ATTEMPT = "logio_file", "logio_attempt"
 """Columns that a staging table has beside those of the target."""
+_TIE = "logio_tie"
 _NAMED = f"({FILE}, {ATTEMPT}) IN (SELECT * FROM unnest(%s::integer[], %s::text[]))"
 
 
@@ -170,7 +171,8 @@ def move(
 def named_rows(connection: Connection, columns: Sequence[str], staged: StagedFiles) -> Rows:
     """The rows that the job has named."""
     names = ", ".join(quoted(connection, column) for column in columns)
-    return Rows(f"(SELECT {names} FROM {staged.table.quoted(connection)} WHERE {_NAMED})", _pairs(staged))
+    found = f"SELECT {names}, ctid AS {_TIE} FROM {staged.table.quoted(connection)} WHERE {_NAMED}"
+    return Rows(f"({found})", _TIE, _pairs(staged))
 
 
 def other_values(

@@ -219,7 +219,9 @@ class TableTransaction:
         """The actions as they are tried, one after the other: in groups, or bit by bit where the records are in files."""
         for is_stored, actions in groupby(pending, self._is_stored):
             if not is_stored:
-                yield [action for action in actions if action.records.num_rows]
+                filled = [action for action in actions if action.records.num_rows]
+                is_one_by_one = self._writer.upserts and self._writer.version is None
+                yield from ([action] for action in filled) if is_one_by_one else [filled]
                 continue
             for action in actions:
                 for file in self._refused_files(connection, action):
@@ -246,10 +248,12 @@ class TableTransaction:
         if not actions:
             return ""
         if self._writer.upserts:
-            into = Upsertion(connection, self._writer, self._name, actions[0], only=False).as_insertion()
+            upsertion = Upsertion(connection, self._writer, self._name, actions[0], only=False)
+            row = first_refused(connection, upsertion.converted(actions), upsertion.as_insertion())
+            upsertion.end()
         else:
             into = table_inserts.prepared(connection, self._writer, self._name, actions)
-        row = first_refused(connection, into.converted(actions), into)
+            row = first_refused(connection, into.converted(actions), into)
         return "" if row is None else row_of(row, actions)
 
 

@@ -41,6 +41,8 @@ class Rows:
 
     sql: str
     """What comes behind FROM."""
+    tie: str
+    """A column that tells each row from others."""
     values: tuple[Any, ...] = ()
 
 
@@ -102,7 +104,7 @@ class Upsertion:
 
     def merge(self, rows: Rows | None = None) -> None:
         """Put rows into the table, by default all that are loaded. Raises `WriteRefused`; then all is to be rolled back."""
-        rows = rows or Rows(self._made.quoted(self._connection))
+        rows = rows or Rows(self._made.quoted(self._connection), "rowid" if self._is_sqlite else "ctid")
         self._check_rows(rows)
         if self._is_sqlite and self._writer.version is not None and self._only:
             self._mark_winners()
@@ -168,8 +170,8 @@ class Upsertion:
 
     def _mark_winners(self) -> None:
         """Which rows are newer than what is there: SQLite does not say later who has put a row there."""
-        is_newer = f"{self._version('t')} >= {self._version('r')}"
-        there = f"SELECT 1 FROM {self._target} AS t WHERE {self._same_key('r')} AND {is_newer}"
+        is_left = f"{self._version('t')} >= {self._version('r')}"
+        there = f"SELECT 1 FROM {self._target} AS t WHERE {self._same_key('r')} AND {is_left}"
         made = self._made.quoted(self._connection)
         self._execute(f"UPDATE {made} AS r SET {_WINS} = 1 WHERE NOT EXISTS ({there})")
 
@@ -186,10 +188,10 @@ class Upsertion:
         )
 
     def _ranked(self, rows: Rows) -> str:
-        """The rows with their places among those of their key: the first one is the newest."""
+        """The rows with their places among those of their key, the same ones each time: the first one is the newest."""
         by = ", ".join(f"r.{self._named(column)}" for column in self._key)
-        order = f" ORDER BY {self._version('r')} DESC" if self._writer.version else ""
-        return f"(SELECT r.*, row_number() OVER (PARTITION BY {by}{order}) AS {_PLACE} FROM {rows.sql} AS r)"
+        order = f"{self._version('r')} DESC, r.{rows.tie}" if self._writer.version else f"r.{rows.tie}"
+        return f"(SELECT r.*, row_number() OVER (PARTITION BY {by} ORDER BY {order}) AS {_PLACE} FROM {rows.sql} AS r)"
 
     # --- after ----------------------------------------------------------------------------------------------------
 

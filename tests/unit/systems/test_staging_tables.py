@@ -215,6 +215,9 @@ def test_rows_of_a_dataset_are_updated_by_their_keys(
     ):
         with pytest.raises(WriteRefused, match=why):
             write(3, *wrong)
+    change(postgres_url, "ALTER TABLE t ADD CHECK (note <> 'bad')")
+    with pytest.raises(WriteRefused, match=r"table 't', write action 3, row [02] \(counted from 0\)"):
+        write(3, versions((4, "x", 1), (1, "y", 9)), versions((5, "bad", 1), (6, "z", 1)))
     last = TableWriter("wh", "u", UPSERTS.columns, ("id",), mode="upsert")
     driver.marker, driver.writer = replace(driver.marker, operator="last"), last
     driver.begin()

@@ -274,11 +274,13 @@ def test_a_table_of_keys_alone(warehouse: Warehouse) -> None:
     assert contents(warehouse) == [(1, "x"), (1, "y")]
 
 
-def test_a_row_that_the_database_refuses_is_named(warehouse: Warehouse) -> None:
+@pytest.mark.parametrize("writer", [BY_VERSION, LAST_WINS])
+def test_a_row_that_the_database_refuses_is_named(warehouse: Warehouse, writer: TableWriter) -> None:
+    run = replace(NEW, writer=writer)
     execute(warehouse, "CREATE TABLE t (id BIGINT PRIMARY KEY, at BIGINT, who TEXT CHECK (who <> 'bad'))")
-    NEW.write(warehouse, (1, 1, "a"))
+    run.write(warehouse, (1, 1, "a"))
     with pytest.raises(WriteRefused, match=r"table 't', write action 4, row 1 \(counted from 0\)"):
-        NEW.apply(warehouse, {3: [(1, 2, "b")], 4: [(1, 3, "c"), (2, 1, "bad")]})
+        run.apply(warehouse, {3: [(1, 2, "b")], 4: [(1, 3, "c"), (2, 1, "bad")]})
     assert contents(warehouse) == [(1, 1, "a")]
 
 
