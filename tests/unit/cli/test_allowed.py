@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.cli import run
-from airflow_logio.cli.app import main
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import RunState
-from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Allowed
 
@@ -39,19 +37,12 @@ Logio = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[LogStore]:
-    opened = open_store(sqlite_url)
-    yield opened
-    opened.dispose()
-
-
-@pytest.fixture
 def logio(
     store: LogStore,
     sqlite_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    typed: Logio,
 ) -> Logio:
     """Exit code and what is said; `logio run` starts runs, and launches nothing."""
 
@@ -69,12 +60,7 @@ def logio(
     def command(*arguments: str) -> tuple[int, str]:
         if arguments[0] == "run":
             arguments = ("run", f"days.py:{arguments[1]}", "--param", "data=data.parquet", *arguments[2:])
-        monkeypatch.setattr("sys.argv", ["logio", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out + printed.err
+        return typed(*arguments)
 
     return command
 

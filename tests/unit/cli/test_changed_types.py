@@ -13,11 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_logio.cli import preparation, retry, run
-from airflow_logio.cli.app import main
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch import start_run as run_specs
 from airflow_logio.launch.launcher import LaunchContext
-from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import RunSpec
 from tests.support.logs import start_driver
@@ -28,16 +26,7 @@ Logio = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[LogStore]:
-    opened = open_store(sqlite_url)
-    yield opened
-    opened.dispose()
-
-
-@pytest.fixture
-def logio(
-    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Logio]:
+def logio(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Logio) -> Iterator[Logio]:
     """Exit code and what is said, of a command that imports the pipeline as it is; nothing is launched."""
 
     def supervise(context: LaunchContext, *_: object) -> int:
@@ -56,12 +45,7 @@ def logio(
 
     def command(*arguments: str) -> tuple[int, str]:
         sys.modules.pop("shop_prices", None)
-        monkeypatch.setattr("sys.argv", ["logio", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out + printed.err
+        return typed(*arguments)
 
     yield command
     sys.modules.pop("shop_prices", None)

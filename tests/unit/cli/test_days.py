@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_logio.cli.app import main
-from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from tests.store.test_calendar import DRIVER, HOURS, count, finished, of
 from tests.support.logs import start_driver
-
-
-@pytest.fixture
-def store(sqlite_url: str) -> Iterator[LogStore]:
-    opened = open_store(sqlite_url)
-    yield opened
-    opened.dispose()
-
 
 Days = Callable[..., tuple[int, str]]
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_logio.cli import retry, run
-from airflow_logio.cli.app import main
 from airflow_logio.dataflow import DatasetWriter, ParquetSource, Pipeline, TableWriter
 from airflow_logio.launch import spark_submit
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.status import condition
-from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from tests.support.grocery import write_slice
@@ -30,19 +28,12 @@ Logio = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[LogStore]:
-    opened = open_store(sqlite_url)
-    yield opened
-    opened.dispose()
-
-
-@pytest.fixture
 def logio(
     store: LogStore,
     sqlite_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    typed: Logio,
 ) -> Logio:
     """Exit code and what is said; `logio run` starts runs, and launches nothing."""
 
@@ -55,15 +46,7 @@ def logio(
     monkeypatch.setattr(run, "supervise", supervise)
     monkeypatch.setattr(spark_submit, "check", lambda _settings: None)
 
-    def command(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["logio", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out + printed.err
-
-    return command
+    return typed
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from airflow_logio.store.records.driver_records import DriverIdentity, GroupRef,
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.supervision.retry import find_lost
 from tests.support.logs import SOMEBODY, start_driver
-from tests.unit.cli.test_fresh import Logio, logio, start, store
+from tests.unit.cli.test_fresh import Logio, logio, start
 
-__all__ = ["logio", "start", "store"]  # fixtures
+__all__ = ["logio", "start"]  # fixtures
 
 GROUPS = ["hourly", "ingest", "publish", "totals"]
 GONE = DriverIdentity(this_host(), boot_id(), 2**22 + 1, 12.5)

@@ -22,7 +22,6 @@ from airflow_logio.launch.launcher import LaunchContext, Launched, Launcher, res
 from airflow_logio.launch.start_run import run_spec
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.status.run_summary import Outcome, RunSummary
-from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.supervision import local_run
@@ -56,13 +55,6 @@ class Sleepers(Launcher):
 
     def alive(self) -> list[str]:
         return [str(process.args) for process in self.all if process.poll() is None]
-
-
-@pytest.fixture
-def store(sqlite_url: str) -> Iterator[LogStore]:
-    opened = open_store(sqlite_url)
-    yield opened
-    opened.dispose()
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from airflow_logio.status import condition
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from tests.support.logs import SOMEBODY
-from tests.unit.cli.test_fresh import SALES, Logio, logio, start, store
+from tests.unit.cli.test_fresh import SALES, Logio, logio, start
 
-__all__ = ["logio", "start", "store"]  # fixtures
+__all__ = ["logio", "start"]  # fixtures
 
 SPARK = ("--master", "local[3]", "--driver-memory", "777m", "--conf", "spark.x=1", "--conf", "spark.api.token=hush")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from airflow_logio.cli import run as run_command
 from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Port
 from airflow_logio.status.run_summary import Outcome, RunSummary
-from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import ReplicatedShape
 from airflow_logio.store.records.status_records import PortProgress
@@ -23,13 +22,6 @@ from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
 from tests.support.two_groups import TwoGroups
 
 Ended = Callable[..., RunSummary]
-
-
-@pytest.fixture
-def store(sqlite_url: str) -> Iterator[LogStore]:
-    opened = open_store(sqlite_url)
-    yield opened
-    opened.dispose()
 
 
 @pytest.fixture

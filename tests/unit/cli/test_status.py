@@ -38,13 +38,6 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def store(sqlite_url: str) -> Iterator[LogStore]:
-    opened = open_store(sqlite_url)
-    yield opened
-    opened.dispose()
-
-
-@pytest.fixture
 def flow(store: LogStore) -> TwoGroups:
     """10 events sent, 7 used, and `totals` has been recovered once."""
     run = TwoGroups(store)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from airflow_logio.protocol.states import ScalingState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.as_json import document
 from airflow_logio.run_report.report import Report, Reporter
-from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import Load
 from airflow_logio.store.records.run_records import OperatorShape, RunSpec
@@ -41,13 +39,6 @@ def whole_spec() -> RunSpec:
         "end": OperatorShape("end", {"in": "merge(work).out"}),
     }
     return replace(replicated_spec(slots=SLOTS), operators=shapes)
-
-
-@pytest.fixture
-def store(sqlite_url: str) -> Iterator[LogStore]:
-    opened = open_store(sqlite_url)
-    yield opened
-    opened.dispose()
 
 
 LOAD = Load(10.0, 0.6, 0.3, 0.1, 9, 1200, 8, 50, 3, 1.5)
