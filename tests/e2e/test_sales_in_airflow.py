@@ -620,58 +620,71 @@ def end_of(person: Person, run_id: str, dag_id: str = CONTROLLER) -> str:
     return person.run_state(dag_id, run_id)
 
 
+class LateInput:
+    """Runs of the DAG whose input is late: a file and a folder, which are looked for before the run begins, and a file that
+    only the driver looks for."""
+
+    def __init__(self, person: Person, places: Places, folder: Path) -> None:
+        self._person, self._places = person, places
+        self.folder = folder
+
+    def begin(self, name: str) -> str:
+        """How a run of that name ends, with its input in the folder of that name, and what arrives in between."""
+        (self.folder / name).mkdir(exist_ok=True)
+        given = {"folder": str(self.folder / name), "arrivals": str(self.folder / f"{name}_arrivals")}
+        self._person.begin(LATE, name, given)
+        return end_of(self._person, name, LATE)
+
+    def attempts(self, name: str) -> dict[str, tuple[int, str]]:
+        tasks = {one["task_id"].rpartition(".")[2]: one for one in self._person.tasks(LATE, name)}
+        return {task: (tasks[task]["try_number"], tasks[task]["state"]) for task in ("start_run", "all")}
+
+    def written(self) -> dict[str, list[tuple[Any, ...]]]:
+        url = self._places.warehouse_url
+        return {name: sorted(rows_of(url, f"SELECT n FROM late_{name}")) for name in ("file", "folder", "own")}
+
+
 def test_input_that_is_late_is_found_by_the_second_attempt_and_blocks_nothing_before(
     person: Person, places: Places, tmp_path: Path
 ) -> None:
-    """A file and a folder, which are looked for before the run begins, and a file that only the driver looks for."""
-    never, late, spent = (tmp_path / name for name in ("never", "late", "spent"))
-    for one in (never, late, spent):
-        one.mkdir()
-
-    def begin(folder: Path) -> str:
-        person.begin(LATE, folder.name, {"folder": str(folder), "arrivals": str(tmp_path / f"{folder.name}_arrivals")})
-        return end_of(person, folder.name, LATE)
-
-    def attempts(folder: Path) -> dict[str, tuple[int, str]]:
-        tasks = {one["task_id"].rpartition(".")[2]: one for one in person.tasks(LATE, folder.name)}
-        return {name: (tasks[name]["try_number"], tasks[name]["state"]) for name in ("start_run", "all")}
-
-    def written() -> dict[str, list[tuple[Any, ...]]]:
-        return {name: rows_of(places.warehouse_url, f"SELECT n FROM late_{name}") for name in ("file", "folder", "own")}
-
-    assert begin(never) == "failed"
-    assert attempts(never)["start_run"] == (2, "failed")
-    said = person.log(LATE, never.name, "late.start_run")
-    assert said.count(f"source 'file': cannot read Parquet file '{never}/file.parquet'") >= 2, said
+    dag = LateInput(person, places, tmp_path)
+    assert dag.begin("never") == "failed"
+    assert dag.attempts("never")["start_run"] == (2, "failed")
+    said = person.log(LATE, "never", "late.start_run")
+    assert said.count(f"source 'file': cannot read Parquet file '{tmp_path}/never/file.parquet'") >= 2, said
 
     holds = {"start_run": {"file.parquet": [1, 2], "folder/a.parquet": [3, 4]}, "all": {"own.parquet": [5, 6]}}
     for task, files in holds.items():
         for name, numbers in files.items():
             has_numbers(tmp_path / "late_arrivals" / task / name, numbers)
-    assert begin(late) == "success"
-    assert attempts(late) == {"start_run": (2, "success"), "all": (2, "success")}
+    assert dag.begin("late") == "success"
+    assert dag.attempts("late") == {"start_run": (2, "success"), "all": (2, "success")}
     log = open_store(places.log_url, application="logio test")
-    [run] = [one for one in log.list_runs() if one.spec.key.dag_id == LATE]
-    assert run.spec.key.dag_run_id == late.name, "nothing was begun before that was in its way"
+    known = [one.spec.key.dag_run_id for one in log.list_runs()]
+    assert "never" not in known, "nothing was begun that was in the way of the next"
+    [run] = [one for one in log.list_runs() if one.spec.key.dag_run_id == "late"]
     assert run.state is RunState.FINISHED and log.group(run.run_id, "all").incarnation == 2
-    assert f"{late}/own.parquet" in person.log(LATE, late.name, "late.all")
-    assert {name: sorted(rows) for name, rows in written().items()} == {
-        "file": [(1,), (2,)],
-        "folder": [(3,), (4,)],
-        "own": [(5,), (6,)],
-    }
+    log.dispose()
+    assert f"{tmp_path}/late/own.parquet" in person.log(LATE, "late", "late.all")
+    assert dag.written() == {"file": [(1,), (2,)], "folder": [(3,), (4,)], "own": [(5,), (6,)]}
 
+
+def test_input_that_stays_away_fails_its_task_and_is_used_once_it_is_cleared(
+    person: Person, places: Places, tmp_path: Path
+) -> None:
+    dag = LateInput(person, places, tmp_path)
     for name, numbers in {"file.parquet": [7], "folder/a.parquet": [8]}.items():
-        has_numbers(spent / name, numbers)
-    assert begin(spent) == "failed"
-    assert attempts(spent) == {"start_run": (1, "success"), "all": (2, "failed")}
-    said = person.log(LATE, spent.name, "late.all")
-    assert "waits for its input" in said and f"{spent}/own.parquet" in said, said
-    has_numbers(spent / "own.parquet", [9])
-    person.clear(LATE, spent.name, "late.all")
-    eventually(lambda: person.run_state(LATE, spent.name) == "success", what="it is green", timeout=LONG, every=0.3)
-    assert written() == {"file": [(7,)], "folder": [(8,)], "own": [(9,)]}
-    assert [one.spec.key.dag_run_id for one in log.list_runs() if one.spec.key.dag_id == LATE] == ["spent", "late"]
+        has_numbers(tmp_path / "spent" / name, numbers)
+    assert dag.begin("spent") == "failed"
+    assert dag.attempts("spent") == {"start_run": (1, "success"), "all": (2, "failed")}
+    said = person.log(LATE, "spent", "late.all")
+    assert "waits for its input" in said and f"{tmp_path}/spent/own.parquet" in said, said
+    has_numbers(tmp_path / "spent" / "own.parquet", [9])
+    person.clear(LATE, "spent", "late.all")
+    eventually(lambda: person.run_state(LATE, "spent") == "success", what="it is green", timeout=LONG, every=0.3)
+    assert dag.written() == {"file": [(7,)], "folder": [(8,)], "own": [(9,)]}
+    log = open_store(places.log_url, application="logio test")
+    assert [one.spec.key.dag_run_id for one in log.list_runs()].count("spent") == 1
     log.dispose()
 
 
