@@ -149,5 +149,5 @@ def test_a_slow_driver_of_the_replaced_run_was_first(late: LateRows, tmp_path: P
             young.until(lambda: sessions_wait_for_a_lock(late.warehouse_url), "the younger run waits")
             slow.end()
             young.finish()
-        assert launcher.drivers["replacing", 1].wait(timeout=120) == REPLACED, old.last_words()
+        assert launcher.drivers["replacing", 1].wait(timeout=120) in (0, REPLACED), old.last_words()
     assert late.there() == sorted(wanted)
