@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -74,11 +74,16 @@ class DayRead(NamedTuple):
 
 
 def days_read_by(spec: RunSpec) -> Sequence[tuple[str, DayAsRead]]:
-    """(source, day), as a run found them when it was started: it reads these, or nothing."""
+    """(source, day), as a run found them when it was started: it reads these, or nothing.
+
+    A plan is what its source makes it: that of a `ParquetSource` is a list.
+    """
+    plans = ((source, action.get("plan")) for source, action in spec.actions.items())
     return [
         (source, DayAsRead(*one))
-        for source, action in spec.actions.items()
-        for one in action.get("plan", {}).get(DAYS_READ, ())
+        for source, plan in plans
+        if isinstance(plan, Mapping)
+        for one in plan.get(DAYS_READ, ())
     ]
 
 

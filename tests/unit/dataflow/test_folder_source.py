@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_logio import FolderSource
+from airflow_logio import FolderSource, ParquetSource
 from airflow_logio.dataflow.sources import folder
 from airflow_logio.errors import ConfigurationError, OperatorFailed, PipelineDefinitionError, SourceChanged
 from airflow_logio.store.records.day_records import days_read_by
@@ -300,6 +300,17 @@ def test_a_day_that_is_replaced_while_a_run_begins_is_noted_as_it_is_read(
     monkeypatch.setattr(FolderSource, "last", replaced_then)
     assert noted(one) == [("web", (str(lake), "day=1", "four"))]
     assert len(listings) == 2
+
+
+def test_sources_whose_plan_is_of_another_form_read_no_days(tmp_path: Path) -> None:
+    """That of several files of Parquet is a list; that of an author's own source may be anything."""
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"n": [1]}), tmp_path / f"{name}.parquet")
+    action = ParquetSource(str(tmp_path / "*.parquet")).action({}) or {}
+    assert isinstance(action["plan"], list | tuple)
+    for plan in (action["plan"], None, "all", 7):
+        assert days_read_by(replace(spec("g"), actions={"read": {**action, "plan": plan}})) == []
+    assert days_read_by(replace(spec("g"), actions={"read": {}})) == []
 
 
 def noted(one: FolderSource) -> list[tuple[str, tuple[str, ...]]]:
