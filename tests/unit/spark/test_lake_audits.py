@@ -100,6 +100,7 @@ def test_a_query_and_a_function_see_the_records_of_the_run_before_any_reader(
 ) -> None:
     """They refuse one after the other; asked again, they let pass. Types of columns, and instants, are what they were."""
     said: dict[str, Any] = {"few": True}
+    views = [one.name for one in sessions.get().catalog.listTables()]
 
     def enough(records: Any, params: Any) -> Any:
         assert params["day"] == FIRST
@@ -123,7 +124,7 @@ def test_a_query_and_a_function_see_the_records_of_the_run_before_any_reader(
     assert "audit 'cheap' refuses the rows of run" in (text := refused(group))
     assert f": 2 rows: (id=3, cents=21, {day}), (id=100, cents=94, {day}). The day" in text
     assert said["listed"] == [] and published_files(group.lake / "kept") == []
-    assert not sessions.get().catalog.listTables(), "no view is left"
+    assert [one.name for one in sessions.get().catalog.listTables()] == views, "none is left behind"
 
 
 def test_one_that_finds_nothing_lets_pass(tmp_path: Path, sessions: SparkSessions) -> None:
