@@ -170,14 +170,17 @@ class FolderJudge(Judge, Watch):
         return {uid for uid, run in self.runs.items() if run.day == day and run.ordinal <= most.get(run.log, 0)}
 
     def counts(self, day: str) -> tuple[set[str], bool]:
-        """The runs one of which must count, and whether the day may be in doubt."""
+        """The runs one of which must count, and whether the day may be in doubt: also where one of them, which has taken the
+        line of another one over, may have been taken over by that before it closed."""
         closed = self.days[day].closed
         if not closed:
             return {BEFORE}, False
         left = [uid for uid in closed if self._late or uid not in self._taken(day)] or list(closed)
         lines = self._line(left)
         youngest = [self._youngest(left, log) for log in sorted(lines)]
-        return {uid for found in youngest for uid in found}, len(lines) > 1 or any(len(one) > 1 for one in youngest)
+        wanted = {uid for found in youngest for uid in found}
+        have_met = not wanted.isdisjoint(self._perhaps_taken(day))
+        return wanted, have_met or len(lines) > 1 or any(len(one) > 1 for one in youngest)
 
     def look(self) -> None:
         for day in sorted(self._dirty - {""}):

@@ -109,7 +109,7 @@ def cleared_by_the_day_of_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DayClaim, "begin", begins)
 
 
-@mutant(BUCKET, STAYS, LISTED)
+@mutant(BUCKET, STAYS, LISTED, WHOLE)
 def cleared_by_ordinals_of_all_lines(patch: pytest.MonkeyPatch) -> None:
     """An ordinal is taken for older whatever its line."""
 
