@@ -40,7 +40,7 @@ MOST_RUNS = 20_000
 MOST_EXPECTED = 48
 """Partitions that have ended since the last one with a run are shown as well, if they are no more than that."""
 _RED = frozenset({"parked", "halted", "damaged", WAITING})
-"""Conditions of unfinished runs in which nothing goes on by itself."""
+"""Conditions of unfinished runs in which nothing continues by itself."""
 
 
 _UNKNOWN = RunCondition("")

@@ -91,7 +91,7 @@ def check_may_add(connection: Connection, writer: TableWriter, name: TableName, 
         raise WriteRefused(f"{where}, and is no table, so that none can be added: change the view, or name its table")
     if not may.is_owner:
         raise WriteRefused(
-            f"{where}, which a run adds, and its owner is role {may.owner!r}: nobody else may. Let that role do it, then "
+            f"{where}, which a run adds, and its owner is role {may.owner!r}: no other role may. Let that role do it, then "
             f"retry: {statement(name.as_value(), columns, dialect)}"
         )
 

@@ -172,7 +172,7 @@ def _way(
 def rehearse(connection: Connection, writer: TableWriter, name: TableName, actions: Sequence[WriteAction]) -> None:
     """Every kind of statement that a run would execute at the table, first of no row, then with the actions' records.
 
-    Columns that a run would add are added for records only: until the end, nobody could read the table.
+    Columns that a run would add are added for records only: until the end, no reader could read the table.
     """
     table, filled = target_table(connection, writer, name), [action for action in actions if action.records.num_rows]
     if filled:
