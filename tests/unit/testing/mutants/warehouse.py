@@ -99,7 +99,7 @@ def an_older_run_takes_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Contender, "takes_over", of_any_other)
 
 
-@mutant("linear", "no_group_is_parked")
+@mutant("linear", "destinations_are_those_of_a_run_without_failures")
 def a_replacing_run_joins(patch: pytest.MonkeyPatch) -> None:
     """A new run that replaces what is there leaves the table to its earlier owner, as one that appends does."""
     patch.setattr(Contender, "_joins", True)
