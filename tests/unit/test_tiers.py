@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -296,3 +297,34 @@ def test_tests_are_dealt_after_everything_else_has_chosen(request: pytest.Fixtur
     """pytest overlooks hooks whose names do not begin with its own, and says nothing."""
     hooks = request.config.pluginmanager.hook.pytest_collection_modifyitems.get_hookimpls()
     assert hooks[0].function.__name__ == "pytest_long_ones_first", "what is called last stands first"
+
+
+@pytest.mark.parametrize(
+    ("failures", "code", "said"),
+    [
+        (["flaky"], 0, "NOT DETERMINISTIC: 1 failed"),
+        (["flaky", "broken"], 1, "2 failed, and get a second look"),
+        (["flaky"] * 6, 1, None),
+    ],
+)
+def test_a_few_failures_get_a_second_look(
+    failures: list[str], code: int, said: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What fails again has failed; what passes is named, since it is a defect all the same; of many none is looked at."""
+    program = runpy.run_path(str(TESTS.parent / ".ci" / "tests"))
+    tests = [
+        f"def test_{number}(request):\n    was = request.config.rootpath / 'was{number}'\n    before = was.exists()\n"
+        f"    was.touch()\n    assert before and {kind == 'flaky'}\n"
+        for number, kind in enumerate(failures)
+    ]
+    (tmp_path / "test_it.py").write_text("\n".join(["def test_right():\n    pass\n", *tests]))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    first = program["run"]([sys.executable, "-m", "pytest", "-q", "-n", "2"], tmp_path)
+    assert first == 1
+    assert program["second_look"](first, tmp_path) == code
+    printed = capfd.readouterr().out
+    if said is None:
+        assert "second look" not in printed
+    else:
+        assert said in printed and "test_it.py::test_0" in printed
+    assert program["second_look"](0, tmp_path) == 0 and program["second_look"](2, tmp_path) == 2
