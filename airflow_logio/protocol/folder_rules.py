@@ -16,18 +16,6 @@ from typing import NamedTuple
 from airflow_logio.protocol.external_rules import Owner
 
 _MICROSECONDS = 1_000_000
-DAYS_READ = "days_read"
-"""Key of the plan of a read action: the closed days that a run reads, each as `DayAsRead` in a list."""
-
-
-class DayAsRead(NamedTuple):
-    """A closed day of a folder, and the run that had put what is read there."""
-
-    place: str
-    """The folder that has the day."""
-    scope: str
-    """The day, as ``day=2026-03-01``."""
-    live_run: str
 
 
 class Effect(StrEnum):

@@ -47,6 +47,40 @@ def found_at_fault(where: str, run_uid: str, audit: str, faults: str, stays: str
     )
 
 
+DAYS_READ = "days_read"
+"""Key of the plan of a read action: the days of a folder that a run reads, each as `DayAsRead` in a list."""
+
+
+class DayAsRead(NamedTuple):
+    """A day of a folder or table that a run is about to read, and which run had left it so when that was asked.
+
+    It is asked before the run begins, which reads later. So what it reads is of that run, or of one since; whatever replaces
+    the day between question and reading is younger than what is noted.
+    """
+
+    place: str
+    """The folder that has the day; of a table, `table_place`."""
+    scope: str
+    """The day, as ``day=2026-03-01``."""
+    live_run: str
+    """Empty if no run was known to have the day: none has claimed it, or its database did not answer."""
+    is_whole: bool = True
+    """False if that run may still add to the day: it has only claimed it, or fills it at once."""
+
+
+_TABLE, _OF = "table ", " of connection "
+
+
+def table_place(table: str, connection: str) -> str:
+    """What a note says of a table, by the id of its connection. No folder is called so: paths are absolute."""
+    return f"{_TABLE}{table}{_OF}{connection}"
+
+
+def table_of(place: str) -> str | None:
+    """The table of `table_place`, as its author wrote it; None for a folder."""
+    return place.removeprefix(_TABLE).rpartition(_OF)[0] if place.startswith(_TABLE) else None
+
+
 class DayRun(NamedTuple):
     """A run that owns parts of tables."""
 

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from airflow_logio.dataflow.pipeline.days import Hours
 from airflow_logio.errors import ConfigurationError, UnknownRun
 from airflow_logio.protocol import effects as fx
-from airflow_logio.protocol.folder_rules import DAYS_READ
+from airflow_logio.protocol.run_writers import Repeats, Together, WriterShape
+from airflow_logio.protocol.scope_rules import DAYS_READ, DayAsRead, table_place
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report.calendar import (
@@ -33,7 +34,7 @@ from airflow_logio.store.records.run_records import Allowed, OperatorShape, Run,
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.engines import writing
 from airflow_logio.store.sql.store import SqlLogStore
-from tests.support.logs import spec, start_driver
+from tests.support.logs import UNDONE, sent, spec, start_driver
 from tests.support.statements import counted_statements
 
 DAYS = {"partition": "Days", "name": "day", "zone": "Europe/Berlin", "rules": "r"}
@@ -280,6 +281,94 @@ def test_a_run_that_was_removed_is_still_known_to_have_been_replaced(log_store: 
 def test_of_a_run_of_another_log_it_is_not_known(log_store: LogStore) -> None:
     top = finished(log_store, reader("f" * 32))
     assert standing(log_store, top) == (Standing.ELSEWHERE, None)
+
+
+def of_table(live_run: str, *, is_whole: bool = True, table: str = "Public.Top", **other: Any) -> RunSpec:
+    """A run of another pipeline that reads 2 March of a table."""
+    one = of("2026-03-05", **other)
+    day_read = DayAsRead(table_place(table, "wh"), "day=2026-03-02", live_run, is_whole)
+    return replace(one, key=replace(one.key, pipeline="top"), days_read={"web": (day_read,)})
+
+
+def owning(day: str, *place: str, **other: Any) -> RunSpec:
+    """A run that owns its day of a table, in the order (connection, table, schema)."""
+    shape = WriterShape("save", "a table", place, Together.BY_PARTITION, Repeats.REPLACED)
+    return replace(of(day, **other), writers=(shape,))
+
+
+def marked(store: LogStore, run: Run) -> tuple[Standing, str | None]:
+    (found,) = store.days_read([run.run_id])[run.run_id]
+    return found.standing, found.by
+
+
+def test_a_day_that_was_being_filled_when_it_was_read_is_marked_when_it_is_full(log_store: LogStore) -> None:
+    """What fills its day at once has it before its end; so does a first run that has claimed it."""
+    filling = log_store.start_run(of("2026-03-02"))
+    top = finished(log_store, of_table(filling.uid, is_whole=False))
+    assert marked(log_store, top) == (Standing.AGAIN, filling.uid)
+    said = "day=2026-03-02 of table Public.Top of connection wh before run " + filling.uid[:8]
+    assert Reporter(log_store, top).look().warnings == [
+        f"computed from {said} had finished it, which it has not done since"
+    ]
+    start_driver(log_store, run=filling).session.commit([fx.FinishGroup()])
+    log_store.finish_run(filling.run_id)
+    assert marked(log_store, top) == (Standing.REPLACED, filling.uid)
+    assert Reporter(log_store, top).look().warnings == [
+        f"computed from {said} had finished it, which it has done since"
+    ]
+    again = log_store.start_run(of("2026-03-02", dag_run="backfill"))
+    assert marked(log_store, top) == (Standing.REPLACED, filling.uid)
+    start_driver(log_store, run=again).session.commit([fx.FinishGroup()])
+    assert marked(log_store, top) == (Standing.REPLACED, again.uid)
+    assert f"{said} had finished it, which was replaced by run {again.uid[:8]}" in str(
+        log_store.days_read([top.run_id])[top.run_id][0]
+    )
+
+
+def test_what_was_filled_before_the_reading_run_began_is_whole(log_store: LogStore) -> None:
+    """Though its warehouse cannot tell: it was asked before, and the run reads later."""
+    full = finished(log_store, of("2026-03-02"))
+    top = finished(log_store, of_table(full.uid, is_whole=False))
+    assert marked(log_store, top) == (Standing.AS_READ, None)
+    removed(log_store, full)
+    also = finished(log_store, of_table(full.uid, is_whole=False, dag_run="also"))
+    assert marked(log_store, also) == (Standing.AS_READ, None)
+
+
+def test_what_a_run_has_set_aside_may_still_come_into_a_day_that_it_fills(log_store: LogStore) -> None:
+    short = log_store.start_run(of("2026-03-02"))
+    begin, end = Port("web", "out"), Port("own", "in")
+    acknowledged = fx.Acknowledge(begin, end, 1, (("A", UNDONE),))
+    driver = start_driver(log_store, run=short)
+    driver.session.commit([sent(1, sender=begin, receiver=end), acknowledged])
+    driver.session.commit([fx.SetAside("own", "A", 1, "ValueError: no"), fx.FinishGroup()])
+    top = finished(log_store, of_table(short.uid, is_whole=False))
+    assert marked(log_store, top) == (Standing.REPLACED, short.uid)
+
+
+def test_a_day_that_no_run_had_is_marked_when_one_has_it(log_store: LogStore) -> None:
+    """Of a table of that name, whatever the connection is called: a mark too many is better than none."""
+    top = finished(log_store, of_table("", is_whole=False))
+    assert marked(log_store, top) == (Standing.AS_READ, None)
+    finished(log_store, owning("2026-03-01", "wh", "top", "public"))
+    finished(log_store, owning("2026-03-02", "wh", "top", "audit", dag_run="another schema"))
+    finished(log_store, owning("2026-03-02", "wh", "stop", dag_run="another table"))
+    finished(log_store, of("2026-03-02", dag_run="writes nothing"))
+    assert marked(log_store, top) == (Standing.AS_READ, None)
+    first = log_store.start_run(owning("2026-03-02", "dwh", "top", dag_run="the first"))
+    assert marked(log_store, top) == (Standing.AGAIN, first.uid)
+    start_driver(log_store, run=first).session.commit([fx.FinishGroup()])
+    assert marked(log_store, top) == (Standing.REPLACED, first.uid)
+    (said,) = Reporter(log_store, top).look().warnings
+    assert f"before a run was known to have it, which was replaced by run {first.uid[:8]}" in said
+
+
+def test_a_run_does_not_mark_itself(log_store: LogStore) -> None:
+    """It may read the day of a table that it is about to replace."""
+    one = owning("2026-03-02", "wh", "top")
+    day_read = DayAsRead(table_place("top", "wh"), "day=2026-03-02", "", is_whole=False)
+    own = finished(log_store, replace(one, days_read={"web": (day_read,)}))
+    assert marked(log_store, own) == (Standing.AS_READ, None)
 
 
 # --- many runs --------------------------------------------------------------------------------------------------------

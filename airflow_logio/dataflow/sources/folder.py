@@ -14,7 +14,7 @@ from airflow_logio.dataflow.placeholders import placeholders_of, resolved
 from airflow_logio.dataflow.sources.files import opened, parquet
 from airflow_logio.dataflow.sources.parquet_types import spark_columns
 from airflow_logio.dataflow.sources.ranges import RangeSource
-from airflow_logio.dataflow.writers.published_folder import closed_day, published_files
+from airflow_logio.dataflow.writers.published_folder import day_as_left, published_files
 from airflow_logio.errors import (
     ConfigurationError,
     ExternalUnavailable,
@@ -22,7 +22,7 @@ from airflow_logio.errors import (
     PipelineDefinitionError,
     SourceChanged,
 )
-from airflow_logio.protocol.folder_rules import DAYS_READ, DayAsRead
+from airflow_logio.protocol.scope_rules import DAYS_READ, DayAsRead
 
 FOLDER, AFTER, FILES, BYTES = "folder", "after", "files", "bytes"
 _SKIPPED, _COPIED = ("_", "."), "._COPYING_"
@@ -92,20 +92,20 @@ class FolderSource(RangeSource):
         return None if self.unbounded else _offset(folder, self._files(folder))
 
     def action(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a closed day, with the run that had put it there: it is kept with the run that reads it, which reads these files
-        or none (`SourceChanged`)."""
+        """Of a day that runs own, with the run that had left it so: it is kept with the run that reads it, which reads these
+        files or none (`SourceChanged`)."""
         if not self.published:
             return super().action(params)
         folder = resolved(self.path, self._placeholders, params)
         while True:  # again, if it was replaced while it was listed
-            day = _closed_day(folder)
+            day = _day_as_left(folder)
             try:
                 described = super().action(params)
             except SourceChanged:
-                if _closed_day(folder) == day:
+                if _day_as_left(folder) == day:
                     raise
                 continue
-            if _closed_day(folder) == day:
+            if _day_as_left(folder) == day:
                 break
         if day is not None:
             described["plan"] = {**described["plan"], DAYS_READ: [list(day)]}
@@ -185,10 +185,10 @@ def counted_files(folder: str) -> list[tuple[str, int]]:
     return _checked(folder, found, inner)
 
 
-def _closed_day(folder: str) -> DayAsRead | None:
+def _day_as_left(folder: str) -> DayAsRead | None:
     with _reading(folder):
         try:
-            return closed_day(folder)
+            return day_as_left(folder)
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
 

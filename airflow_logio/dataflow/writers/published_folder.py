@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from airflow_logio.dataflow.writers.folder_days import RECEIPTS, SIGN, DayReceipt, FolderDay, day_of, days_of, scopes_of
 from airflow_logio.dataflow.writers.folder_files import SCHEME, FolderFiles, LocalFiles, ObjectFiles
-from airflow_logio.protocol.folder_rules import DayAsRead, FolderRuns, NamedFile, Receipt, record_of
+from airflow_logio.protocol.folder_rules import FolderRuns, NamedFile, Receipt, record_of
+from airflow_logio.protocol.scope_rules import DayAsRead
 
 RUNS = f"{RECEIPTS}/runs"
 """The folder of the records of runs."""
@@ -74,14 +75,19 @@ def _live_in(files: FolderFiles, below: str) -> DayReceipt | None:
     return day_of(files, below.partition("/")[0]).live()
 
 
-def closed_day(folder: str) -> DayAsRead | None:
-    """The day that a partition of a folder is of, and the run whose files count there; None if no run owns it by its value.
+def day_as_left(folder: str) -> DayAsRead | None:
+    """The day that a partition of a folder is of, and the run whose files count there, or else the one that has claimed it
+    first; None if no run owns it by its value.
 
     Raises as `published_files`.
     """
     files, below = _published(folder)
-    live = _live_in(files, below) if below else None
-    return None if live is None else DayAsRead(os.path.abspath(files.where), live.scope, live.run.run_uid)
+    if not below:
+        return None
+    day, place = day_of(files, below.partition("/")[0]), os.path.abspath(files.where)
+    if (live := day.live()) is not None:
+        return DayAsRead(place, live.scope, live.run.run_uid, is_whole=not live.fills)
+    return DayAsRead(place, day.scope, min(day.runs).run_uid, is_whole=False) if day.runs else None
 
 
 def counted_in(files: FolderFiles, below: str = "") -> list[PublishedFile]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from airflow_logio.protocol.folder_rules import DAYS_READ, DayAsRead
+from airflow_logio.protocol.run_writers import Together
+from airflow_logio.protocol.scope_rules import DAYS_READ, DayAsRead, table_of
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.records.run_records import Run, RunSpec
 
@@ -54,14 +55,16 @@ class DayRead(NamedTuple):
 
     operator: str
     place: str
-    """The folder."""
+    """The folder; of a table, `table_place`."""
     scope: str
     """As ``day=2026-03-01``."""
     live_run: str
-    """The uid of the run that had left it as it was read."""
+    """The uid of the run that had left it as it was read; empty if none was known."""
     standing: Standing
     by: str | None = None
     """The uid of the later run."""
+    is_whole: bool = True
+    """Whether all was there that `live_run` was to have there. If not, that run itself has changed the day since."""
 
     @property
     def is_stale(self) -> bool:
@@ -69,27 +72,38 @@ class DayRead(NamedTuple):
 
     def __str__(self) -> str:
         """Half a sentence, behind "computed from"."""
-        said = f"{self.scope} of {self.place} as run {self.live_run[:8]} had left it, which {self.standing.value}"
-        return said if self.by is None else f"{said} by run {self.by[:8]}"
+        run, by = self.live_run[:8], "" if self.by is None else f" by run {self.by[:8]}"
+        when = f"as run {run} had left it" if self.is_whole else f"before run {run} had finished it"
+        if not self.live_run:
+            when = "before a run was known to have it"
+        elif self.by == self.live_run:
+            done = "has done" if self.standing is Standing.REPLACED else "has not done"
+            return f"{self.scope} of {self.place} {when}, which it {done} since"
+        return f"{self.scope} of {self.place} {when}, which {self.standing.value}{by}"
 
 
 def days_read_by(spec: RunSpec) -> Sequence[tuple[str, DayAsRead]]:
-    """(source, day), as a run found them when it was started: it reads these, or nothing.
+    """(source, day), as a run found them before it began: those of folders, and of tables.
 
     A plan is what its source makes it: that of a `ParquetSource` is a list.
     """
     plans = ((source, action.get("plan")) for source, action in spec.actions.items())
-    return [
+    of_folders = [
         (source, DayAsRead(*one))
         for source, plan in plans
         if isinstance(plan, Mapping)
         for one in plan.get(DAYS_READ, ())
     ]
+    return [*of_folders, *((source, day) for source, days in spec.days_read.items() for day in days)]
 
 
-def standing_of(state: RunState | None, later: Sequence[tuple[int, str, bool]]) -> tuple[Standing, str | None]:
-    """From the state of the run that had left the day so (None: it is of another log), and the runs of that day since:
-    (ordinal, uid, whether it has finished, be it given up afterwards)."""
+Since = tuple[int, str, bool]
+"""A run of a day: its ordinal, its uid, and whether it has finished, be it given up afterwards."""
+
+
+def standing_of(state: RunState | None, later: Sequence[Since]) -> tuple[Standing, str | None]:
+    """From the state of the run that had left the day so (None: it is of another log), and the runs that have changed the
+    day since: later ones, and that one itself if it had not left it whole."""
     if state is None:
         return Standing.ELSEWHERE, None
     if finished := [one for one in later if one[2]]:
@@ -97,6 +111,28 @@ def standing_of(state: RunState | None, later: Sequence[tuple[int, str, bool]]) 
     if later:
         return Standing.AGAIN, max(later)[1]
     return (Standing.AGAIN if state is RunState.SUPERSEDED else Standing.AS_READ), None
+
+
+def owns(spec: RunSpec, place: str, scope: str) -> bool:
+    """Whether a run owns, by value, a day of a table of that name.
+
+    For a day that was of no run that was known. The table may be one of another database: that makes a mark too many. Of
+    folders the log knows too little.
+    """
+    table, (name, _, key) = table_of(place), scope.partition("=")
+    if table is None or spec.partition != key or spec.graph.get("partition", {}).get("name") != name:
+        return False
+    return any(
+        writer.together is Together.BY_PARTITION and _may_be(table.casefold(), *writer.place[1:])
+        for writer in spec.writers or ()
+    )
+
+
+def _may_be(wanted: str, table: str = "", schema: str = "") -> bool:
+    """Whether a writer's table may be the one of a note. One without a schema is in one that its database chooses."""
+    if schema:
+        return wanted in (table, f"{schema}.{table}")
+    return bool(table) and (wanted == table or wanted.endswith(f".{table}"))
 
 
 class PartitionBounds(NamedTuple):

@@ -11,6 +11,7 @@ from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.record_rules import RecordRules
 from airflow_logio.protocol.replicas import slot_of
 from airflow_logio.protocol.run_writers import WriterShape
+from airflow_logio.protocol.scope_rules import DayAsRead
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
 
@@ -179,6 +180,8 @@ class RunSpec:
     """How long ended runs of the pipeline stay in the log, from when this one begins; None: until a person removes them."""
     due: Mapping[str, str] | None = None
     """By when partitions of the pipeline are to be there (`Partitioning.promise`)."""
+    days_read: Mapping[str, tuple[DayAsRead, ...]] = field(default_factory=dict)
+    """Source → the days of tables that it reads, as its author says. Those of folders are in the plans of `actions`."""
 
     def unused_replicas(self) -> frozenset[str]:
         """Replicas beyond those with which the run begins."""

@@ -546,9 +546,22 @@ def _create(connection: Connection, spec: RunSpec, earliest: float, ordinal: int
         connection.execute(sa.insert(schema.fence).values(**identity, incarnation=0, epoch=0, commit_no=0))
     slots.create(connection, run.run_id, spec)
     for source, day in days_read_by(spec):
-        noted = {"run_id": run.run_id, "op": source, "read_at": clock, **day._asdict()}
+        is_whole = day.is_whole or _has_ended_well(connection, day.live_run)
+        noted = {"run_id": run.run_id, "op": source, "read_at": clock, **day._replace(is_whole=is_whole)._asdict()}
         connection.execute(sa.insert(schema.day_read).values(**noted))
     return run
+
+
+def _has_ended_well(connection: Connection, uid: str) -> bool:
+    """Whether a run of this log has finished with nothing set aside: what reads later sees all that it has written."""
+    runs, groups, aside = schema.run, schema.group, schema.quarantine
+    of_run = [groups.c.run_id == runs.c.run_id, groups.c.state.not_in([state.value for state in CONCLUDED])]
+    is_short = sa.or_(sa.exists().where(*of_run), sa.exists().where(aside.c.run_id == runs.c.run_id))
+    if connection.execute(sa.select(runs.c.run_id).where(runs.c.uid == uid, ~is_short)).first() is not None:
+        return True
+    gone = schema.removed_run
+    ended = (gone.c.uid == uid, gone.c.state == RunState.FINISHED.value)
+    return connection.execute(sa.select(gone.c.uid).where(*ended)).first() is not None
 
 
 def find(connection: Connection, uid: str) -> Run:

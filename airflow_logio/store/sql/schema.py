@@ -23,6 +23,7 @@ from sqlalchemy import (
     false,
     func,
     text,
+    true,
 )
 
 REVISION = "0012"
@@ -208,7 +209,10 @@ day_read = Table(
     Column("op", _Name, primary_key=True),
     Column("place", Text, primary_key=True),  # a table or folder that runs own by value
     Column("scope", _Name, primary_key=True),  # which part of it: ``day=2026-03-01``
-    Column("live_run", String(32), primary_key=True),  # the uid of the run that had left it as it was read
+    Column(
+        "live_run", String(32), primary_key=True
+    ),  # the uid of the run that had left it as it was read; empty for none
+    Column("is_whole", Boolean, nullable=False, server_default=true()),  # all that it was to have was there
     Column("read_at", Double, nullable=False),
     comment="which days, of tables and folders that runs own by value, a run has read, and as which run had left them",
 )

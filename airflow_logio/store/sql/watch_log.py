@@ -18,7 +18,7 @@ from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.states import CONCLUDED, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port.watch_port import Hearing, WatchLog
-from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun, standing_of
+from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun, Since, owns, standing_of
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import (
@@ -155,7 +155,8 @@ class SqlWatchLog(SqlPart, WatchLog):
 
 
 def days_read(connection: Connection, run_ids: Collection[int]) -> dict[int, list[DayRead]]:
-    """`LogStore.days_read`. The runs since are those of the same pipeline and partition with a greater ordinal."""
+    """`LogStore.days_read`. The runs since are those of the same pipeline and partition with a greater ordinal; where no run
+    was known, all that own that day of a table of that name."""
     read, left, gone, later = schema.day_read, schema.run.alias(), schema.removed_run, schema.run.alias()
     groups = schema.group
     of_day = [sa.func.coalesce(left.c[name], gone.c[name]) for name in ("pipeline", "partition", "ordinal", "state")]
@@ -166,7 +167,7 @@ def days_read(connection: Connection, run_ids: Collection[int]) -> dict[int, lis
     since = sa.and_(
         later.c.pipeline == pipeline,
         later.c.partition == partition,
-        later.c.ordinal > ordinal,
+        sa.or_(later.c.ordinal > ordinal, sa.and_(later.c.uid == read.c.live_run, ~read.c.is_whole)),
         later.c.state != RunState.REMOVING.value,
     )
     tables = read.outerjoin(left, left.c.uid == read.c.live_run).outerjoin(gone, gone.c.uid == read.c.live_run)
@@ -181,11 +182,34 @@ def days_read(connection: Connection, run_ids: Collection[int]) -> dict[int, lis
     for key, rows in groupby(connection.execute(query).all(), key=names):
         run_id, operator, place, scope, live_run = key
         several = list(rows)
-        runs = [(row.ordinal, row.uid, not row.is_open) for row in several if row.uid is not None]
-        left_as = several[0].left_as
-        standing, by = standing_of(None if left_as is None else run_state(left_as)[0], runs)
-        found.setdefault(run_id, []).append(DayRead(operator, place, scope, live_run, standing, by))
+        if live_run:
+            runs = [(row.ordinal, row.uid, not row.is_open) for row in several if row.uid is not None]
+            left_as = several[0].left_as
+            standing, by = standing_of(None if left_as is None else run_state(left_as)[0], runs)
+        else:
+            standing, by = standing_of(RunState.RUNNING, _owning(connection, run_id, place, scope))
+        is_whole = bool(several[0].is_whole)
+        found.setdefault(run_id, []).append(DayRead(operator, place, scope, live_run, standing, by, is_whole))
     return found
+
+
+def _owning(connection: Connection, reader: int, place: str, scope: str) -> list[Since]:
+    """The runs that own a day of a table of that name, but for the one that has read it."""
+    runs, groups = schema.run, schema.group
+    pipelines = sa.select(schema.pipeline.c.name)  # by which the index of partitions is used
+    query = sa.select(runs).where(
+        runs.c.pipeline.in_(pipelines),
+        runs.c.partition == scope.partition("=")[2],
+        runs.c.state != RunState.REMOVING.value,
+        runs.c.run_id != reader,
+    )
+    found = [run for run in described_runs(connection, query) if owns(run.spec, place, scope)]
+    is_open = sa.select(groups.c.run_id).where(
+        groups.c.run_id.in_([run.run_id for run in found]),
+        groups.c.state.not_in([state.value for state in CONCLUDED]),
+    )
+    left = set(connection.execute(is_open).scalars())
+    return [(run.run_id, run.uid, run.run_id not in left) for run in found]
 
 
 def _runs_of_partitions(pipeline: str, bounds: PartitionBounds | None = None) -> sa.Select[Any]:

@@ -13,10 +13,19 @@ import msgspec
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.context import reopen
 from airflow_logio.protocol.replicas import replicated_group
+from airflow_logio.protocol.scope_rules import DayAsRead
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
 from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.port.lineage_port import StoredBody
-from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun, days_read_by, standing_of
+from airflow_logio.store.records.day_records import (
+    DayRead,
+    PartitionBounds,
+    PartitionRun,
+    Since,
+    days_read_by,
+    owns,
+    standing_of,
+)
 from airflow_logio.store.records.driver_records import CodeChange, FenceRow, KeptCode
 from airflow_logio.store.records.run_records import Allowed, ConcurrentRuns, Run, RunKey, RunSpec, senders_of
 from airflow_logio.store.records.start_records import Attempt, Decided, Decision, Start
@@ -240,7 +249,20 @@ def _create(tables: Tables, spec: RunSpec, earliest: float, ordinal: int) -> Run
         tables.put(tables.groups, key, GroupRow(state, desired, clock))
         tables.put(tables.fences, key, FenceRow(0, 0, 0))
     slots.create(tables, run_id, spec)
+    noted = [
+        (source, day._replace(is_whole=day.is_whole or _has_ended_well(tables, day.live_run)))
+        for source, day in days_read_by(stored)
+    ]
+    tables.put(tables.days_read, run_id, tuple(noted))
     return row
+
+
+def _has_ended_well(tables: Tables, uid: str) -> bool:
+    gone = tables.removed.get(uid)
+    for row in tables.runs.values():
+        if row.uid == uid and _has_finished(tables, row.run_id) and not quarantined(tables, row.run_id):
+            return True
+    return gone is not None and gone.state is RunState.FINISHED
 
 
 # --- code that a person takes for a group -----------------------------------------------------------------------------
@@ -402,7 +424,7 @@ def partition_records(
 def days_read(tables: Tables, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:
     found: dict[int, list[DayRead]] = {}
     for run_id in run_ids:
-        for source, day in days_read_by(tables.runs[run_id].spec) if run_id in tables.runs else ():
+        for source, day in tables.days_read[run_id] if run_id in tables.runs else ():
             left = next((row for row in tables.runs.values() if row.uid == day.live_run), None)
             gone = tables.removed.get(day.live_run)
             pipeline = left.spec.key.pipeline if left else gone.key.pipeline if gone else None
@@ -411,11 +433,22 @@ def days_read(tables: Tables, run_ids: Collection[int]) -> Mapping[int, Sequence
             later = [
                 (one.ordinal, one.uid, _has_finished(tables, one.run_id))
                 for one in (() if pipeline is None else _of_partitions(tables, pipeline))
-                if one.partition == partition and one.ordinal > ordinal
+                if one.partition == partition
+                and (one.ordinal > ordinal or (one.uid == day.live_run and not day.is_whole))
             ]
             state = left.state if left else gone.state if gone else None
-            found.setdefault(run_id, []).append(DayRead(source, *day, *standing_of(state, later)))
+            if not day.live_run:
+                state, later = RunState.RUNNING, _owning(tables, run_id, day)
+            found.setdefault(run_id, []).append(DayRead(source, *day[:3], *standing_of(state, later), day.is_whole))
     return found
+
+
+def _owning(tables: Tables, reader: int, day: DayAsRead) -> list[Since]:
+    return [
+        (row.run_id, row.uid, _has_finished(tables, row.run_id))
+        for row in tables.runs.values()
+        if row.run_id != reader and row.state is not RunState.REMOVING and owns(row.spec, day.place, day.scope)
+    ]
 
 
 def _has_finished(tables: Tables, run_id: int) -> bool:

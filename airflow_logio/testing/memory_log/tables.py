@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from airflow_logio.errors import LogInconsistent
 from airflow_logio.protocol.replicas import Slot
+from airflow_logio.protocol.scope_rules import DayAsRead
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port, ReadStatus, Status
 from airflow_logio.store.port.unfenced_port import DirectAddress, OutputPart
@@ -275,6 +276,8 @@ class Tables:
         self.run_keys: dict[RunKey, int] = {}
         self.run_ids = itertools.count(1)
         self.ordinals: dict[str, int] = {}
+        self.days_read: dict[int, tuple[tuple[str, DayAsRead], ...]] = {}
+        """By the number of the run: (source, day)."""
         self.removed: dict[str, RemovedRun] = {}
         """By uid."""
         self.keeps: dict[str, float | None] = {}

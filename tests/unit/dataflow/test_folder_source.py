@@ -16,6 +16,7 @@ import pytest
 from airflow_logio import FolderSource, ParquetSource
 from airflow_logio.dataflow.sources import folder
 from airflow_logio.errors import ConfigurationError, OperatorFailed, PipelineDefinitionError, SourceChanged
+from airflow_logio.protocol.scope_rules import DayAsRead
 from airflow_logio.store.records.day_records import days_read_by
 from tests.support.logs import spec
 
@@ -283,6 +284,22 @@ def test_a_run_notes_which_run_had_left_the_closed_day_that_it_reads(lake: Path)
     assert noted(source(lake / "day=1")) == [], "who lists the folder reads whatever is there"
 
 
+def test_a_day_that_is_being_filled_is_not_noted_as_whole(lake: Path) -> None:
+    """By a run that has claimed it and closed nothing yet, or that fills it at once: whether it has ended, the log knows."""
+    one, days = source(lake / "day=1", published=True), lake / "_logio" / "days" / "day=1"
+    days.mkdir(parents=True)
+    for ordinal, run in ((5, "five"), (4, "four")):
+        (days / f"{ordinal:012d}.0123456789ab.{run}.claim").touch()
+    first = replace(spec("g"), actions={"web": one.action({})})
+    assert days_read_by(first) == [("web", DayAsRead(str(lake), "day=1", "four", is_whole=False))]
+    put(lake / "day=1", "four.keep.000000000002.00000.parquet")
+    said = {"ordinal": 4, "line": "0123456789ab", "scope": "day=1", "hides": [], "fills": True}
+    files = [named_in(lake, "day=1", "four.keep.000000000002.00000.parquet")]
+    receipt(days / "000000000004.0123456789ab.four.keep-000000000002.json", run="four", files=files, **said)
+    filled = replace(spec("g"), actions={"web": one.action({})})
+    assert days_read_by(filled) == [("web", DayAsRead(str(lake), "day=1", "four", is_whole=False))]
+
+
 def test_a_day_that_is_replaced_while_a_run_begins_is_noted_as_it_is_read(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,9 +331,10 @@ def test_sources_whose_plan_is_of_another_form_read_no_days(tmp_path: Path) -> N
 
 
 def noted(one: FolderSource) -> list[tuple[str, tuple[str, ...]]]:
-    """As the log keeps it with the run."""
+    """As the log keeps it with the run, of days that are whole."""
     run = replace(spec("g"), actions={"web": one.action({})})
-    return [(name, tuple(day)) for name, day in days_read_by(run)]
+    assert all(day.is_whole for _, day in days_read_by(run))
+    return [(name, day[:3]) for name, day in days_read_by(run)]
 
 
 def test_a_partition_that_no_run_has_published_is_missing_input(lake: Path) -> None:

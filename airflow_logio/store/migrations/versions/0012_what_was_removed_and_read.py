@@ -59,6 +59,7 @@ def _make_tables() -> None:
         sa.Column("place", sa.Text(), nullable=False),
         sa.Column("scope", sa.String(250), nullable=False),
         sa.Column("live_run", sa.String(32), nullable=False),
+        sa.Column("is_whole", sa.Boolean(), nullable=False, server_default=sa.true()),
         sa.Column("read_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("run_id", "op", "place", "scope", "live_run", name="pk_logio_day_read"),
         comment="which days, of tables and folders that runs own by value, a run has read, and as which run had left them",
