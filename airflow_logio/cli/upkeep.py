@@ -19,7 +19,7 @@ from airflow_logio.launch.driver_folders import discard, folders_of
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.upkeep_records import BY_GC
-from airflow_logio.store.rules.run_rules import GroupStates, check_ended
+from airflow_logio.store.rules.run_rules import GroupStates, check_removable
 from airflow_logio.store.sql.revision import check as check_schema
 from airflow_logio.supervision import keeping, tidying
 from airflow_logio.supervision.tidying import drop_staging_of, is_staged_in, staging_of
@@ -101,7 +101,7 @@ def _ended(store: LogStore, name: str | None, *, unfinished: bool) -> Sequence[R
         return ended
     run = store.find_run(name, damaged=True)
     if not _of([run], ended):
-        check_ended(run, _group_states(store, run), unfinished=unfinished)
+        check_removable(run, _group_states(store, run), unfinished=unfinished)
         raise ProtocolViolation(f"run {run.spec.key} has just ended; try again")
     return [run]
 

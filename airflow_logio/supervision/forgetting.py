@@ -162,6 +162,7 @@ class Forgetting:
             pipeline=self.pipeline.name,
             log_uid=self.store.log_uid(),
             ordinal=run.ordinal,
+            takes_over=Allowed.TAKE_OVER in run.spec.allowed,
             may_be_empty=True,
         )
         return Connections(self.pipeline.name, self.urls, identity, run.spec.replay_seconds)

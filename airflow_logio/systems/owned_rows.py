@@ -29,7 +29,7 @@ class OwnedRows(ABC):
     def __init__(self, connection: Connection, writer: TableWriter, name: TableName, column: str) -> None:
         self._connection = connection
         self._where = f"table {writer.table!r}"
-        kept_rows.check_owned_by_value(connection, self._where, name)
+        kept_rows.check_owned_by_value(connection, writer, name)
         self._scope = writer.scope
         self._column: sa.ColumnClause[Any] = sa.column(always_quoted(column))
         schema = None if name.schema is None else always_quoted(name.schema)

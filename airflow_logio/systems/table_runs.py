@@ -139,7 +139,7 @@ def check_run_column(connection: Connection, writer: TableWriter, name: TableNam
     if found is None:
         return
     where, column = f"table {writer.table!r}", column_of(writer)
-    kept_rows.check_owned_by_value(connection, where, name)
+    kept_rows.check_owned_by_value(connection, writer, name)
     is_sqlite = connection.dialect.name == "sqlite"
     kind = found.get(folded(column) if is_sqlite else column)
     if kind is not None and not _is_integer(kind, is_sqlite=is_sqlite):

@@ -144,7 +144,7 @@ class TableTransaction:
 
     def _empty(self, connection: Connection, table: sa.Table) -> None:
         """Delete all rows. Again, if some are left: others may have committed some since. Raises `WriteRefused`."""
-        kept_rows.check_all_seen(connection, f"table {self._writer.table!r}", self._name)
+        kept_rows.check_replaced(connection, self._writer, self._name)
         kept_rows.delete_all(connection, sa.delete(table), lambda: _is_filled(connection, table))
         if _is_filled(connection, table):
             left = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()

@@ -254,9 +254,9 @@ class Warehouse:
             table_inserts.check_target(connection, writer, name)
             upsert_keys.check_keyed(connection, writer, name)
             if writer.owns:
-                kept_rows.check_owned_by_value(connection, f"table {writer.table!r}", name)
+                kept_rows.check_owned_by_value(connection, writer, name)
             elif writer.on_new_run == "replace":
-                kept_rows.check_all_seen(connection, f"table {writer.table!r}", name)
+                kept_rows.check_replaced(connection, writer, name)
             if writer.supersedes:
                 table_runs.check_run_column(connection, writer, name)
                 actions = table_runs.labelled(actions, table_runs.column_of(writer), -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import pytest
@@ -17,10 +18,14 @@ from airflow_logio.store.records.run_records import Allowed, Run, RunSpec
 from airflow_logio.store.records.start_records import Attempt, Decision
 from airflow_logio.store.sql import schema
 from airflow_logio.store.sql.store import SqlLogStore
+from tests.conftest import QUICK
+from tests.store.conftest import OpenStore
+from tests.support.faults import Pause, before_statement
 from tests.support.logs import assigned, sent, spec, start_driver
 from tests.support.racing import race
 
 DAY = "2026-03-01"
+STANDS_SECONDS = 0.1
 REPLACED = WriterShape("save", "TableWriter of table 'top'", ("w", "top"), Together.BY_PARTITION, Repeats.REPLACED)
 ADDED = replace(REPLACED, writer="late", repeats=Repeats.ADDED)
 
@@ -86,8 +91,48 @@ def test_a_word_on_the_next_run_keeps_the_one_it_was_said_of(log_store: LogStore
     run = finished(log_store, of("a", keep=0.0))
     log_store.supersede(run.run_id, allowed=[Allowed.TAKE_OVER])
     assert log_store.expired("clicks", 10) == []
+    with pytest.raises(
+        ProtocolViolation, match=r"lets the next run of 2026-03-01 have --take-over, and that has not begun"
+    ):
+        remove(log_store, run)  # by a process that listed it before
+    assert log_store.removable(0.0) == []
+    assert [one.uid for one in log_store.removable(0.0, unfinished=True)] == [run.uid]
     assert log_store.start_run(of("b", keep=0.0)).spec.allowed == {Allowed.TAKE_OVER}
     assert [one.uid for one in log_store.expired("clicks", 10)] == [run.uid]
+
+
+def test_a_person_may_remove_a_run_with_its_word_on_the_next_one(log_store: LogStore) -> None:
+    run = finished(log_store, of("a"))
+    log_store.supersede(run.run_id, allowed=[Allowed.TAKE_OVER])
+    while log_store.remove_run(run.run_id, 100, unfinished=True).more:
+        pass
+    assert log_store.start_run(of("b")).spec.allowed == frozenset()
+
+
+def test_a_word_is_refused_or_outlives_the_removal(open_another: OpenStore) -> None:
+    """The word stands still before each of its statements, while the run is removed by itself."""
+    store, rival = open_another(), open_another(application="logio rival")
+    number, reached, orders = 0, True, set[bool]()
+    while reached:
+        number += 1
+        run = finished(store, of(f"run {number}", f"2026-01-{number:02}", keep=0.0))
+        assert store.supersede(run.run_id)
+        pause = Pause()
+        with ThreadPoolExecutor(2) as pool, before_statement(store, number, pause):
+            saying = pool.submit(store.supersede, run.run_id, allowed=[Allowed.TAKE_OVER])
+            reached = pause.is_reached_before(saying)
+            removing = pool.submit(QUICK.call, "the rival", lambda run=run: remove(rival, run))
+            wait([removing], 30 if number == 1 else STANDS_SECONDS)  # before the first one, nothing is locked
+            pause.release()
+            refused, stays = saying.exception(30), removing.exception(30)
+        assert isinstance(refused, UnknownRun) if stays is None else isinstance(stays, ProtocolViolation), (
+            refused,
+            stays,
+        )
+        allowed = store.start_run(of(f"next {number}", f"2026-01-{number:02}")).spec.allowed
+        assert allowed == (frozenset() if stays is None else {Allowed.TAKE_OVER})
+        orders.add(stays is None)
+    assert number > 5 and orders == {True, False}
 
 
 def test_an_interrupted_removal_comes_first(log_store: LogStore) -> None:

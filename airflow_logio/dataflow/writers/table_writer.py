@@ -34,7 +34,9 @@ _BY_KEY = ("upserts", "version")
 class TableWriter(OwningWriter):
     """Inserts the records of each event into a SQL table, or updates rows by their key, in one transaction with the marker
     of the write action. Exactly once, even when a replaced driver keeps writing: the marker refuses it. A write is refused
-    if the database drops rows of it (by a trigger, a rule, a view).
+    if the database drops rows of it (by a trigger, a rule, a view). Where rows are deleted for new ones, a table is refused
+    if a foreign key would delete or change rows of others with them. Triggers of the table run as for any client: what they
+    do to other tables is not looked at.
 
     :param connection: name of the connection: PostgreSQL or SQLite; a run with tables in another database is refused.
     :param table: ``table`` or ``schema.table``; a part with a dot of its own in double quotes.

@@ -26,6 +26,7 @@ from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.driver_records import CodeChange, GroupRef
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run, RunKey, RunSpec, Supervision, senders_of
 from airflow_logio.store.records.upkeep_records import RemovedRun
+from airflow_logio.store.rules.allowed_rules import options_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,22 @@ def has_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> bool:
     return not groups.left()
 
 
-def check_ended(run: Run, groups: GroupStates, *, unfinished: bool) -> None:
-    """Raises `ProtocolViolation`, naming the groups, if the run has not ended."""
-    if has_ended(run, groups, unfinished=unfinished):
+def is_removable(run: Run, groups: GroupStates, *, unfinished: bool) -> bool:
+    """Whether the run has ended, and the next run of its partition needs nothing of it; with `unfinished`, also a word that
+    was said for that one is given up."""
+    return has_ended(run, groups, unfinished=unfinished) and (unfinished or not run.next_allowed)
+
+
+def check_removable(run: Run, groups: GroupStates, *, unfinished: bool) -> None:
+    """Raises `ProtocolViolation` if the run has not ended, naming the groups, or has a word for the next run."""
+    if is_removable(run, groups, unfinished=unfinished):
         return
+    if has_ended(run, groups, unfinished=unfinished):
+        raise ProtocolViolation(
+            f"run {run.spec.key}, uid {run.uid[:8]}, stays in the log: it lets the next run of {run.partition} have "
+            f"{options_of(run.next_allowed)}, and that has not begun. {how_to_begin_anew(run)}; --unfinished removes the run "
+            "with that word"
+        )
     left = groups.left()
     if unfinished:
         left = [

@@ -25,7 +25,7 @@ from airflow_logio.store.records.upkeep_records import (
     Retried,
 )
 from airflow_logio.store.rules.row_forms import check_unchanged, encode_header, seal, unseal
-from airflow_logio.store.rules.run_rules import GroupStates, check_ended, has_ended, shared_ports, superseded
+from airflow_logio.store.rules.run_rules import GroupStates, check_removable, is_removable, shared_ports, superseded
 from airflow_logio.store.sql import removed_runs, retention, schema, slots
 from airflow_logio.store.sql.apply import add_to_counters
 from airflow_logio.store.sql.bulk import among
@@ -342,7 +342,7 @@ def removable(connection: Connection, older_than_seconds: float, *, unfinished: 
         groups_of_run = states.get(run.run_id, {})
         ended_at = run.ended_at or max((since for _, since in groups_of_run.values()), default=run.created_at)
         left = GroupStates({name: state for name, (state, _) in groups_of_run.items()}, open_slots.get(run.run_id, {}))
-        ended = has_ended(run, left, unfinished=unfinished)
+        ended = is_removable(run, left, unfinished=unfinished)
         if run.state is RunState.REMOVING or (ended and clock - ended_at >= older_than_seconds):
             found.append(run)
     return found
@@ -385,8 +385,8 @@ def _begin_removal(connection: Connection, run: Run, reason: str, *, unfinished:
     fences, groups, table = schema.fence, schema.group, schema.run
     locked = sa.select(fences).where(fences.c.run_id == run.run_id).order_by(fences.c.group_name)
     connection.execute(locked.with_for_update()).all()
-    run = described_run(connection, run.run_id)  # a person may have given it up meanwhile
-    check_ended(run, group_states(connection, run), unfinished=unfinished)
+    run = described_run(connection, run.run_id)  # a person may have given it up meanwhile, or let the next one do more
+    check_removable(run, group_states(connection, run), unfinished=unfinished)
     removed_runs.keep(connection, run, reason)
     rows = sum(
         connection.execute(sa.delete(one).where(one.c.run_id == run.run_id)).rowcount for one in (groups, fences)

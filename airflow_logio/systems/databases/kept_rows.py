@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import WriteRefused
 from airflow_logio.systems.databases import sqlite
 from airflow_logio.systems.databases.table_names import TableName
@@ -44,27 +45,36 @@ _FOUND = sa.text("""
             SELECT 'foreign key ' || k.conname || ' of table ' || CAST(CAST(k.conrelid AS regclass) AS text)
             FROM pg_catalog.pg_constraint AS k JOIN below ON k.confrelid = below.id
             WHERE k.contype = 'f' AND k.confdeltype IN ('c', 'n', 'd')
+                AND (NOT :whole OR k.conrelid NOT IN (SELECT id FROM below))
             ORDER BY k.conrelid, k.conname LIMIT 1
         ) AS changing
     FROM found
 """)
-"""Of a table of PostgreSQL, if it is there. Policies of a part do not count where the whole is named; foreign keys do."""
+"""Of a table of PostgreSQL, if it is there. Policies of a part do not count where the whole is named; foreign keys do, but
+for those within a table whose rows all go."""
 
 
-def check_all_seen(connection: Connection, where: str, name: TableName) -> None:
-    """Raises `WriteRefused` for a table of which the role may not see, or not delete, each row: some would be kept."""
-    if (found := _found(connection, name)) is not None:
+def check_replaced(connection: Connection, writer: TableWriter, name: TableName) -> None:
+    """Raises `WriteRefused` for a table whose rows are not replaced by themselves alone: the role may not see, or not delete,
+    each row, so that some would be kept, or rows of other tables would go or change with them."""
+    where = _where(writer)
+    if connection.dialect.name == "sqlite":
+        _check_alone(where, writer, sqlite.changing_key(connection, name, whole=True))
+    elif (found := _found(connection, name, whole=True)) is not None:
         _check_all_seen(where, found)
+        _check_alone(where, writer, found.changing)
 
 
-def check_owned_by_value(connection: Connection, where: str, name: TableName) -> None:
-    """Raises `WriteRefused` for a table in which rows of one day are not replaced by itself alone, or that has another name,
-    under which runs claim days of their own. `where` names it."""
+def check_owned_by_value(connection: Connection, writer: TableWriter, name: TableName) -> None:
+    """As `check_replaced`, for a writer that owns a part of the table; and for a table that has another name, under which
+    runs claim parts of their own."""
+    where = _where(writer)
     if connection.dialect.name == "sqlite":
         if sqlite.is_view(connection, name):
             raise WriteRefused(_no_table(where, "a view"))
+        _check_alone(where, writer, sqlite.changing_key(connection, name, whole=False))
         return
-    if (found := _found(connection, name)) is None:
+    if (found := _found(connection, name, whole=False)) is None:
         return
     if found.kind not in ("r", "p"):
         raise WriteRefused(_no_table(where, {"v": "a view", "f": "a foreign table"}.get(found.kind, "no table")))
@@ -74,18 +84,35 @@ def check_owned_by_value(connection: Connection, where: str, name: TableName) ->
             f"the writer name {found.parent}"
         )
     _check_all_seen(where, found)
-    if found.changing is not None:
-        raise WriteRefused(
-            f"{where}: {found.changing} deletes or changes rows when those are deleted that it refers to, and each new run "
-            "of a day deletes that day's rows first. Declare it ON DELETE NO ACTION DEFERRABLE INITIALLY DEFERRED: then "
-            "rows that come back under their keys keep it, and a run that leaves one out is refused"
-        )
+    _check_alone(where, writer, found.changing)
 
 
-def _found(connection: Connection, name: TableName) -> Any:
+def _where(writer: TableWriter) -> str:
+    return f"table {writer.table!r}"
+
+
+def _found(connection: Connection, name: TableName, *, whole: bool) -> Any:
     if connection.dialect.name != "postgresql":
         return None
-    return connection.execute(_FOUND, {"schema": name.schema, "table": name.table}).one_or_none()
+    return connection.execute(_FOUND, {"schema": name.schema, "table": name.table, "whole": whole}).one_or_none()
+
+
+def _check_alone(where: str, writer: TableWriter, changing: str | None) -> None:
+    """Raises `WriteRefused` where a foreign key changes rows of others when rows of the table are deleted."""
+    if changing is None:
+        return
+    if writer.closes:  # rows go and come in one transaction
+        what = "each new run of a day deletes that day's rows first"
+        how = (
+            "ON DELETE NO ACTION DEFERRABLE INITIALLY DEFERRED: then rows that come back under their keys keep it, and a run "
+            "that leaves one out is refused"
+        )
+    else:
+        what = f"a new run deletes {'the rows of its day' if writer.owns else 'all rows'} first, and its own come later"
+        how = "ON DELETE NO ACTION: then a run is refused while rows refer to those that it deletes. Delete these before it"
+    raise WriteRefused(
+        f"{where}: {changing} deletes or changes rows when those are deleted that it refers to, and {what}. Declare it {how}"
+    )
 
 
 def _check_all_seen(where: str, found: Any) -> None:

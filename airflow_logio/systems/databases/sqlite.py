@@ -124,6 +124,22 @@ def is_view(connection: Connection, name: TableName) -> bool:
     return bool(connection.exec_driver_sql(query, (name.table,)).scalar())
 
 
+def changing_key(connection: Connection, name: TableName, *, whole: bool) -> str | None:
+    """A foreign key by which rows of other tables are deleted or changed when rows of this one are deleted, in words; if all
+    of them are, `whole`, one within the table does not matter. None where foreign keys are not enforced, as SQLite has it
+    unless it was built otherwise."""
+    if not connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
+        return None
+    query = """
+        SELECT other.name, key."from" FROM sqlite_master AS other JOIN pragma_foreign_key_list(other.name) AS key
+        WHERE other.type = 'table' AND key."table" = :table COLLATE NOCASE AND key.on_delete <> 'NO ACTION'
+            AND key.on_delete <> 'RESTRICT' AND (NOT :whole OR other.name <> :table COLLATE NOCASE)
+        ORDER BY other.name, key.id, key.seq LIMIT 1
+    """
+    found = connection.execute(sa.text(query), {"table": name.table, "whole": whole}).one_or_none()
+    return None if found is None else f"foreign key ({found[1]}) of table {found[0]}"
+
+
 def insert_into_view(connection: Connection, name: TableName, rows: pa.Table) -> int:
     """As `insert`. SQLite counts no row of a view, so each is asked for by itself: its trigger has come to its end, and it
     was called at all, if it has a condition."""

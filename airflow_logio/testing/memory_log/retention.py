@@ -16,7 +16,7 @@ from airflow_logio.protocol.values import ReadStatus, Status
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.upkeep_records import BY_PERSON, Collected, RemovedRun
 from airflow_logio.store.rules.row_forms import READS, STATE_CHANNEL, decode_about, read_channel
-from airflow_logio.store.rules.run_rules import check_ended, has_ended, shared_ports
+from airflow_logio.store.rules.run_rules import check_removable, is_removable, shared_ports
 from airflow_logio.testing.memory_log import slots
 from airflow_logio.testing.memory_log.runs import group_states
 from airflow_logio.testing.memory_log.tables import BodyKey, LogRow, RunRow, Tables
@@ -210,7 +210,7 @@ def removable(tables: Tables, older_than_seconds: float, *, unfinished: bool) ->
     for row in tables.runs.values():
         groups = [group for key, group in tables.groups.items() if key.run_id == row.run_id]
         ended_at = row.ended_at or max((group.since for group in groups), default=row.created_at)
-        ended = has_ended(row.as_run(), group_states(tables, row.run_id), unfinished=unfinished)
+        ended = is_removable(row.as_run(), group_states(tables, row.run_id), unfinished=unfinished)
         if row.state is RunState.REMOVING or (ended and tables.now() - ended_at >= older_than_seconds):
             found.append(row.as_run())
     return found
@@ -301,7 +301,7 @@ def _remove_beats(tables: Tables, run_id: int) -> None:
 
 
 def _begin_removal(tables: Tables, row: RunRow, reason: str, *, unfinished: bool) -> Collected:
-    check_ended(row.as_run(), group_states(tables, row.run_id), unfinished=unfinished)
+    check_removable(row.as_run(), group_states(tables, row.run_id), unfinished=unfinished)
     times = (row.created_at, row.ended_at, tables.now())
     kept = RemovedRun(row.uid, row.spec.key, row.spec.partition, row.ordinal, row.state, *times, reason)
     tables.put(tables.removed, row.uid, kept)

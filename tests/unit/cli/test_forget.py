@@ -15,6 +15,7 @@ import pytest
 from airflow_logio.cli.app import main
 from airflow_logio.crash import VARIABLE, CrashPoint
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.run_writers import Repeats, Together, WriterShape
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
@@ -35,6 +36,8 @@ clicks.writer("save", TableWriter("wh", "t", columns, on_new_run="overwrite", by
 plain = Pipeline("plain", connections=["wh"])
 plain.writer("save", TableWriter("wh", "p", columns), plain.source("read", ParquetSource("day.parquet")))
 """
+
+OWNS = (WriterShape("save", "TableWriter", ("warehouse_default", "t"), Together.BY_PARTITION, Repeats.REPLACED),)
 
 
 @pytest.fixture
@@ -73,7 +76,7 @@ def begin(store: LogStore, folder: Path, day: str | None, name: str = "clicks") 
     plain = replace(plain, pipeline_ref=f"{module.stem}:{name}", bundle_root=str(folder))
     params = {} if day is None else params_of(day)
     key, connections = replace(plain.key, pipeline=name), {"wh": "warehouse_default"}
-    return store.start_run(replace(plain, key=key, params=params, partition=day, connections=connections, writers=()))
+    return store.start_run(replace(plain, key=key, params=params, partition=day, connections=connections, writers=OWNS))
 
 
 def finished(store: LogStore, warehouse: Warehouse, folder: Path, day: str, *numbers: int) -> Run:
@@ -117,6 +120,24 @@ def test_what_cannot_be_meant_is_refused(store: LogStore, warehouse: Warehouse, 
         code, said = logio("forget", arguments[0], "--partition", arguments[1], "--yes")
         assert code == 1 and told in said, said
     assert [row[1] for row in rows(warehouse)] == [1]
+
+
+def test_a_day_of_another_log_is_forgotten_when_a_person_says_so(
+    store: LogStore, warehouse: Warehouse, logio: Logio, tmp_path: Path
+) -> None:
+    """What the refusal says is what helps."""
+    finished(store, warehouse, tmp_path, D1, 1, 2)
+    TableRun(7, D1, "elsewhere", log_uid="another", takes_over=True).all(warehouse, 3)
+    code, said = logio("forget", "clicks", "--partition", D1, "--yes")
+    assert code == 1 and "of another log" in said, said
+    word = ("again", "--pipeline", "clicks", "--partition", D1, "--take-over")
+    assert f"`logio {' '.join(word)}`" in said
+    code, said = logio(*word)
+    assert code == 0 and f"The next run of {D1} has --take-over" in said, said
+    assert [row[1] for row in rows(warehouse)] == [3]
+    code, said = logio("forget", "clicks", "--partition", D1, "--yes")
+    assert code == 0 and f"1 run(s) of {D1} removed" in said, said
+    assert rows(warehouse) == []
 
 
 POINTS = (

@@ -353,6 +353,19 @@ def test_a_zombie_of_a_line_that_was_taken_over_never_counts(work: Work) -> None
     assert every_step(stands, work.stride) > 20
 
 
+@pytest.mark.parametrize("fills", [False, True])
+def test_a_word_of_a_run_that_was_given_up_is_void_when_the_next_has_begun(work: Work, fills: bool) -> None:
+    """Its driver opens late, and another line has taken the day back meanwhile."""
+    work.anew()
+    for run in ("b6", "a2", "b7"):
+        work.run(run, takes_over=True)
+    with pytest.raises(WriteRefused, match="was taken over by run b7"):
+        (work.fill if fills else work.run)("a1", takes_over=True)
+    assert work.counted() == work.listed() == rows("b7")
+    work.run("b8")
+    assert work.counted() == work.listed() == rows("b8"), "it has claimed nothing"
+
+
 @pytest.mark.parametrize("both_claim_first", [False, True])
 def test_two_take_overs_at_once_end_with_one_day_or_are_refused(work: Work, both_claim_first: bool) -> None:
     """Each stands still anywhere while the other one does everything. If both have claimed the day before, they may meet

@@ -20,6 +20,7 @@ from airflow_logio.errors import ExternalUnavailable, Fenced, LogInconsistent, L
 from airflow_logio.protocol.writes import HeldGroup
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.table_days import COLUMNS, D1, D2, Run, execute, records, rows, scope_of
+from tests.support.table_runs import Superseding
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -281,6 +282,39 @@ def test_rows_that_refer_to_a_day_are_not_deleted_with_it(postgres: Warehouse, a
     assert [row for row in rows(postgres) if row[0] == D1] == [(D1, 1, "clicks1"), (D1, 10, "clicks1")]
 
 
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL"])
+def test_rows_that_refer_to_a_table_are_not_deleted_with_all_of_it(warehouse: Warehouse, action: str) -> None:
+    """By a run that replaces all, or fills its day at once. Within the table it does not matter where all goes."""
+    if warehouse.engine.dialect.name == "sqlite":  # as where it was built so: our connections do not ask for it
+        sa.event.listen(warehouse.engine, "connect", lambda raw, _: raw.execute("PRAGMA foreign_keys = ON"))
+        warehouse.engine.dispose()
+    fresh = "CREATE TABLE t (day DATE, a BIGINT PRIMARY KEY, who TEXT, up BIGINT REFERENCES t ON DELETE {})"
+    execute(warehouse, fresh.format(action), EXISTING[1].replace("t VALUES", "t (day, a, who) VALUES"))
+    execute(warehouse, f"CREATE TABLE child (a BIGINT REFERENCES t ON DELETE {action})", "INSERT INTO child VALUES (1)")
+    before = rows(warehouse)
+    attempts: list[Callable[[], None]] = [
+        lambda: Other("replace", 0.5).apply(warehouse, 1, 2),
+        lambda: warehouse.rehearse(TableWriter("wh", "t", COLUMNS, on_new_run="replace")),
+        lambda: Run(1, columns={}, options=(("switch", "at once"),)).open(warehouse),
+        lambda: Run(2, columns={}).open(warehouse),
+    ]
+    for attempt in attempts:
+        with pytest.raises(WriteRefused, match=r"foreign key .* of table (child|t) deletes or changes .* NO ACTION"):
+            attempt()
+        assert rows(warehouse) == before
+    with warehouse.engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT a FROM child").scalars().all() == [1]
+    execute(warehouse, "DROP TABLE child")
+    with pytest.raises(WriteRefused, match=r"foreign key .* of table t deletes or changes"):
+        Run(2, columns={}).open(warehouse)  # rows of other days are others
+    Other("replace", 0.5).apply(warehouse, 1, 2)
+    assert rows(warehouse) == [(D2, 2, "replace")]
+    execute(warehouse, "CREATE TABLE child (a BIGINT REFERENCES t)", "INSERT INTO child VALUES (2)")
+    with pytest.raises(WriteRefused, match=r"still referenced|FOREIGN KEY constraint failed"):
+        Other("replace", 1.5).apply(warehouse, 1, 2)
+    assert rows(warehouse) == [(D2, 2, "replace")]
+
+
 @pytest.mark.postgres
 def test_parts_of_a_table_are_owned_as_the_whole(postgres: Warehouse) -> None:
     """Also where they inherit. Under a part's own name another run could own the day as well."""
@@ -468,6 +502,30 @@ def test_a_run_that_was_given_up_is_fenced(warehouse: Warehouse) -> None:
         Run(1, D2).open(warehouse)
     younger.close(warehouse, 20)
     assert rows(warehouse) == [(D1, 20, "clicks2")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "switch"),
+    [(Run, ()), (Run, (("switch", "at once"),)), (Superseding, ())],
+    ids=["closing", "at once", "supersede"],
+)
+def test_a_word_of_a_run_that_was_given_up_is_void_when_the_next_has_begun(
+    warehouse: Warehouse, kind: type[Run], switch: Any
+) -> None:
+    """Its driver opens late, and another line has taken the day back meanwhile: the scope does not tell that it is old."""
+    laptop = kind(7, log_uid="laptop", uid="laptop7", takes_over=True)
+    kind(6, log_uid="laptop", uid="laptop6").all(warehouse, 1)
+    mine = kind(2, takes_over=True, given_up=("clicks1",))
+    mine.open(warehouse)
+    mine.close(warehouse, 20)
+    laptop.all(warehouse, 30)
+    late = kind(1, takes_over=True, options=switch, started_at=99.0)
+    for _ in range(2):
+        with pytest.raises(WriteRefused, match="run clicks1 was given up, and run clicks2 has begun in its place"):
+            late.open(warehouse)
+    assert [row[1] for row in rows(warehouse)] == [30]
+    kind(8, log_uid="laptop", uid="laptop8").all(warehouse, 40)
+    assert [row[1] for row in rows(warehouse)] == [40], "it has claimed nothing"
 
 
 # --- other writers of the table ---------------------------------------------------------------------------------------
