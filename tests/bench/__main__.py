@@ -18,6 +18,7 @@ from tests.bench import (
     cluster,
     constants,
     days,
+    days_in_airflow,
     floods,
     growth,
     half_load,
@@ -123,11 +124,12 @@ OF_A_DATABASE: tuple[tuple[str, type[Databases], Measure], ...] = (
     ("floods", Postgres, lambda at, asked: floods.measure(at, asked.runs)),
     ("page", Databases, lambda at, _: itertools.chain(page.measure(at), page_requests.measure(at), clicks.measure(at))),
     ("days", Databases, lambda at, asked: days.measure(at, asked.runs, asked.held_mb)),
+    ("days_airflow", Postgres, lambda at, asked: days_in_airflow.measure(at, asked.backfilled)),
     ("paper", Postgres, lambda at, to: evaluation.evaluate(at, to.factor, to.results, to.paper_runs, to.series)),
 )
 """Part → where it is measured, and how."""
 PARTS = ("simulation", *(part for part, *_ in OF_A_DATABASE))
-ASKED_FOR = ("paper", "partitions", "peers", "half_load")
+ASKED_FOR = ("paper", "partitions", "peers", "half_load", "days_airflow")
 """Parts that take long, so that they are measured only if they are named."""
 
 
@@ -181,6 +183,7 @@ def _arguments() -> argparse.Namespace:
         "--records", type=int, action="append", help="beside Structured Streaming and Flink, only so many (repeatable)"
     )
     parser.add_argument("--held-mb", type=int, default=256, help="MB of a day that is held in the log")
+    parser.add_argument("--backfilled", type=int, default=days.BACKFILLED, help="days that Airflow backfills at once")
     parser.add_argument("--database", action="append", choices=list(DATABASES), help="only this one (repeatable)")
     parser.add_argument("--only", choices=PARTS, help="only this part")
     parser.add_argument("--json", type=Path, help="write all figures to this file")

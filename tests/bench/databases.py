@@ -74,6 +74,11 @@ class Postgres(Databases):
         load_products(warehouse)
         return log, warehouse
 
+    def another(self) -> str:
+        """One more database, empty, until the next run's are made."""
+        self._made.append(self._server.new_database(migrated=False))
+        return self._made[-1]
+
     def configure(self, **settings: str) -> None:
         """Settings of the server that need no restart; from now on, new sessions have them."""
         self._server.configure(**settings)
@@ -89,6 +94,14 @@ class Postgres(Databases):
 
     def close(self) -> None:
         self._server.destroy()
+
+
+def server_pid(url: str) -> int:
+    """The pid of a PostgreSQL server on this machine, the parent of the processes that answer."""
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_read_file('postmaster.pid')")
+        (text,) = cursor.fetchone() or ("",)
+        return int(text.splitlines()[0])
 
 
 DATABASES: dict[str, type[Databases]] = {"sqlite": Sqlite, "postgres": Postgres}

@@ -56,7 +56,7 @@ def measure(databases: Databases, runs: int, held_mb: int) -> Iterator[Figure]:
 
 
 @dataclass
-class _Looks:
+class Looks:
     """How many drivers are there, and what memory they have, seen every so often."""
 
     folder: Path
@@ -87,13 +87,13 @@ def _backfill(databases: Databases) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         folder = Path(name)
         log_url, warehouse_url = databases.fresh(folder)
-        days = _days(BACKFILLED)
+        days = days_from_first(BACKFILLED)
         for day in days:
-            _write(folder / f"{day}.parquet", day, ROWS)
-        alone = _by_command(log_url, warehouse_url, folder, days[:1], 1)
-        looks = _Looks(folder)
+            write_day(folder / f"{day}.parquet", day, ROWS)
+        alone = by_command(log_url, warehouse_url, folder, days[:1], 1)
+        looks = Looks(folder)
         with looks.looking():
-            together = _by_command(log_url, warehouse_url, folder, days[1:], BACKFILLED)
+            together = by_command(log_url, warehouse_url, folder, days[1:], BACKFILLED)
         _check(warehouse_url, folder, days)
         lasted = json.loads((folder / "summary.json").read_text())["partitions"]
         drivers = [driver for one in lasted for driver in one["summary"]["drivers"]]
@@ -105,8 +105,11 @@ def _backfill(databases: Databases) -> Iterator[Figure]:
         yield Figure(databases.name, f"{len(days) - 1} days at once, 4 drivers", together, "s", "none", details)
 
 
-def _by_command(log_url: str, warehouse_url: str, folder: Path, days: Sequence[str], at_once: int) -> float:
-    command = [sys.executable, "-m", "airflow_logio.cli", "run", f"{PIPELINES}:at_the_end", "--param", f"data={folder}"]
+def by_command(
+    log_url: str, warehouse_url: str, folder: Path, days: Sequence[str], at_once: int, way: str = "at_the_end"
+) -> float:
+    """Seconds of `logio run` for all these days. Raises `WrongResult` if one is not green."""
+    command = [sys.executable, "-m", "airflow_logio.cli", "run", f"{PIPELINES}:{way}", "--param", f"data={folder}"]
     command += ["--partition", f"{days[0]}..{days[-1]}", "--at-once", str(at_once), "--json", "summary.json"]
     command += ["--connection", "warehouse=warehouse"]
     names = {"LOGIO_URL": log_url, "LOGIO_CONN_WAREHOUSE": warehouse_url, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -125,9 +128,9 @@ def _one_of_a_year(databases: Databases, runs: int) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
         folder = Path(name)
         log_url, warehouse_url = databases.fresh(folder)
-        days = _days(YEAR)
+        days = days_from_first(YEAR)
         day = days[YEAR // 2]
-        _write(folder / f"{day}.parquet", day, ROWS)
+        write_day(folder / f"{day}.parquet", day, ROWS)
         ours = {1: list[float](), YEAR: list[float]()}
         script = {1: list[float](), YEAR: list[float]()}
         for size, seconds in ours.items():
@@ -179,7 +182,7 @@ def _three_ways(databases: Databases, runs: int) -> Iterator[Figure]:
             with tempfile.TemporaryDirectory(prefix="logio-bench-") as name:
                 folder = Path(name)
                 log_url, warehouse_url = databases.fresh(folder)
-                _write(folder / f"{day}.parquet", day, LARGE_ROWS)
+                write_day(folder / f"{day}.parquet", day, LARGE_ROWS)
                 seconds.append(_run(log_url, warehouse_url, folder, f"{way}_{number}", day, way))
                 _check(warehouse_url, folder, [day])
     least = median(ways["added"])
@@ -195,7 +198,7 @@ def _held(databases: Databases, mb: int) -> Figure:
         folder = Path(name)
         log_url, warehouse_url = databases.fresh(folder)
         day, rows = str(FIRST), mb * 1_000
-        _write(folder / f"{day}.parquet", day, rows, width=1_000)
+        write_day(folder / f"{day}.parquet", day, rows, width=1_000)
         before = _size(log_url, folder)
         launcher = PlainLauncher(folder / "drivers", {("read", 1): f"{CrashPoint.BEFORE_CLOSING}:1"})
         with _started(log_url, warehouse_url, folder, "held", day, "at_the_end", launcher) as run:
@@ -237,11 +240,11 @@ def _started(
     return running(log_url, warehouse_url, folder, launcher, ref=parse_ref(f"{PIPELINES}:{way}"), **given)
 
 
-def _days(count: int) -> list[str]:
+def days_from_first(count: int) -> list[str]:
     return [str(FIRST + timedelta(days=one)) for one in range(count)]
 
 
-def _write(file: Path, day: str, rows: int, width: int = 100) -> None:
+def write_day(file: Path, day: str, rows: int, width: int = 100) -> None:
     """With texts that can be compressed a little: hexadecimal digits."""
     with duckdb.connect() as connection:
         text = f"left(repeat(md5(i::text), {width // 32 + 1}), {width})"

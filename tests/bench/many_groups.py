@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-import psycopg2
-
 from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind, Status
 from airflow_logio.store import open_store
 from airflow_logio.store.records.run_records import Run
 from tests.bench.cpu import metered
-from tests.bench.databases import Postgres
+from tests.bench.databases import Postgres, server_pid
 from tests.bench.figure import Figure
 from tests.support.logs import IN, OUT, Driver, spec, start_driver
 
@@ -65,7 +63,7 @@ class _Many:
             names = [f"g{number}" for number in range(self.groups)]
             run = store.start_run(spec(*names))
             drivers = [start_driver(store, group=name, run=run) for name in names]
-            with ThreadPoolExecutor(CONNECTIONS) as pool, metered([_server(self.log_url)]) as meter:
+            with ThreadPoolExecutor(CONNECTIONS) as pool, metered([server_pid(self.log_url)]) as meter:
                 before, began = meter.read(), time.perf_counter()
                 for number in range(1, SECONDS + 1):
                     self._round(pool, drivers, run, number)
@@ -95,15 +93,3 @@ def _one_second(driver: Driver, number: int) -> float:
     began = time.perf_counter()
     driver.session.commit([fx.LogEvent(event, (delivery,), kept=True), fx.CountEvents(sender, "out", 1, 1)])
     return time.perf_counter() - began
-
-
-def _server(log_url: str) -> int:
-    """The pid of the server, the parent of the process that answers."""
-    connection = psycopg2.connect(log_url)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_read_file('postmaster.pid')")
-            (text,) = cursor.fetchone() or ("",)
-            return int(text.splitlines()[0])
-    finally:
-        connection.close()
