@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -20,6 +20,8 @@ from airflow_logio.run_report.calendar import Calendar, CalendarReader, Day, Day
 
 MOST_LINES = 30
 """Partitions of which something is said below the calendar, the last ones."""
+MOST_NAMED = 3
+"""Partitions that brought records of one."""
 _SIGNS = {
     DayState.DONE: ("✓", ""),
     DayState.RUNNING: ("▶", "green"),
@@ -51,7 +53,7 @@ def days(
     """Show the days or hours of a pipeline: which are done, run, have stopped and why, were computed again, or are missing.
 
     A day is as its youngest run is. It is missing if it has no run in the log, and days before and after it have one. Late
-    records are those of other days that came with its run.
+    records are told twice: with the run that they came with, and for the day that they are of, until that is computed again.
     """
     known = ConnectionUrls.load(warn)
     with opened(known.log_url(log)) as store:
@@ -77,7 +79,18 @@ def calendar_page(calendar: Calendar) -> Group:
         parts.append(table)
     if len(said) > MOST_LINES:
         parts.append(Text(f"and {len(said) - MOST_LINES:,} before these: give --to, or --json", style="dim"))
+    if late := [day for day in calendar.days if day.came]:
+        parts.append(_late_hint(calendar, late))
     return spaced(parts)
+
+
+def _late_hint(calendar: Calendar, days: Sequence[Day]) -> Text:
+    what, records = calendar.partitioning.what, sum(day.came_for_it for day in days)
+    again = f"logio again --partition {days[-1].key.text} --pipeline {calendar.pipeline}"
+    return Text(
+        f"{counted(records, 'late record')} came for {counted(len(days), what)} of these with runs of others. Where the "
+        f"source finds them, compute the {what} again: `{again}`, or begin its followers with --lookback"
+    )
 
 
 def _heading(calendar: Calendar) -> Text:
@@ -139,4 +152,16 @@ def _remark(day: Day) -> str:
     said += [f"computed from {one}" for one in day.stale]
     if day.late:
         said.append(f"{counted(day.late, 'late record')} came with it")
+    if day.came:
+        after = "" if day.youngest is None else ", after its run"
+        said.append(f"{counted(day.came_for_it, 'late record')} came for it with {_came_with(day)}{after}")
     return "; ".join(said)
+
+
+def _came_with(day: Day) -> str:
+    """The partitions whose runs brought records of it, the last ones."""
+    brought = [f"{one.came_with} ({one.records:,})" for one in sorted(day.came, key=lambda one: one.came_with)]
+    *others, last = (
+        [f"{len(brought) - MOST_NAMED} others", *brought[-MOST_NAMED:]] if len(brought) > MOST_NAMED else brought
+    )
+    return f"{', '.join(others)} and {last}" if others else last

@@ -12,6 +12,9 @@ from typing import Any, ClassVar
 
 from airflow_logio.protocol.values import Event, Port, Status, Value
 
+LATE = "late"
+"""Direction of a count of records that are of other partitions than the run is: the name of its port is the partition's."""
+
 Assignments = tuple[tuple[str, Status], ...]
 """Input Sets of an event at one receiver, each with the status of that row."""
 
@@ -277,7 +280,7 @@ class CountEvents(Value, frozen=True):
 
     port: Port
     direction: str
-    """``out``, ``in`` or ``write``."""
+    """``out``, ``in``, ``write``, or `LATE`."""
     events: int
     records: int
     bytes: int = 0

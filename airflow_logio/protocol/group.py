@@ -13,6 +13,7 @@ from typing import Any
 from airflow_logio.errors import OperatorFailed, ProtocolViolation
 from airflow_logio.protocol.context import HeldOutput
 from airflow_logio.protocol.effects import (
+    LATE,
     DrainGroup,
     Effects,
     FinishGroup,
@@ -403,6 +404,8 @@ class GroupProtocol:
             sender, event_id, Kind.DATA, output.records, output.payload, output.body, output.about, made_of=made_of
         )
         self._send(event, in_scope=in_scope, held=held is not None)
+        for partition, records in output.late.items():
+            self.ledger.count(Port(sender.operator, partition), LATE, 1, records)
         return event_id
 
     def _send(self, event: Event, *, in_scope: bool, held: bool = False) -> None:

@@ -23,6 +23,8 @@ class Emit(Value, frozen=True):
     records: int
     body: bytes | None = None
     about: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    late: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """Partition, other than that of the run → how many of the records are of it: counted in the step that sends them."""
 
 
 class Write(Value, frozen=True):

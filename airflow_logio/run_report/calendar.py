@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from airflow_logio.dataflow.functions.own_partition import OTHER
+from airflow_logio.dataflow.functions.own_partition import BEFORE, BEHIND, OTHER
 from airflow_logio.dataflow.pipeline.days import Partitioning, PartitionKey, partitioning_of_graph
 from airflow_logio.errors import ConfigurationError, UnknownRun
 from airflow_logio.protocol.replicas import base_operator
@@ -26,7 +26,7 @@ from airflow_logio.run_report.causes import HIDDEN, Cause, cause_of, most_pressi
 from airflow_logio.run_report.report import IsPaused, condition_seen, not_known
 from airflow_logio.status.condition import WAITING, RunCondition, awaits_airflow
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun
+from airflow_logio.store.records.day_records import DayRead, LateArrival, PartitionBounds, PartitionRun
 from airflow_logio.store.records.run_records import Allowed, RunSpec
 from airflow_logio.store.records.status_records import RunSight
 from airflow_logio.store.records.upkeep_records import RemovedRun
@@ -85,10 +85,18 @@ class Day:
     """What the refusal that has stopped it says only a person can let the next run do."""
     late: int | None = None
     """Records of other partitions that came with the youngest run; None if that is not counted."""
+    came: Sequence[LateArrival] = ()
+    """Records of it that came with runs of other partitions, so late that no run of it could have had them. A run that has
+    been replaced brings none."""
 
     @property
     def youngest(self) -> PartitionRun | None:
         return self.runs[0] if self.runs else None
+
+    @property
+    def came_for_it(self) -> int:
+        """How many records `came`."""
+        return sum(one.records for one in self.came)
 
     @property
     def replaced(self) -> int:
@@ -127,7 +135,8 @@ class Calendar:
     @property
     def dag_ids(self) -> frozenset[str]:
         """The DAGs whose runs are in it."""
-        return frozenset(run.dag_id for day in self.days for run in day.runs)
+        runs = (run.dag_id for day in self.days for run in day.runs)
+        return frozenset(chain(runs, (one.dag_id for day in self.days for one in day.came)))
 
     @property
     def totals(self) -> Mapping[str, int]:
@@ -195,6 +204,7 @@ class CalendarReader:
         removed = {str(run.partition): run for run in reversed(gone)}  # the youngest stays
         late = LateRecords.of(spec)
         counted = self.store.partition_records(pipeline, within, late.operators)
+        came = self._came(pipeline, partitioning, shown, late.dividing)
         sights = self._sights(runs, at)
         read = self.store.days_read([next(found).run_id for _, found in groupby(runs, key=lambda run: run.partition)])
         of_key = {key: list(found) for key, found in groupby(runs, key=lambda run: run.partition)}
@@ -205,15 +215,26 @@ class CalendarReader:
             pipeline,
             partitioning,
             [
-                _day(key, of_key[key.text], sights, late_of, read)
+                _day(key, of_key[key.text], sights, late_of, read, came.get(key.text, ()))
                 if key.text in of_key
-                else _without_run(key, removed.get(key.text), is_last=key.text > known.last)
+                else _without_run(key, removed.get(key.text), came.get(key.text, ()), is_last=key.text > known.last)
                 for key in shown
             ],
             known,
             bool(late.operators),
             sum(len(found) for key, found in of_key.items() if key > shown[0].text and key not in names),
         )
+
+    def _came(
+        self, pipeline: str, partitioning: Partitioning, shown: Sequence[PartitionKey], operators: frozenset[str]
+    ) -> Mapping[str, Sequence[LateArrival]]:
+        """Partition → what came for it, before or after its run, with the runs of partitions that count it."""
+        reach = timedelta(seconds=partitioning.seconds)
+        ends = shown[0].start - (BEHIND + 1) * reach, shown[-1].end + (BEFORE + 1) * reach
+        bounds = PartitionBounds(*(partitioning.containing(end).text for end in ends))
+        within = PartitionBounds(shown[0].text, shown[-1].text)
+        found = self.store.late_arrivals(pipeline, within, bounds, operators)
+        return {key: list(of_key) for key, of_key in groupby(found, key=lambda one: one.partition)}
 
     def _sights(self, runs: Sequence[PartitionRun], at: float) -> Mapping[str, tuple[RunSight, RunCondition]]:
         """What is known of the runs that have not ended well, by uid: of each partition, its youngest."""
@@ -283,10 +304,12 @@ def _oldest(partitioning: Partitioning, known: PartitionBounds) -> PartitionKey:
         return partitioning.key_of(known.last)
 
 
-def _without_run(key: PartitionKey, removed: RemovedRun | None, *, is_last: bool) -> Day:
+def _without_run(key: PartitionKey, removed: RemovedRun | None, came: Sequence[LateArrival], *, is_last: bool) -> Day:
+    """What came for a partition is told unless its first run is still expected, which is to find its records anyway."""
     if removed is not None:
-        return Day(key, DayState.REMOVED, removed=removed)
-    return Day(key, DayState.NO_RUN_YET if is_last else DayState.MISSING)
+        later = [one for one in came if one.ordinal > removed.ordinal]
+        return Day(key, DayState.REMOVED, removed=removed, came=later)
+    return Day(key, DayState.NO_RUN_YET) if is_last else Day(key, DayState.MISSING, came=came)
 
 
 _STATES = {RunState.FINISHED: DayState.DONE, RunState.SUPERSEDED: DayState.GIVEN_UP}
@@ -298,14 +321,20 @@ def _day(
     sights: Mapping[str, tuple[RunSight, RunCondition]],
     late_of: Mapping[int, int | None],
     read: Mapping[int, Sequence[DayRead]],
+    came: Sequence[LateArrival],
 ) -> Day:
     run = runs[0]
-    late = late_of.get(run.run_id)
-    stale = [one for one in read.get(run.run_id, ()) if one.is_stale]
+    day = Day(
+        key,
+        _STATES.get(run.state, DayState.RUNNING),
+        runs,
+        RunCondition(run.state.value),
+        late=late_of.get(run.run_id),
+        came=[one for one in came if not any(one.is_before(each) for each in runs)],
+        stale=[one for one in read.get(run.run_id, ()) if one.is_stale],
+    )
     if run.uid not in sights:
-        return Day(
-            key, _STATES.get(run.state, DayState.RUNNING), runs, RunCondition(run.state.value), late=late, stale=stale
-        )
+        return day
     sight, condition = sights[run.uid]
     stopped = most_pressing([group for group in sight.groups if group.state is not GroupState.RETIRED])
     is_red = (
@@ -314,19 +343,16 @@ def _day(
         or any(group.state is GroupState.PARKED for group in stopped)
     )
     if not is_red:
-        return Day(key, _STATES.get(sight.run.state, DayState.RUNNING), runs, condition, late=late, stale=stale)
+        return replace(day, state=_STATES.get(sight.run.state, DayState.RUNNING), condition=condition)
     options = [one for group in stopped for one in options_in(group.error or "")]
     first = stopped[0] if stopped else None
-    return Day(
-        key,
-        DayState.RED,
-        runs,
-        condition,
+    return replace(
+        day,
+        state=DayState.RED,
+        condition=condition,
         cause=None if first is None else cause_of(first),
         is_error=first is not None and bool(first.error),
         options=list(dict.fromkeys(options)),
-        late=late,
-        stale=stale,
     )
 
 
@@ -401,21 +427,25 @@ def calendar_document(
     """For programs, and for the page. What a partition has nothing of is left out. `may_read`, `may_read_errors` say of a DAG
     what the reader may see."""
     seen = {dag for dag in calendar.dag_ids if may_read(dag)}
-    told = {dag for dag in seen if may_read_errors(dag)}
+    with_errors = {dag for dag in seen if may_read_errors(dag)}
+
+    def came_for(day: Day) -> dict[str, Any]:
+        came = {one.came_with: one.records for one in day.came if one.dag_id in seen}
+        return {"came": came} if came else {}
 
     def of_day(day: Day) -> dict[str, Any]:
         run = day.youngest
         if run is None:
-            document = {"key": day.key.text, "state": day.state.value}
-            if day.removed is None:
-                return document
-            if not may_read(day.removed.key.dag_id):
+            document: dict[str, Any] = {"key": day.key.text, "state": day.state.value}
+            if day.removed is not None and not may_read(day.removed.key.dag_id):
                 return {**document, "state": HIDDEN_STATE}
-            return {**document, "condition": when_and_why(day.removed)}
+            if day.removed is not None:
+                document["condition"] = when_and_why(day.removed)
+            return document | came_for(day)
         if run.dag_id not in seen:
             return {"key": day.key.text, "state": HIDDEN_STATE}
         cause = None if day.cause is None else str(day.cause)
-        if day.is_error and run.dag_id not in told:
+        if day.is_error and run.dag_id not in with_errors:
             cause = HIDDEN
         said = {
             "condition": day.condition.word,
@@ -434,9 +464,8 @@ def calendar_document(
             "dag_id": run.dag_id,
             "run_id": run.dag_run_id,
         }
-        return document | {
-            name: value for name, value in said.items() if value or (name == "late" and value is not None)
-        }
+        told = {name: value for name, value in said.items() if value or (name == "late" and value is not None)}
+        return document | told | came_for(day)
 
     return {
         "at": calendar.at,

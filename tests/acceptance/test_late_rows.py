@@ -5,10 +5,12 @@ wherever its values lie, and nothing else. Compared with DuckDB's answer.
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
 import psutil
@@ -20,6 +22,7 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.dataflow import Days
 from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.launch.driver_config import REPLACED
+from airflow_logio.store.records.day_records import PartitionBounds
 from airflow_logio.store.records.driver_records import GroupRef
 from tests.support.crash_sites import IN_CLOSINGS, IN_SWITCHES
 from tests.support.owned_day import LEASE, until_alone, until_stopped
@@ -35,6 +38,7 @@ ZONE = Days("day", zone="Europe/Berlin")
 D1, D2 = "2026-03-28", "2026-03-29"
 IN_TRANSACTION = f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1"
 OPENING = ("before_write:1", IN_TRANSACTION, "after_write:1")
+READING = (f"{CrashPoint.BEFORE_COMMIT}:1", f"{CrashPoint.IN_LOG_TRANSACTION}:1", f"{CrashPoint.AFTER_COMMIT}:1")
 QUESTION = tuple(f"{point}:1" for point in IN_CLOSINGS)
 SWITCH = (*(f"{point}:1" for point in IN_SWITCHES), "before_write:1", IN_TRANSACTION, "after_write:1")
 
@@ -70,9 +74,21 @@ class LateRows:
         given = {"params": {"data": str(self.folder)}, "partition": ZONE.key_of(day), "ref": LATE_ROWS, "name": name}
         return running(self.log_url, self.warehouse_url, self.folder, launcher, **given, **more)
 
+    def counted(self, run: Running, day: str) -> dict[str, int]:
+        """Day → how many rows of it the log has counted, as having come with the run of this day that stands."""
+        found = run.store.late_arrivals(
+            "late_rows", PartitionBounds("2026", "2027"), PartitionBounds(day, day), {"own"}
+        )
+        return {one.partition: one.records for one in found}
+
     def there(self) -> list[tuple[Any, ...]]:
         rows = rows_of(self.warehouse_url, "SELECT id, ts, page FROM late")
         return sorted((row[0], str(row[1]).removesuffix(".000000"), row[2]) for row in rows)
+
+
+def days_of(rows: list[tuple[Any, ...]]) -> dict[str, int]:
+    times = (datetime.fromisoformat(row[1]).replace(tzinfo=UTC) for row in rows)
+    return dict(Counter(str(at.astimezone(ZoneInfo(ZONE.zone)).date()) for at in times))
 
 
 @pytest.fixture
@@ -84,15 +100,19 @@ def late(log_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> LateRo
 
 
 def test_late_rows_are_exact_whatever_dies(late: LateRows) -> None:
-    """Two days, then the first one again with other rows. Each run dies in and around its transactions."""
+    """Two days, then the first one again with other rows. Each run dies in and around its transactions, and while it reads:
+    the log has counted each row once, by the day that it is of."""
     wanted: dict[str, list[tuple[Any, ...]]] = {}
     plans = (("one", D1, 0, OPENING), ("two", D2, 100, QUESTION), ("again", D1, 5_000, OPENING))
     for name, day, first, points in plans:
         wanted[day] = late.reads(day, first)
         armed = {("replacing", number): point for number, point in enumerate((*points, *SWITCH), 1)}
-        with late.run(name, day, armed) as run:
+        reading = {("reading", number): point for number, point in enumerate(READING if name == "two" else (), 1)}
+        with late.run(name, day, armed | reading) as run:
             run.finish(timeout=600)
             assert run.status("replacing").incarnation == 1 + len(armed), "each point was passed"
+            assert run.status("reading").incarnation == 1 + len(reading), "each point was passed"
+            assert late.counted(run, day) == days_of(wanted[day])
         if name == "one":
             change(late.warehouse_url, "INSERT INTO late (id, ts, page) VALUES (-1, '2026-01-01 00:00:00', 'by hand')")
             wanted["by hand"] = [(-1, "2026-01-01 00:00:00", "by hand")]

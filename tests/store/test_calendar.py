@@ -184,6 +184,77 @@ def test_in_plans_late_records_are_counted_when_they_are_written(log_store: LogS
     assert not calendar(log_store).counts_late
 
 
+def late_for(key: str, records: int) -> fx.CountEvents:
+    return count("own", key, fx.LATE, records)
+
+
+def came(found: Calendar) -> dict[str, dict[str, int]]:
+    return {day.key.text: {one.came_with: one.records for one in day.came} for day in found.days if day.came}
+
+
+def test_records_that_came_late_are_told_for_the_day_that_they_are_of(log_store: LogStore) -> None:
+    """By the runs that stand, until the day is computed again after them."""
+    first = of("2026-03-01", function=DRIVER)
+    finished(log_store, first, late_for("2026-03-03", 1))
+    finished(log_store, of("2026-03-02", function=DRIVER), late_for("2026-03-01", 5), late_for("earlier", 70))
+    finished(log_store, of("2026-03-03", function=DRIVER), late_for("2026-03-01", 4), late_for("2026-03-02", 2))
+    assert came(calendar(log_store)) == {
+        "2026-03-01": {"2026-03-02": 5, "2026-03-03": 4},
+        "2026-03-02": {"2026-03-03": 2},
+    }, "a record of 3 March came before its run"
+    finished(log_store, of("2026-03-02", function=DRIVER, dag_run="backfill"), late_for("2026-03-01", 8))
+    found = calendar(log_store)
+    assert came(found) == {"2026-03-01": {"2026-03-02": 8, "2026-03-03": 4}}, "only of the run that stands"
+    assert calendar_document(found)["rows"][0]["cells"][0]["came"] == {"2026-03-02": 8, "2026-03-03": 4}
+    assert came(calendar(log_store, last="2026-03-01")) == came(found), "with runs that are not shown"
+    finished(log_store, replace(first, key=replace(first.key, dag_run_id="again")))
+    assert came(calendar(log_store)) == {}
+
+
+def test_of_runs_at_work_at_once_it_is_not_known_what_the_one_has_found(log_store: LogStore) -> None:
+    finished(log_store, of("2026-03-01", function=DRIVER))
+    brings = log_store.start_run(of("2026-03-02", function=DRIVER))
+    session = start_driver(log_store, run=brings).session
+    session.commit([late_for("2026-03-01", 3)])
+    finished(log_store, of("2026-03-01", function=DRIVER, dag_run="at once"))
+    assert came(calendar(log_store)) == {"2026-03-01": {"2026-03-02": 3}}, "more may have come behind it"
+    session.commit([late_for("2026-03-01", 1), fx.FinishGroup()])
+    log_store.finish_run(brings.run_id)
+    assert came(calendar(log_store)) == {"2026-03-01": {"2026-03-02": 4}}
+    after = log_store.start_run(of("2026-03-01", function=DRIVER, dag_run="after"))
+    assert came(calendar(log_store)) == {}, "it is being computed with them"
+    log_store.supersede(after.run_id)
+    assert came(calendar(log_store)) == {"2026-03-01": {"2026-03-02": 4}}, "given up, it has had none"
+
+
+def test_what_came_for_a_day_without_a_run(log_store: LogStore) -> None:
+    finished(log_store, of("2026-03-01", function=DRIVER), late_for("2026-03-08", 1))
+    gone = finished(log_store, of("2026-03-02", function=DRIVER))
+    finished(log_store, of("2026-03-04", function=DRIVER), late_for("2026-03-02", 2), late_for("2026-03-03", 3))
+    removed(log_store, gone)
+    found = calendar(log_store)
+    assert states(found)["2026-03-08"] is DayState.NO_RUN_YET
+    assert came(found) == {"2026-03-02": {"2026-03-04": 2}, "2026-03-03": {"2026-03-04": 3}}
+    cells = calendar_document(found)["rows"][0]["cells"]
+    assert [cell.get("came") for cell in cells[:4]] == [None, {"2026-03-04": 2}, {"2026-03-04": 3}, None]
+
+
+def test_what_came_with_runs_that_may_not_be_seen_is_not_told(log_store: LogStore) -> None:
+    finished(log_store, of("2026-03-01", function=DRIVER))
+    other = of("2026-03-02", function=DRIVER)
+    finished(log_store, replace(other, key=replace(other.key, dag_id="secret")), late_for("2026-03-01", 5))
+    seen = calendar_document(calendar(log_store), may_read=lambda dag: dag != "secret")
+    assert "came" not in seen["rows"][0]["cells"][0]
+
+
+def test_counts_of_late_records_are_none_of_the_figures_of_a_run(log_store: LogStore) -> None:
+    run = finished(
+        log_store, of("2026-03-02", function=DRIVER), count("own", "other", "out", 5), late_for("2026-03-01", 5)
+    )
+    assert [row.direction for row in log_store.progress(run.run_id)] == ["out"]
+    assert [row.direction for row in log_store.figures([run.run_id])[run.run_id].ports] == ["out"]
+
+
 def test_a_day_of_hours_has_as_many_cells_as_its_clock_has_hours(log_store: LogStore) -> None:
     hours = Hours("hour", zone="Europe/Berlin").range_of("2025-10-24T22:00Z..2025-10-26T22:00Z")
     for key in (hours[0], hours[-1]):
@@ -414,7 +485,7 @@ def test_a_calendar_costs_as_many_statements_however_many_runs_there_are(what: s
     with counted_statements() as of_few:
         calendar(sql_store, first=keys[-3])
     assert len(of_all) == len(of_few)
-    assert sum("SELECT" in one for one in of_all) == 6, of_all
+    assert sum("SELECT" in one for one in of_all) == 7, of_all
     with sql_store.engine.connect() as connection:
         for statement in of_all:
             assert _by_index(connection, statement, keys), statement

@@ -13,6 +13,7 @@ from airflow_logio.dataflow.arrow import pa, pc
 from airflow_logio.dataflow.arrow_tables import as_table, is_spark_frame, library_of, type_name
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.functions.decorators import Function, StatelessFunction, name_of
+from airflow_logio.dataflow.functions.own_partition import late_of
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, SparkFrame, StatelessOperator
 from airflow_logio.dataflow.parameters import PARAMS
@@ -49,6 +50,11 @@ class FunctionOperator(StatelessOperator):
         asked = {name: facts[name] for name in self._function.asks if name in facts}
         result = self._function.fn(project(event.table, self._function.columns), **asked)
         return outputs_of(result, self.outputs, self._function.fn)
+
+    def late(self, port: str, records: pa.Table, params: Mapping[str, Any]) -> Mapping[str, int]:
+        """Of records that go to a port: partition → how many are of it, if the function knows them to be of others than the
+        run's."""
+        return late_of(self._function.fn, port, records, params)
 
     def settings(self) -> dict[str, Any]:
         return {"function": stable_name(self._function.fn), "columns": list(self._function.columns)}

@@ -6,21 +6,28 @@ partition if its second does, whatever its unit is, and nothing overflows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar
 
-from airflow_logio.dataflow.arrow import pa, pc
+from airflow_logio.dataflow.arrow import np, pa, pc
 from airflow_logio.dataflow.dependencies import from_one
 from airflow_logio.dataflow.functions.decorators import StatelessFunction, stateless
 from airflow_logio.dataflow.names import check_column, check_name, did_you_mean
 from airflow_logio.dataflow.operators import SparkFrame
+from airflow_logio.dataflow.quantities import DAY
+from airflow_logio.dataflow.windows import zones
 from airflow_logio.dataflow.windows.zones import UTC_ITSELF, same_zone
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.values import ExecutionMode
 
 OWN, OTHER = "own", "other"
+EARLIER, LATER = "earlier", "later"
+"""Where records are counted that are of no partition near that of the run."""
+BEFORE, BEHIND = 400, 40
+"""How many partitions are near, before and behind that of the run: each that records are of has a counter in the log."""
+_SECONDS = {"day": DAY, "hour": 3600}
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,12 +57,13 @@ class OwnPartition:
     def __post_init__(self) -> None:
         check_name("partition", self.partition)
         check_column(self.on)
-        self.of("day", UTC_ITSELF)  # refuses what no mode is
+        self.of("day", UTC_ITSELF, str)  # refuses what no mode is
 
-    def of(self, what: str, zone: str) -> StatelessFunction:
-        """The function of a pipeline whose partitions are called `what`, ``day`` or ``hour``, and are those of `zone`."""
+    def of(self, what: str, zone: str, key_at: Callable[[datetime], str]) -> StatelessFunction:
+        """The function of a pipeline whose partitions are called `what`, ``day`` or ``hour``, and are those of `zone`.
+        `key_at` says what the partition is called that a moment is in."""
         kind = _OwnRecords if self.mode == ExecutionMode.DRIVER else _OwnFrame
-        function = kind(self.partition, self.on, what, zone)
+        function = kind(self.partition, self.on, what, zone, key_at)
         return stateless(mode=self.mode, outputs=(OWN, OTHER), depends=from_one())(function)
 
 
@@ -69,6 +77,7 @@ class _Own:
     on: str
     what: str
     zone: str
+    key_at: Callable[[datetime], str] = field(compare=False, repr=False)
 
     def describe(self) -> dict[str, Any]:
         return {"partition": self.partition, "on": self.on, "what": self.what, "zone": self.zone}
@@ -80,6 +89,16 @@ class _Own:
             for side in ("start", "end")
         )
         return start, end
+
+    def near(self, params: Mapping[str, Any]) -> tuple[int, int]:
+        """Where the first partition near that of the run begins, and where the last one ends, in seconds since 1970."""
+        start, end = self.bounds(params)
+        seconds = _SECONDS[self.what]
+        try:
+            first = zones.number(self.zone, seconds, 0, start - BEFORE * seconds)
+            return first, zones.number(self.zone, seconds, 0, end + BEHIND * seconds)
+        except OperatorFailed:  # at an end of the calendar
+            return start, end
 
     def day(self, params: Mapping[str, Any]) -> date:
         """Raises OperatorFailed if partitions are no days."""
@@ -117,6 +136,23 @@ class _OwnRecords(_Own):
         mask = self._mask(records, params)
         return {OWN: records.filter(mask), OTHER: records.filter(pc.invert(mask))}
 
+    def late(self, records: pa.Table, params: Mapping[str, Any]) -> dict[str, int]:
+        """Partition → how many of the records, which are all of others than the run's, are of it.
+
+        Those that are far away go to `EARLIER` and `LATER`, so that a run has few counters, whatever comes.
+        """
+        column = records.column(self.on)
+        if pa.types.is_date(column.type):
+            days = column.cast(pa.date32()).cast(pa.int32()).to_numpy()
+            own = self.day(params).toordinal() - _EPOCH.toordinal()
+            first, last = max(own - BEFORE, -_EPOCH.toordinal() + 1), own + 1 + BEHIND
+            return _counted(days, first, last, lambda day: str(_EPOCH.date() + timedelta(days=day)))
+        seconds = column.cast(pa.int64()).to_numpy() // _PER_SECOND[column.type.unit]
+        first, last = self.near(params)
+        near = (seconds >= first) & (seconds < last)
+        seconds[near] = zones.numbers(self.zone, _SECONDS[self.what], 0, seconds[near])
+        return _counted(seconds, first, last, lambda start: self.key_at(datetime.fromtimestamp(start, UTC)))
+
     def _mask(self, records: pa.Table, params: Mapping[str, Any]) -> pa.Array:
         self.check_named(records.column_names)
         column = records.column(self.on)
@@ -131,6 +167,19 @@ class _OwnRecords(_Own):
         seconds = column.cast(pa.int64()).to_numpy() // _PER_SECOND[kind.unit]
         start, end = self.bounds(params)
         return pa.array((seconds >= start) & (seconds < end))
+
+
+def _counted(places: Any, first: int, last: int, key_of: Callable[[int], str]) -> dict[str, int]:
+    """Key → how many of the numbers have it, for those from `first` to before `last`."""
+    counts = {EARLIER: int((places < first).sum()), LATER: int((places >= last).sum())}
+    near, many = np.unique(places[(places >= first) & (places < last)], return_counts=True)
+    counts |= {key_of(place): records for place, records in zip(near.tolist(), many.tolist(), strict=True)}
+    return {key: records for key, records in counts.items() if records}
+
+
+def late_of(function: object, port: str, records: pa.Table, params: Mapping[str, Any]) -> Mapping[str, int]:
+    """Partition → how many of the records are of it, of what an `OwnPartition` sends to port `OTHER`; else nothing."""
+    return function.late(records, params) if isinstance(function, _OwnRecords) and port == OTHER else {}
 
 
 @dataclass(frozen=True)

@@ -707,7 +707,7 @@ def _dividing(definition: Definition, name: str, own: OwnPartition) -> Stateless
             f"operator {name!r} is {own!r}, and the partition of the pipeline is {partition.written()}: write "
             f"OwnPartition({partition.name!r}, ...)"
         )
-    return own.of(partition.what, partition.zone)
+    return own.of(partition.what, partition.zone, lambda at: partition.containing(at).text)
 
 
 def _windowed(definition: Definition, name: str, function: GenerativeFunction, window: object) -> WindowedOperator:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from airflow_logio.dataflow.arrow_tables import needed_table
+from airflow_logio.dataflow.functions.function_operators import FunctionOperator
 from airflow_logio.dataflow.operators import InputEvent, InputSet, Operator
 from airflow_logio.dataflow.reads import DeclaredRead
 from airflow_logio.dataflow.replication import Dispatcher, Routes
@@ -219,7 +220,12 @@ class StatelessLogic(Adapter):
         for action in external.collected:
             yield _with_body(action, serialized)
         for name, table, about in self._told(given, outputs):
-            yield Emit(name, table, table.num_rows, serialized.get(id(table)), about)
+            yield Emit(name, table, table.num_rows, serialized.get(id(table)), about, self._late(name, table))
+
+    def _late(self, port: str, table: pa.Table) -> Mapping[str, int]:
+        if not isinstance(self._operator, FunctionOperator) or not table.num_rows:
+            return {}
+        return self._operator.late(port, table, self._connections.params)
 
     def _told(
         self, given: InputEvent, outputs: Sequence[tuple[str, pa.Table]]

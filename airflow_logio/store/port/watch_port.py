@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun
+from airflow_logio.store.records.day_records import DayRead, LateArrival, PartitionBounds, PartitionRun
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import (
@@ -109,6 +109,13 @@ class WatchLog(ABC):
     ) -> Mapping[int, Mapping[tuple[Port, str], int]]:
         """Run → (port, direction) → how many records these operators have sent or written, as `PortProgress` has them, for
         the runs of the partitions within the bounds. What has sent nothing is left out. One statement, by an index."""
+
+    @abstractmethod
+    def late_arrivals(
+        self, pipeline: str, partitions: PartitionBounds, brought_by: PartitionBounds, operators: Collection[str]
+    ) -> Sequence[LateArrival]:
+        """Records of these partitions that came with runs of others: of each partition within `brought_by` its youngest run,
+        as these operators have counted them. By partition, then by run. One statement, by indexes."""
 
     @abstractmethod
     def days_read(self, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:

@@ -37,6 +37,35 @@ class PartitionRun(NamedTuple):
         return cls(*names, run.partition or "", run.ordinal, run.state, run.created_at, *ended)
 
 
+class LateArrival(NamedTuple):
+    """Records of one partition that came with a run of another one, in the order of the log."""
+
+    partition: str
+    """Which they are of."""
+    records: int
+    came_with: str
+    """The partition of the run that they came with."""
+    dag_id: str
+    ordinal: int
+    """Of that run."""
+    ended_at: float | None
+    """When that run has ended: until then more may come."""
+
+    @classmethod
+    def of(cls, partition: str, records: int, run: PartitionRun) -> LateArrival:
+        return cls(partition, records, run.partition, run.dag_id, run.ordinal, run.ended_at)
+
+    def is_before(self, run: PartitionRun) -> bool:
+        """Whether they came before a run of their partition began, which has not been given up: so it could have had them.
+
+        The order of runs in the log decides. Of two that were at work at once nothing is known, so that they count as having
+        come later.
+        """
+        if run.state is RunState.SUPERSEDED or run.ordinal <= self.ordinal:
+            return False
+        return self.ended_at is not None and self.ended_at <= run.created_at
+
+
 class Standing(StrEnum):
     """What has become of a day since a run has read it, as far as this log knows."""
 

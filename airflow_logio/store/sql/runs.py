@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_logio.database_errors import is_no_text
 from airflow_logio.errors import LogInconsistent, UnknownRun
+from airflow_logio.protocol.effects import LATE
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
@@ -92,7 +93,8 @@ def counters(connection: Connection, run_ids: Collection[int]) -> dict[int, tupl
     What is under way is never below zero: what a driver of an earlier version has logged was not counted when it was.
     """
     table = schema.port_counter
-    query = sa.select(table).where(table.c.run_id.in_(run_ids)).order_by(table.c.op, table.c.port, table.c.direction)
+    query = sa.select(table).where(table.c.run_id.in_(run_ids), table.c.direction != LATE)
+    query = query.order_by(table.c.op, table.c.port, table.c.direction)
     ports: dict[int, list[PortProgress]] = {run_id: [] for run_id in run_ids}
     under_way = {run_id: UnderWay({}, {}) for run_id in run_ids}
     # Thousands of rows in a run with many slots: taken apart at once, in the order of the table's columns. None are kept,

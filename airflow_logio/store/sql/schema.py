@@ -327,6 +327,7 @@ driver = Table(
 
 SENT, ACKNOWLEDGED, APPLIED = "out", "in", "write"
 """Directions of counters that are totals of the run, for an output port, an input port or a writer's connection."""
+# `protocol.effects.LATE` is one more total: records of other partitions than the run's, by partition in column `port`.
 OPEN, PENDING = "open", "pending"
 """Directions of counters of what is under way. They fall again: rows of EVENT_LOG that an input port has assigned and
 that are not done; write actions of a writer's connection that are not. The commits that change these rows keep the

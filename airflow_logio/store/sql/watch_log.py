@@ -15,10 +15,19 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_logio.database_errors import is_no_text
 from airflow_logio.databases import cause_of
 from airflow_logio.errors import LogInconsistent
+from airflow_logio.protocol.effects import LATE
 from airflow_logio.protocol.states import CONCLUDED, RunState
 from airflow_logio.protocol.values import Port
 from airflow_logio.store.port.watch_port import Hearing, WatchLog
-from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun, Since, owns, standing_of
+from airflow_logio.store.records.day_records import (
+    DayRead,
+    LateArrival,
+    PartitionBounds,
+    PartitionRun,
+    Since,
+    owns,
+    standing_of,
+)
 from airflow_logio.store.records.driver_records import DriverRecord
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import (
@@ -152,6 +161,33 @@ class SqlWatchLog(SqlPart, WatchLog):
             for run_id, op, name, direction, records in connection.execute(query):
                 found.setdefault(run_id, {})[Port(op, name), direction] = records
         return found
+
+    def late_arrivals(
+        self, pipeline: str, partitions: PartitionBounds, brought_by: PartitionBounds, operators: Collection[str]
+    ) -> Sequence[LateArrival]:
+        if not operators:
+            return []
+        counted, run, later = schema.port_counter.c, schema.run, schema.run.alias()
+        is_replaced = sa.exists().where(
+            later.c.pipeline == run.c.pipeline,
+            later.c.partition == run.c.partition,
+            later.c.ordinal > run.c.ordinal,
+            later.c.state != RunState.REMOVING.value,
+        )
+        of_run = [run.c[name] for name in ("partition", "dag_id", "ordinal", "ended_at")]
+        query = _runs_of_partitions(pipeline, brought_by).with_only_columns(
+            counted.port, sa.func.sum(counted.records), *of_run
+        )
+        query = query.join(schema.port_counter, counted.run_id == run.c.run_id)
+        with reading(self.engine) as connection:
+            query = query.where(
+                among(connection, counted.op, sorted(operators)),
+                counted.port.between(*partitions),
+                counted.direction == LATE,
+                ~is_replaced,
+            )
+            query = query.group_by(counted.port, run.c.run_id, *of_run).order_by(counted.port, run.c.run_id)
+            return [LateArrival(name, int(records), *rest) for name, records, *rest in connection.execute(query)]
 
 
 def days_read(connection: Connection, run_ids: Collection[int]) -> dict[int, list[DayRead]]:

@@ -5,6 +5,7 @@ All functions run in an open transaction."""
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import msgspec
 
 from airflow_logio.errors import ProtocolViolation, UnknownRun
 from airflow_logio.protocol.context import reopen
+from airflow_logio.protocol.effects import LATE
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.scope_rules import DayAsRead
 from airflow_logio.protocol.states import CONCLUDED, WAITING, GroupState, RunState
@@ -19,6 +21,7 @@ from airflow_logio.protocol.values import Kind, Port, Status
 from airflow_logio.store.port.lineage_port import StoredBody
 from airflow_logio.store.records.day_records import (
     DayRead,
+    LateArrival,
     PartitionBounds,
     PartitionRun,
     Since,
@@ -419,6 +422,20 @@ def partition_records(
         if run_id in ours and direction in _TOTALS and port.operator in operators:
             found.setdefault(run_id, {})[port, direction] = row.records
     return found
+
+
+def late_arrivals(
+    tables: Tables, pipeline: str, partitions: PartitionBounds, brought_by: PartitionBounds, operators: Collection[str]
+) -> Sequence[LateArrival]:
+    runs = list(_of_partitions(tables, pipeline))
+    standing = {one.partition: one for one in sorted(runs, key=lambda one: one.ordinal)}
+    ours = {one.run_id: one for one in standing.values() if brought_by.first <= one.partition <= brought_by.last}
+    found: Counter[tuple[str, int]] = Counter()
+    for (run_id, port, direction), row in tables.counters.items():
+        is_asked = partitions.first <= port.name <= partitions.last and port.operator in operators
+        if run_id in ours and direction == LATE and is_asked:
+            found[port.name, run_id] += row.records
+    return [LateArrival.of(key, found[key, run_id], ours[run_id]) for key, run_id in sorted(found)]
 
 
 def days_read(tables: Tables, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:

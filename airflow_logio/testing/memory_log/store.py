@@ -13,6 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from airflow_logio.errors import FailurePoint, Fenced, RunRemoved, UnknownRun
+from airflow_logio.protocol.effects import LATE
 from airflow_logio.protocol.replicas import Placement, Slot, SlotsSight
 from airflow_logio.protocol.states import GroupState, RunState, ScalingState
 from airflow_logio.protocol.values import Port
@@ -21,7 +22,7 @@ from airflow_logio.store.port.lineage_port import LineageLog, StoredBody
 from airflow_logio.store.port.session_port import GroupSession
 from airflow_logio.store.port.unfenced_port import KEPT_INCARNATIONS, AddressBook, DirectAddress, OutputLog, OutputPart
 from airflow_logio.store.port.watch_port import Hearing
-from airflow_logio.store.records.day_records import DayRead, PartitionBounds, PartitionRun
+from airflow_logio.store.records.day_records import DayRead, LateArrival, PartitionBounds, PartitionRun
 from airflow_logio.store.records.driver_records import (
     Claim,
     CodeChange,
@@ -534,7 +535,8 @@ class MemoryLogStore(LogStore):
 
     def progress(self, run_id: int) -> Sequence[PortProgress]:
         with self.tables.transaction():
-            rows = [row for (run, _, _), row in self.tables.counters.items() if run == run_id]
+            counters = self.tables.counters.items()
+            rows = [row for (run, _, way), row in counters if run == run_id and way != LATE]
         return sorted(rows, key=lambda row: (row.port, row.direction))
 
     def under_way(self, run_id: int) -> UnderWay:
@@ -569,6 +571,12 @@ class MemoryLogStore(LogStore):
     ) -> Mapping[int, Mapping[tuple[Port, str], int]]:
         with self.tables.transaction():
             return runs.partition_records(self.tables, pipeline, bounds, operators)
+
+    def late_arrivals(
+        self, pipeline: str, partitions: PartitionBounds, brought_by: PartitionBounds, operators: Collection[str]
+    ) -> Sequence[LateArrival]:
+        with self.tables.transaction():
+            return runs.late_arrivals(self.tables, pipeline, partitions, brought_by, operators)
 
     def references(self, run_id: int, prefix: str) -> Collection[str]:
         with self.tables.transaction():

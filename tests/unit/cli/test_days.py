@@ -58,6 +58,24 @@ def test_a_calendar_is_one_look(seen: LogStore, days: Days) -> None:
     assert "WriteRefused: day=2026-04-02 has no rows; next: fix the cause, then `logio retry" in text
 
 
+def test_late_records_are_told_for_the_day_that_they_are_of(store: LogStore, days: Days) -> None:
+    finished(store, of("2026-03-01", function=DRIVER))
+    for number, records in ((2, 8), (3, 4)):
+        finished(store, of(f"2026-03-0{number}", function=DRIVER), count("own", "2026-03-01", "late", records))
+    _, text = days("sales", "--to", "2026-03-03")
+    said = " ".join(text.split())
+    assert "12 late records came for it with 2026-03-02 (8) and 2026-03-03 (4), after its run" in said
+    assert "12 late records came for 1 day of these with runs of others." in said
+    assert "`logio again --partition 2026-03-01 --pipeline sales`, or begin its followers with --lookback" in said
+    for number in range(4, 8):
+        finished(store, of(f"2026-03-0{number}", function=DRIVER), count("own", "2026-03-01", "late", 1))
+    _, text = days("sales")
+    named = (
+        "16 late records came for it with 3 others, 2026-03-05 (1), 2026-03-06 (1) and 2026-03-07 (1), after its run"
+    )
+    assert named in " ".join(text.split())
+
+
 def test_programs_get_the_same(seen: LogStore, days: Days) -> None:
     code, text = days("sales", "--from", "2026-03-31", "--to", "2026-04-02", "--json")
     document = json.loads(text)

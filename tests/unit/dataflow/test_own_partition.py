@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
 import pyarrow as pa
@@ -114,6 +116,62 @@ def test_a_date_is_of_its_day_in_any_zone(kind: Any, zone: str) -> None:
     sent = divided(Days("day", zone=zone), "2026-03-29", table)
     assert [one["ts"].cast(pa.date32()).to_pylist() for one in sent["own"]] == [days[1:2]]
     assert [one["ts"].cast(pa.date32()).to_pylist() for one in sent["other"]] == [[days[0], days[2]]]
+
+
+def late_of(partitioning: Partitioning, text: str, table: pa.Table) -> Mapping[str, int]:
+    """Partition → how many of the records that go to port `other` the log is to count for it."""
+    made = Pipeline("p", partition=partitioning)
+    web = made.source("web", ScriptedSource(TABLE, 1))
+    made.operator("own", OwnPartition(partitioning.name, on="ts"), web)
+    operator = made._definition.operators["own"]
+    assert isinstance(operator, FunctionOperator)
+    external = FakeExternal()
+    external.params = made.check_params({}, partitioning.key_of(text))
+    counts = {
+        port: operator.late(port, sent, external.params)
+        for port, sent in operator.process(InputEvent("in", 1, table), external)
+    }
+    assert not counts.pop("own", None)
+    return counts.get("other", {})
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "before 1900"])
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_late_records_are_counted_by_the_partition_that_they_are_of(case: str, unit: str) -> None:
+    """Compared with the calendar of Python, of days and hours that are near, and far away."""
+    partitioning, text, _ = CASES[case]
+    key, zone, chance = partitioning.key_of(text), ZoneInfo(partitioning.zone), random.Random(case)
+    reach = 39 * dt.timedelta(seconds=partitioning.seconds)
+    times = [
+        key.start + dt.timedelta(seconds=chance.randrange(-10, 10) * reach.total_seconds() // 10) for _ in range(99)
+    ]
+    times += [at + shift for at in (key.start, key.end) for shift in (-dt.timedelta(seconds=1), dt.timedelta(0))]
+    outside = [at for at in times if not key.start <= at < key.end]
+    far = dt.timedelta(seconds=500 * partitioning.seconds)
+    counted = late_of(partitioning, text, of_times([*times, key.start - far, key.end + far, key.end + far], unit))
+    if isinstance(partitioning, Days):
+        expected = Counter(str(at.astimezone(zone).date()) for at in outside)
+    else:
+        half = dt.timedelta(minutes=30) if partitioning.zone == "Asia/Kolkata" else dt.timedelta(0)
+        starts = (at - (at - half - EPOCH) % dt.timedelta(hours=1) for at in outside)
+        expected = Counter(f"{at:%Y-%m-%dT%H%M}Z".replace("00Z", "Z") for at in starts)
+    assert counted == {**expected, "earlier": 1, "later": 2}
+
+
+def test_a_run_has_few_counters_whatever_comes() -> None:
+    """Also at the ends of the calendar, and of times that no calendar has."""
+    days = Days("day", zone="Europe/Berlin")
+    every = of_times([EPOCH + dt.timedelta(days=day) for day in range(-4_000, 4_000)])
+    counted = late_of(days, "1970-06-01", every)
+    assert (len(counted), sum(counted.values())) == (400 + 40 + 2, 8_000 - 1)
+    ends = pa.array([-(2**63), -(10**12), 0, 10**12, 2**63 - 1], pa.int64()).cast(pa.timestamp("s"))
+    assert late_of(days, "1970-01-01", pa.table({"ts": ends})) == {"earlier": 2, "later": 2}
+    for first in ("0001-01-05", "9999-12-20"):
+        assert set(late_of(days, first, pa.table({"ts": ends}))) == {"earlier", "later"}
+    numbers = pa.array([-(2**31), -150, 0, 1, 2**31 - 1], pa.int32()).cast(pa.date32())
+    dates = late_of(days, "1970-01-01", pa.table({"ts": numbers}))
+    assert dates == {"earlier": 1, "1969-08-04": 1, "1970-01-02": 1, "later": 1}
+    assert set(late_of(days, "0001-01-05", pa.table({"ts": numbers}))) == {"earlier", "later"}
 
 
 REFUSED: Mapping[str, tuple[Partitioning, pa.Table, str]] = {
