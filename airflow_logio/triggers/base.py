@@ -77,10 +77,11 @@ class LogTrigger(PlainTrigger):
         figures: bool = False,
         note: SupervisorNote | None = None,
         output: bool = False,
+        place: bool = False,
     ) -> _T:
         """The first answer of `see`, which is called in a thread with each look. Raises what opening the log raises, and
         what `see` raises."""
-        watch = Watch(see, self.poll_interval, uid, all_runs, figures, note, output=output)
+        watch = Watch(see, self.poll_interval, uid, all_runs, figures, note, output=output, place=place)
         found: _T = await asyncio.wrap_future(self._in_poller().watch(watch))
         return found
 

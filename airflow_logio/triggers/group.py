@@ -51,8 +51,9 @@ WAKING = WAITING | {GroupState.FINISHED, GroupState.NEW}
 """States of a group that wake its task. A group that is scaled to zero wakes up by itself."""
 HALT_GRACE_SECONDS = 10.0
 """How long a driver may take to halt by itself."""
-PLACE_SECONDS = 5.0
-"""Between two questions for a place for the drivers of a run; and how much longer each in line waits than the one before."""
+LINE_SECONDS = 15.0
+"""How much longer each in line waits for a place than the one before: a task that is woken settles first, and needs a
+worker."""
 LAST_IN_LINE_SECONDS = 60.0
 LAST_WORDS_SECONDS = 2.0
 """A driver sends what it prints every second, and the rest after its last commit."""
@@ -120,7 +121,6 @@ class LogioGroupTrigger(LogTrigger):
         self.own_place = own_place
         self.ends_task = ends_task
         self.waits_for_place = waits_for_place
-        self._asked_for_place = float("-inf")
         self._place_since: float | None = None
         """Since when there has been a place at each look."""
         self.incarnations = dict(incarnations or {})
@@ -135,7 +135,7 @@ class LogioGroupTrigger(LogTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait until a look has found something to do."""
         try:
-            event = await self._seen(self._see, uid=self.run_uid, figures=True, output=True)
+            event = await self._seen(self._see, uid=self.run_uid, figures=True, output=True, place=self.waits_for_place)
         except (LogioError, AirflowException) as error:
             event = {"state": "error", **self._who(), "cause": f"{type(error).__name__}: {error}"}
         self._tell_no_more()
@@ -262,7 +262,7 @@ class LogioGroupTrigger(LogTrigger):
         one, state = seen.decides, seen.state
         needs_replica = self.own_place and bool(seen.statuses) and self._needs_replica(sight)
         given_up = sight.run.state is RunState.SUPERSEDED  # of a group that sleeps nothing else says so
-        if state is GroupState.NEW and self.waits_for_place and not self._finds_place(store, sight.run):
+        if state is GroupState.NEW and self.waits_for_place and not self._finds_place(look, sight.run):
             return None
         wakes = state in WAKING or is_left_dead or needs_replica or given_up or (self.own_place and seen.is_dead)
         ends = self.ends_task and state is GroupState.FINISHED
@@ -278,21 +278,20 @@ class LogioGroupTrigger(LogTrigger):
         cause = one.cause or one.status.error or ("a replica is asked for" if needs_replica else None)
         return {"state": str(state), **self._who(one.status.group), "cause": cause, "relayed": self.relayed}
 
-    def _finds_place(self, store: LogStore, run: Run) -> bool:
-        """Asked seldom: many days may wait. The first in line takes the place, and the others only if it does not: each
-        would need a worker to find it taken. A run that was given up has none, and its task says so."""
+    def _finds_place(self, look: LogLook, run: Run) -> bool:
+        """As many as fit take the places, in the order of their runs, and the others only if they do not: each would need a
+        worker to find none. A run that was given up has none, and its task says so."""
         if run.state is RunState.SUPERSEDED:
             return True
-        if time.monotonic() - self._asked_for_place < PLACE_SECONDS:
+        if run.run_id not in look.ahead:
             return False
-        self._asked_for_place = time.monotonic()
-        ahead = store.runs_ahead(run.run_id)
+        ahead = look.ahead[run.run_id]
         if ahead is None:
             self._place_since = None
             return False
         if self._place_since is None:
             self._place_since = time.monotonic()
-        return time.monotonic() - self._place_since >= min(ahead * PLACE_SECONDS, LAST_IN_LINE_SECONDS)
+        return time.monotonic() - self._place_since >= min(ahead * LINE_SECONDS, LAST_IN_LINE_SECONDS)
 
     def _report(
         self, observers: _Observers, store: LogStore, sight: RunSight, figures: RunFigures | None, *, wakes: bool

@@ -40,6 +40,8 @@ NOTE_SECONDS = 5.0
 """How often the log is told that supervisors are looking, and asked which ones do."""
 SLOTS_SECONDS = 5.0
 """How often the log is asked whether groups that sleep have work: of all of them at once."""
+PLACE_SECONDS = 2.0
+"""How often the log is asked whether runs that wait for a place may begin: of all of them at once."""
 LEAST_SECONDS = 0.5
 """Between two looks, unless the poll interval is shorter: triggers that begin one after the other are looked for together."""
 RUNG_SECONDS = 0.1
@@ -70,6 +72,8 @@ class LogLook:
     """(run id, group) → slots and work of replicated groups in which no replica seems to work, now and then."""
     output: Mapping[int, Sequence[OutputPart]] = field(default_factory=dict)
     """run id → what its drivers have sent of what they print, at least what is new."""
+    ahead: Mapping[int, int | None] = field(default_factory=dict)
+    """run id → what `GroupPort.runs_ahead` says of a run that waits for a place, now and then."""
     error: LogUnavailable | None = None
 
 
@@ -93,6 +97,8 @@ class Watch:
     is_busy: bool = False
     is_unnoted: bool = True
     has_no_figures: bool = True
+    place: bool = False
+    """The run waits for a place for its drivers."""
     output: bool = False
     """Show what the drivers of the run print."""
     output_at: float = 0.0
@@ -171,7 +177,7 @@ class _LogPoller:
         self._is_over = False
         self._is_rung = False
         self._looked_at = self._asked_at = self._opened_at = float("-inf")
-        self._figures, self._notes = _Cadence(FIGURES_SECONDS), _Cadence(NOTE_SECONDS)
+        self._figures, self._notes, self._places = map(_Cadence, (FIGURES_SECONDS, NOTE_SECONDS, PLACE_SECONDS))
         self._away_since: float | None = None
         self._supervisors: Sequence[SupervisorRecord] = ()
         self._opening = threading.Lock()
@@ -322,11 +328,12 @@ class _LogPoller:
         figures = self._ask_for_figures(store, due, runs, asked_at)
         slots = self._ask_for_slots(store, due, runs, asked_at)
         output = self._ask_for_output(store, due, runs)
+        ahead = self._ask_for_places(store, due, runs, asked_at)
         self._note(store, due, asked_at)
         if any(watch.figures for watch in due) and asked_at - self._asked_at >= NOTE_SECONDS:
             self._asked_at = asked_at
             self._supervisors = store.supervisors()
-        return LogLook(asked_at, store, runs, going_on, figures, self._supervisors, slots, output)
+        return LogLook(asked_at, store, runs, going_on, figures, self._supervisors, slots, output, ahead)
 
     def _ask_for_figures(
         self, store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight], now: float
@@ -353,6 +360,21 @@ class _LogPoller:
             sights = [runs[uid] for uid in {watch.uid for watch in looking} if uid is not None and uid in runs]
         asked = [one for sight in sights for one in in_question(sight)]
         return store.slots_sight(asked) if asked else {}
+
+    def _ask_for_places(
+        self, store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight], now: float
+    ) -> Mapping[int, int | None]:
+        waiting = self._places.of([watch for watch in due if watch.place and not watch.is_busy], (), now)
+        seen = {one.run.run_id for watch in waiting if (one := runs.get(watch.uid or "")) is not None}
+        try:
+            return store.runs_ahead(sorted(seen)) if seen else {}
+        except LogUnavailable:
+            raise
+        except (
+            LogioError
+        ) as error:  # their tasks meet it, too, and say it: the other triggers have nothing to do with it
+            log.debug("whether there are places is not known: %s", error)
+            return dict.fromkeys(seen, 0)
 
     def _ask_for_output(
         self, store: LogStore, due: Sequence[Watch], runs: Mapping[str, RunSight]

@@ -39,9 +39,14 @@ def launch(store: LogStore, run: Run, group: str = "a") -> GroupRef:
     return store.register(claim(store, run, group), SOMEBODY)
 
 
+def ahead(store: LogStore, *runs: Run) -> list[int | None]:
+    found = store.runs_ahead([run.run_id for run in runs])
+    return [found[run.run_id] for run in runs]
+
+
 def test_a_run_begins_when_all_its_groups_fit(log_store: LogStore) -> None:
     first, second = (begin(log_store, name) for name in ("monday", "tuesday"))
-    assert [log_store.runs_ahead(one.run_id) for one in (first, second)] == [0, 1], "no run has one yet"
+    assert ahead(log_store, first, second) == [0, 1], "no run has one yet"
     finish(log_store, launch(log_store, first))
     launch(log_store, first, "b")
     assert claim(log_store, second).incarnation == 1, "one driver is left of the first, and two come"
@@ -50,7 +55,7 @@ def test_a_run_begins_when_all_its_groups_fit(log_store: LogStore) -> None:
     for group in ("a", "b"):
         with pytest.raises(NoPlace, match=r"run wednesday of sales, .* needs 2 drivers, 2 other .* have 3, .* is 3"):
             claim(log_store, third, group)
-    assert contents(log_store) == before and log_store.runs_ahead(third.run_id) is None
+    assert contents(log_store) == before and ahead(log_store, third) == [None]
     assert claim(log_store, second, "b").incarnation == 1, "the run has begun, and its groups wait for each other"
     other = log_store.start_run(replace(third.spec, key=replace(third.spec.key, pipeline="other")))
     assert claim(log_store, other).incarnation == 1, "another pipeline has places of its own"
@@ -74,7 +79,7 @@ def test_a_run_gives_its_place_to_others(log_store: LogStore, end: str) -> None:
     """Also one that lost its DAG run after its first claim: nothing launches its other group any more."""
     first, second = (begin(log_store, name) for name in ("monday", "tuesday"))
     ref = launch(log_store, first)
-    assert log_store.runs_ahead(second.run_id) is None
+    assert ahead(log_store, second) == [None]
     if end == "finished":
         finish(log_store, ref)
     elif end == "parked":
@@ -85,7 +90,7 @@ def test_a_run_gives_its_place_to_others(log_store: LogStore, end: str) -> None:
         assert log_store.halted(ref)
     if end == "given up":
         assert log_store.supersede(first.run_id)
-    assert log_store.runs_ahead(second.run_id) == 0
+    assert ahead(log_store, second) == [0]
     assert claim(log_store, second).incarnation == 1
     if end in ("parked", "halted"):
         assert claim(log_store, first, "a", 1, by_user=True).incarnation == 2, "a person's retry is not held up"
@@ -115,14 +120,66 @@ def test_of_many_that_ask_at_once_as_many_begin_as_fit(log_store: LogStore) -> N
 def test_who_waits_knows_how_many_wait_before(log_store: LogStore) -> None:
     first, *waiting = (begin(log_store, f"day {number}") for number in range(4))
     ref = launch(log_store, first)
-    assert [log_store.runs_ahead(run.run_id) for run in waiting] == [None] * 3
+    assert ahead(log_store, *waiting) == [None] * 3
     assert log_store.park(ref, "it is red")
-    assert [log_store.runs_ahead(run.run_id) for run in waiting] == [0, 1, 2]
+    assert ahead(log_store, *waiting) == [0, 1, 2]
     assert log_store.supersede(waiting[0].run_id)
-    assert [log_store.runs_ahead(run.run_id) for run in waiting[1:]] == [0, 1], "one that was given up does not wait"
+    assert ahead(log_store, *waiting[1:]) == [0, 1], "one that was given up does not wait"
     assert claim(log_store, waiting[2]).incarnation == 1, "the line blocks no run"
-    assert log_store.runs_ahead(waiting[1].run_id) is None
-    assert log_store.runs_ahead(waiting[2].run_id) == 0, "its other groups follow at once"
+    assert ahead(log_store, waiting[1]) == [None]
+    assert ahead(log_store, waiting[2]) == [0], "its other groups follow at once"
+
+
+def test_as_many_as_fit_have_none_before_them(log_store: LogStore) -> None:
+    first, *waiting = (begin(log_store, f"day {number}", "a", bound=3) for number in range(6))
+    launch(log_store, first)
+    assert ahead(log_store, *waiting) == [0, 0, 1, 2, 3], "two places are free"
+    large, *small = (
+        begin(log_store, name, *groups, bound=3) for name, groups in (("large", "abc"), ("s", "a"), ("t", "a"))
+    )
+    for run in waiting:
+        assert log_store.supersede(run.run_id)
+    assert ahead(log_store, large, *small) == [None, 0, 0], "the large one begins alone, and does not bar the others"
+    assert claim(log_store, small[0]).incarnation == claim(log_store, small[1]).incarnation == 1
+    assert ahead(log_store, large) == [None]
+
+
+def test_all_that_have_none_before_them_begin_together(log_store: LogStore) -> None:
+    """Whatever they need, and in their order; and of those that wait one has none before it, if one can begin."""
+    for seed in range(10):
+        dice = random.Random(seed)
+        bound = dice.randint(1, 5)
+        needed = [dice.randint(1, 6) for _ in range(8)]
+        runs = [
+            begin(log_store, f"{seed}, {day}", *"abcdef"[:groups], bound=bound) for day, groups in enumerate(needed)
+        ]
+        state = {run.run_id: GroupState.NEW for run in runs}
+        while set(state.values()) != {GroupState.PARKED}:
+            waiting = [run for run in runs if state[run.run_id] is GroupState.NEW]
+            found = log_store.runs_ahead([run.run_id for run in waiting])
+            woken = [run for run in waiting if found[run.run_id] == 0]
+            assert bool(woken) is any(one is not None for one in found.values())
+            for run in woken:
+                claim(log_store, run)
+                state[run.run_id] = GroupState.CLAIMED
+            begun = [run for run in runs if state[run.run_id] is GroupState.CLAIMED]
+            assert begun, "no run waits for ever"
+            ended = dice.choice(begun)
+            assert log_store.park(GroupRef(ended.run_id, "a", 1), "it is red")
+            state[ended.run_id] = GroupState.PARKED
+
+
+def test_of_many_pipelines_each_run_is_told_of_its_own(log_store: LogStore) -> None:
+    ours, other = (begin(log_store, f"day {number}", "a", bound=1) for number in range(2))
+    others = [
+        log_store.start_run(
+            replace(ours.spec, key=replace(ours.spec.key, pipeline="other", dag_run_id=f"other {number}"))
+        )
+        for number in range(2)
+    ]
+    launch(log_store, others[0])
+    assert ahead(log_store, ours, other, *others) == [0, 1, 0, None]
+    assert log_store.runs_ahead([10_000, ours.run_id]) == {ours.run_id: 0}, "one that was removed holds up no other"
 
 
 RIVALS: dict[str, Callable[[SqlLogStore, Run, Run], Any]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from airflow_logio.errors import FailurePoint
 from airflow_logio.protocol.states import GroupState
@@ -53,9 +53,12 @@ class GroupLog(ABC):
         """
 
     @abstractmethod
-    def runs_ahead(self, run_id: int) -> int | None:
+    def runs_ahead(self, run_ids: Collection[int]) -> Mapping[int, int | None]:
         """If the first claim of a run would find a place now, or is over: how many runs of its pipeline that wait for one
-        began before. None if there is no place. Raises `UnknownRun`."""
+        began before, without those for which there is a place as well. None if there is no place for it.
+
+        In one snapshot, by two statements for each pipeline, however many runs are asked for. Without those that the log
+        does not have, and those whose row is damaged."""
 
     @abstractmethod
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:

@@ -34,7 +34,7 @@ def why_no_place(run: Run, runs: Mapping[int, GroupCounts]) -> str | None:
     A run that needs more places than there are begins alone.
     """
     bound = run.spec.drivers_at_once
-    taken = {of: _drivers(groups) for of, groups in runs.items() if of != run.run_id and has_place(groups)}
+    taken = _taken(run, runs)
     own = _drivers(runs.get(run.run_id, {}))
     if bound is None or not taken or sum(taken.values()) + own <= bound:
         return None
@@ -51,7 +51,8 @@ def check_place(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool)
 
 
 def runs_ahead(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool) -> int | None:
-    """How many runs that wait began before this one, if there is a place for it; None if there is none.
+    """How many runs that wait began before this one and have no place beside it, if there is a place for it; None if there
+    is none. So as many as fit have none ahead.
 
     It says who asks first, so that not all that wait ask for one place at once. It blocks no run: one whose DAG run was
     deleted waits, too, and never asks.
@@ -60,10 +61,25 @@ def runs_ahead(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool) 
         return 0
     if why_no_place(run, runs) is not None:
         return None
-    return sum(_UNCLAIMED.issuperset(groups) for of, groups in runs.items() if of < run.run_id)
+    taken, bound = sum(_taken(run, runs).values()), run.spec.drivers_at_once
+    if bound is None:
+        return 0
+    left, passed = bound - taken - _drivers(runs.get(run.run_id, {})), 0
+    for of in sorted(of for of, groups in runs.items() if of < run.run_id and _UNCLAIMED.issuperset(groups)):
+        needed = _drivers(runs[of])
+        if needed <= left:
+            left -= needed
+        elif not taken or taken + needed <= bound:  # else there is no place for it, with or without this one
+            passed += 1
+    return passed
 
 
 _UNCLAIMED = frozenset({GroupState.NEW, GroupState.RETIRED})
+
+
+def _taken(run: Run, runs: Mapping[int, GroupCounts]) -> dict[int, int]:
+    """Each other run that has a place → its drivers."""
+    return {of: _drivers(groups) for of, groups in runs.items() if of != run.run_id and has_place(groups)}
 
 
 def _drivers(groups: GroupCounts) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -89,11 +90,19 @@ class SqlGroupLog(SqlPart, GroupLog):
                 connection, run, group, expected=expected, reason=reason, by_user=by_user, request_id=request_id
             )
 
-    def runs_ahead(self, run_id: int) -> int | None:
+    def runs_ahead(self, run_ids: Collection[int]) -> Mapping[int, int | None]:
+        asked: dict[str, list[Run]] = {}
+        found: dict[int, int | None] = {}
         with reading(self.engine) as connection:
-            run = self._run(connection, run_id)
-            counts = _group_counts(connection, run.spec.key.pipeline)
-            return runs_ahead(run, counts, was_claimed=_was_claimed(connection, run))
+            for run_id in run_ids:
+                with suppress(UnknownRun, LogInconsistent):
+                    run = self._run(connection, run_id)
+                    asked.setdefault(run.spec.key.pipeline, []).append(run)
+            for pipeline, runs in asked.items():
+                counts, begun = _group_counts(connection, pipeline), _claimed(connection, runs)
+                for run in runs:
+                    found[run.run_id] = runs_ahead(run, counts, was_claimed=run.run_id in begun)
+        return found
 
     def submitted(self, claim: Claim, *, log_path: str | None, launcher: DriverIdentity | None) -> bool:
         with writing(self.engine) as connection:
@@ -269,7 +278,7 @@ def claim(
         return Refused(BudgetSpent(text))
     if asks and _desired(connection, run, group) is not GroupState.HALTED:
         counts = _group_counts(connection, run.spec.key.pipeline)
-        check_place(run, counts, was_claimed=_was_claimed(connection, run))
+        check_place(run, counts, was_claimed=bool(_claimed(connection, [run])))
     end_driver(connection, ref, reason)
     if not by_user and _desired(connection, run, group) is GroupState.HALTED:
         move(connection, ref, GroupState.HALTED)
@@ -297,11 +306,12 @@ def _check_current(connection: Connection, run: Run, state: GroupState, request_
         scaling_requests.check_is_open(connection, request_id)
 
 
-def _was_claimed(connection: Connection, run: Run) -> bool:
-    """Whether a group of the run was ever claimed."""
+def _claimed(connection: Connection, runs: Sequence[Run]) -> set[int]:
+    """Those of which a group was ever claimed, by their numbers."""
     fence = schema.fence
-    query = sa.select(fence.c.group_name).where(fence.c.run_id == run.run_id, fence.c.incarnation > 0).limit(1)
-    return connection.execute(query).one_or_none() is not None
+    numbers = [run.run_id for run in runs]
+    query = sa.select(fence.c.run_id).where(fence.c.run_id.in_(numbers), fence.c.incarnation > 0).distinct()
+    return set(connection.execute(query).scalars())
 
 
 def _group_counts(connection: Connection, pipeline: str) -> dict[int, GroupCounts]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from airflow_logio.errors import BudgetSpent, FailurePoint, Fenced, ProtocolViolation, UnknownRun
@@ -68,11 +68,12 @@ def claim(
     return _raise_incarnation(tables, key, fence, reason, spends=spends)
 
 
-def ahead(tables: Tables, run_id: int) -> int | None:
-    if run_id not in tables.runs:
-        raise UnknownRun(f"no run {run_id} is in the log")
-    run = tables.runs[run_id]
-    return runs_ahead(run.as_run(), _counts(tables, run), was_claimed=_was_claimed(tables, run_id))
+def ahead(tables: Tables, run_ids: Collection[int]) -> dict[int, int | None]:
+    asked = {run_id: tables.runs[run_id] for run_id in run_ids if run_id in tables.runs}
+    return {
+        run_id: runs_ahead(run.as_run(), _counts(tables, run), was_claimed=_was_claimed(tables, run_id))
+        for run_id, run in asked.items()
+    }
 
 
 def _was_claimed(tables: Tables, run_id: int) -> bool:

@@ -358,9 +358,9 @@ class MemoryLogStore(LogStore):
             raise made.error
         return made
 
-    def runs_ahead(self, run_id: int) -> int | None:
+    def runs_ahead(self, run_ids: Collection[int]) -> Mapping[int, int | None]:
         with self.tables.transaction():
-            return groups.ahead(self.tables, run_id)
+            return groups.ahead(self.tables, run_ids)
 
     def code(self, run_id: int, number: int) -> KeptCode:
         with self.tables.transaction():

@@ -19,7 +19,7 @@ from airflow_logio.protocol.states import GroupState
 from airflow_logio.store.records.driver_records import GroupRef, LaunchRecipe
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.sql.store import SqlLogStore
-from airflow_logio.triggers import log_poller
+from airflow_logio.triggers import base, group, log_poller
 from airflow_logio.triggers.failed_groups import LogioFailedGroupTrigger
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.airflow_connections import connection
@@ -158,6 +158,32 @@ def test_what_deferred_groups_cost_a_log(groups: int, store: SqlLogStore) -> Non
 
 
 @pytest.mark.postgres
+@pytest.mark.postgres
+def test_what_runs_that_wait_for_a_place_cost_a_log(store: SqlLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any other: at most ten statements per second for a hundred. As many are woken as there are places."""
+    monkeypatch.setattr(base, "SETTLING_SECONDS", 0.0)
+    monkeypatch.setattr(group, "LINE_SECONDS", 600.0)
+    monkeypatch.setattr(group, "LAST_IN_LINE_SECONDS", 600.0)
+    runs = [store.start_run(replace(spec("a", dag_run=f"day {number}"), drivers_at_once=2)) for number in range(102)]
+    claims = [store.claim(run.run_id, "a", expected=0, reason="test") for run in runs[:2]]
+    refs = [store.register(claim, SOMEBODY) for claim in claims]
+    waiting = [
+        LogioGroupTrigger(logio_conn_id=CONN_ID, run_uid=run.uid, group="a", waits_for_place=True) for run in runs[2:]
+    ]
+    with Triggerer(waiting) as triggerer, counted_statements() as statements:
+        eventually(lambda: any("drivers" in one or "count(" in one for one in statements), what="they ask", timeout=60)
+        begun, began = len(statements), time.monotonic()
+        time.sleep(SECONDS)
+        rate = (len(statements) - begun) / (time.monotonic() - began)
+        log.info("100 runs that wait: %.1f statements/s", rate)
+        assert rate <= 10, statements[-40:]
+        assert triggerer.fired() == []
+        for ref in refs:
+            assert store.park(ref, "it is red")
+        eventually(lambda: len(triggerer.fired()) >= 2, what="two are woken", timeout=60)
+        assert [task.done() for task in triggerer.tasks] == [True, True, *[False] * 98], "the first two in line"
+
+
 def test_a_slow_one_does_not_hold_up_the_others(store: SqlLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """One waits for a lock or for the end of a driver; it is not shown another look meanwhile."""
     [(run, refs)] = started(store, 1)

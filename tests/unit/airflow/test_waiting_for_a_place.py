@@ -16,6 +16,7 @@ from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.triggers import group as group_trigger
+from airflow_logio.triggers import log_poller
 from airflow_logio.triggers.group import LogioGroupTrigger
 from tests.support.logs import SOMEBODY
 from tests.unit.airflow.support import FakeLauncher, context, deferred, fired, run_started
@@ -26,7 +27,7 @@ REF, GROUP = "pipelines.sales:sales", "ingest"
 @pytest.fixture
 def waiting(log: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run that may have as many drivers as it has groups, beside a first one that has them."""
-    monkeypatch.setattr(group_trigger, "PLACE_SECONDS", 0.01)
+    monkeypatch.setattr(log_poller, "PLACE_SECONDS", 0.01)
     spec = run_started(log, REF, tmp_path).spec
     bound = len(spec.groups)
     first, second = (
@@ -84,7 +85,7 @@ def test_the_second_in_line_waits_for_the_first_and_not_for_ever(
     """So that not all days wake at once for one place. The first one's DAG run may have been deleted: it never asks."""
     last = log.start_run(replace(waiting.spec, key=replace(waiting.spec.key, dag_run_id="last")))
     trigger = deferred(lambda: task_of(last, launcher, monkeypatch).execute(context())).trigger
-    monkeypatch.setattr(group_trigger, "PLACE_SECONDS", 0.4)
+    monkeypatch.setattr(group_trigger, "LINE_SECONDS", 0.4)
     freed: list[float] = []
 
     def free() -> None:
