@@ -167,8 +167,10 @@ class ScopeContender:
         put there.
 
         `has_begun`: another slot has applied its first action. Raises `WriteRefused` if what that one had put there is gone,
-        and if another writer of this run has filled the scope.
+        or another run has claimed the scope since, and if another writer of this run has filled it.
         """
+        if has_begun:
+            self.check_fill(row)
         if row is None or row.live_run != self.mine.run_uid:
             if has_begun:
                 raise WriteRefused(self._left(row))

@@ -83,12 +83,13 @@ class Locks:
     def take(self, resource: Resource, mine: LockHolder, *, shared: bool = False) -> bool:
         """Lock a row until `release`. False if another client holds the lock."""
         holders = self._held.setdefault(resource, {})
-        if any(not (shared and is_shared) for _, is_shared in self._others(resource, mine)):
+        if any(not (shared and is_shared) for _, is_shared in self.others(resource, mine)):
             return False
         holders[mine] = shared
         return True
 
-    def _others(self, resource: Resource, mine: LockHolder) -> list[tuple[LockHolder, bool]]:
+    def others(self, resource: Resource, mine: LockHolder) -> list[tuple[LockHolder, bool]]:
+        """Who else holds the lock, and whether each shares it."""
         holders = self._held.get(resource)
         if not holders:
             return []
@@ -96,7 +97,7 @@ class Locks:
 
     def end_others(self, resource: Resource, mine: LockHolder) -> None:
         """End the other sessions that hold this lock, after a client has waited long enough."""
-        for holder, _ in self._others(resource, mine):
+        for holder, _ in self.others(resource, mine):
             holder.end()
 
     def end_all(self) -> None:

@@ -262,6 +262,10 @@ class FolderPlace:
         closing = _action(driver, run.last, {"action": CLOSE})
         self._target(driver).close_group(self._claim(driver), closing, len(run.rows), pages)
 
+    def fill(self, driver: Driver, first: int, last: int) -> None:
+        """Its runs close their days."""
+        raise NotImplementedError
+
     def end(self, driver: Driver) -> None:
         """Its host shows nothing any more."""
         if driver.kept is not None and driver.kept in self.tree.views:

@@ -25,6 +25,9 @@ STAYS = "nothing_goes_that_may_count"
 ONE_INSTANT = "a_reader_sees_one_instant"
 LISTED = "who_lists_a_day_sees_it_after_the_clear"
 GETS = "who_is_to_have_a_day_gets_it"
+FILLS = "a_day_that_fills_has_what_its_run_has_applied"
+ONCE = "a_write_action_is_applied_once"
+TOKEN = "a_lower_token_writes_nothing"
 
 
 @dataclass
@@ -46,8 +49,15 @@ class Judge:
         self.runs: dict[str, Run] = {}
         self.days = {day: Meeting() for day in days}
 
+    def begun(self, run: Run) -> None:
+        """A log has begun a run, or one of its writers."""
+        self.runs.setdefault(run.uid, run)
+
     def look(self) -> None:
         """After a call. Raises `Violation`."""
+
+    def ended(self, driver: Driver) -> None:
+        """A driver has ended by itself. Raises `Violation`."""
 
     def conclude(self, run: Run) -> None:
         """Nothing else is at work, and this run is to have had its day. Raises `Violation`."""
@@ -327,7 +337,13 @@ class TableJudge(Judge, TableWatch):
         for day in self.days:
             found = sorted(row for _, row in self._place.day(day))
             if found != sorted(self.rows_of(day)):
-                raise Violation(WHOLE, f"{day} must be that of {self._live.get(day, BEFORE)}, and has {found}")
+                raise Violation(
+                    self._rule(day), f"{day} must be that of {self._live.get(day, BEFORE)}, and has {found}"
+                )
+
+    def _rule(self, day: str) -> str:
+        """What a day must fulfil that has other rows."""
+        return WHOLE
 
     def heir(self, day: str) -> str | None:
         last = self._last(day)

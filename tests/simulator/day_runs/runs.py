@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -13,7 +13,7 @@ from airflow_logio.testing.simulator.stepwise import Paused, Questions
 
 T = TypeVar("T")
 PIPELINE = "clicks"
-Rows = tuple[int, ...]
+Rows = tuple[Any, ...]
 Actions = tuple[tuple[Rows, ...], ...]
 """Write actions of a run, each with files, each with rows."""
 
@@ -32,6 +32,18 @@ class Run:
     """A person has said that the day may become empty."""
     given_up: tuple[str, ...] = ()
     """The runs of the day that it is in the place of."""
+    fills: bool = False
+    """Its write actions are applied as they come, and none closes its day."""
+    slot: int = 0
+    """Which one of the writers of a replicated group this is. Each has write actions of its own."""
+    on_new_run: str = "overwrite"
+    started: float = 0.0
+    """When it was started, by the clock of its log."""
+
+    @property
+    def writer(self) -> str:
+        """By which its marker is found."""
+        return f"{self.uid}[{self.slot}]" if self.slot else self.uid
 
     @property
     def rows(self) -> Rows:
@@ -44,8 +56,8 @@ class Run:
 
     @property
     def last(self) -> int:
-        """The number of its closing write action."""
-        return len(self.actions) + 2
+        """The number of its last write action."""
+        return len(self.actions) + (1 if self.fills else 2)
 
 
 @dataclass
@@ -59,29 +71,42 @@ class DayLog:
     superseded: set[str] = field(default_factory=set)
     opened: set[str] = field(default_factory=set)
     closed: set[str] = field(default_factory=set)
+    written: dict[str, int] = field(default_factory=dict)
+    """Writer → the last of its write actions that have succeeded, where they are applied as they come."""
     copies: int = 0
     """How often it was restored: runs of it are told apart."""
     tokens: dict[str, int] = field(default_factory=dict)
-    """Run → the incarnation of its newest driver."""
+    """Writer → the incarnation of its newest driver."""
 
-    def begin(self, day: str, actions: Actions, *, above: int = 0, takes_over: bool = False, word: bool = False) -> Run:
-        """A run of a day, in the place of those that it had: clear means again."""
+    def begin(
+        self,
+        day: str,
+        actions: Actions,
+        *,
+        above: int = 0,
+        takes_over: bool = False,
+        word: bool = False,
+        fills: bool = False,
+        also: Sequence[str] = (),
+    ) -> Run:
+        """A run of a day, in the place of those that it had: clear means again. A person gives up others `also`."""
         self.ordinal = max(self.ordinal, above) + 1
         again = tuple(run.uid for run in self.runs if run.day == day and run.uid not in self.superseded)
+        again += tuple(uid for uid in also if uid not in again)
         self.superseded.update(again)
         uid = f"{self.name}{len(self.runs) + 1}{chr(39) * self.copies}"
-        run = Run(uid, self.name, self.ordinal, day, actions, takes_over, word, again)
+        run = Run(uid, self.name, self.ordinal, day, actions, takes_over, word, again, fills)
         self.runs.append(run)
         return run
 
     def claim(self, run: Run) -> int:
         """A driver takes the run over; its token."""
-        self.tokens[run.uid] = self.tokens.get(run.uid, 0) + 1
-        return self.tokens[run.uid]
+        self.tokens[run.writer] = self.tokens.get(run.writer, 0) + 1
+        return self.tokens[run.writer]
 
     def pass_fence(self, run: Run, token: int) -> None:
         """Raises `Fenced` for a driver that was replaced, or of a run that was."""
-        if token != self.tokens[run.uid] or run.uid in self.superseded:
+        if token != self.tokens[run.writer] or run.uid in self.superseded:
             raise Fenced(f"run {run.uid}, token {token}")
 
     def page(self, run: Run, token: int, index: int) -> tuple[Rows, ...]:
@@ -92,10 +117,15 @@ class DayLog:
     def note(self, run: Run, token: int, done: set[str]) -> None:
         """That an opening or a closing is done."""
         self.pass_fence(run, token)
-        done.add(run.uid)
+        done.add(run.writer)
+
+    def note_written(self, run: Run, token: int, last: int) -> None:
+        """That write actions up to `last` are done."""
+        self.pass_fence(run, token)
+        self.written[run.writer] = last
 
     def is_over(self, run: Run) -> bool:
-        return run.uid in self.closed or run.uid in self.superseded
+        return run.writer in self.closed or run.uid in self.superseded
 
 
 class End(StrEnum):
@@ -120,6 +150,9 @@ class Place(Protocol):
     def close(self, driver: Driver) -> None:
         """All others with the closing one."""
 
+    def fill(self, driver: Driver, first: int, last: int) -> None:
+        """Write actions of a run that none closes, as one group."""
+
     def end(self, driver: Driver) -> None:
         """The driver is dead."""
 
@@ -127,7 +160,8 @@ class Place(Protocol):
 class Driver:
     """What a driver does at a place. `advance` takes it a few calls further."""
 
-    def __init__(self, place: Place, log: DayLog, run: Run) -> None:
+    def __init__(self, place: Place, log: DayLog, run: Run, many: int = 1) -> None:
+        """`many` write actions are a group, if none closes the run."""
         self.place = place
         self.log = log
         self.run = run
@@ -141,7 +175,8 @@ class Driver:
         self.since: int | None = None
         """When its present stage has asked for the first time."""
         self._questions = Questions()
-        self._stages = [*([] if run.uid in log.opened else self._opening()), *self._closing()]
+        held = [*([] if run.writer in log.opened else self._opening()), *self._closing()]
+        self._stages = [*self._filling(many)] if run.fills else held
 
     def _opening(self) -> Iterator[Callable[[], None]]:
         yield lambda: self.place.open(self)
@@ -149,6 +184,14 @@ class Driver:
 
     def _closing(self) -> Iterator[Callable[[], None]]:
         yield lambda: self.place.close(self)
+        yield lambda: self.ask(lambda: self.log.note(self.run, self.token, self.log.closed))
+
+    def _filling(self, many: int) -> Iterator[Callable[[], None]]:
+        done = self.log.written.get(self.run.writer, 0)
+        for first in range(done + 1, self.run.last + 1, many):
+            last = min(first + many - 1, self.run.last)
+            yield partial(self.place.fill, self, first, last)
+            yield partial(self.ask, partial(self.log.note_written, self.run, self.token, last))
         yield lambda: self.ask(lambda: self.log.note(self.run, self.token, self.log.closed))
 
     @property

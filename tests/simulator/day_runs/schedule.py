@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
+from typing import Any
 
 from airflow_logio.testing.simulator.violation import Violation
+from tests.simulator.day_runs.filling import FillingJudge, FillingTable
 from tests.simulator.day_runs.folder import FolderPlace
 from tests.simulator.day_runs.judges import GETS, FolderJudge, Judge, SlowReader, TableJudge
 from tests.simulator.day_runs.runs import Actions, DayLog, Driver, End, Place, Run
 from tests.simulator.day_runs.table import TablePlace
+from tests.simulator.day_runs.updating import KEYS, Keyed, UpdatingJudge, UpdatingTable
 
 DAYS = ("2026-03-01", "2026-03-02", "2026-03-03")
 LONGEST = 6_000
@@ -88,11 +91,17 @@ class DaySchedule:
             self._restore(log)
         takes_over = self.lines > 1 and self.chance.random() < 0.4
         above = self._most(log) if self.chance.random() < 0.3 else 0
-        run = log.begin(day, self._actions(), above=above, takes_over=takes_over, word=self.chance.random() < 0.3)
-        self.figures["begun again"] += bool(run.given_up)
+        allowed = {"takes_over": takes_over, "word": self.chance.random() < 0.3}
+        runs = self._made(log, day, above, **allowed)
+        self.figures["begun again"] += bool(runs[0].given_up)
         self.figures["takes over"] += takes_over
-        self.figures["no rows"] += not run.rows
-        self._launch(log, run)
+        self.figures["no rows"] += not any(run.rows for run in runs)
+        for run in runs:
+            self._launch(log, run)
+
+    def _made(self, log: DayLog, day: str, above: int, **allowed: Any) -> Sequence[Run]:
+        """A run, with a part for each of its writers."""
+        return [log.begin(day, self._actions(), above=above, **allowed)]
 
     def _restore(self, log: DayLog) -> None:
         """An older copy of the log: it has forgotten its last runs, and gives their numbers again."""
@@ -114,9 +123,13 @@ class DaySchedule:
     def _launch(self, log: DayLog, run: Run) -> None:
         if all(one is not run for _, one in self._runs):
             self._runs.append((log, run))
-            self.judge.runs[run.uid] = run
-        self._drivers.append(Driver(self.place, log, run))
-        self._tell(f"driver {self._drivers[-1].token} of {run.uid} ({run.ordinal}) begins {run.day}")
+            self.judge.begun(run)
+        self._drivers.append(Driver(self.place, log, run, self._many()))
+        self._tell(f"driver {self._drivers[-1].token} of {run.writer} ({run.ordinal}) begins {run.day}")
+
+    def _many(self) -> int:
+        """How many write actions are a group of a new driver."""
+        return 1
 
     def _disturb(self) -> None:
         """A driver dies, stands still, or is taken for dead."""
@@ -124,13 +137,13 @@ class DaySchedule:
             return
         driver, roll = self.chance.choice(alive), self.chance.random()
         if roll < 0.4:
-            self._tell(f"driver {driver.token} of {driver.run.uid} dies")
+            self._tell(f"driver {driver.token} of {driver.run.writer} dies")
             driver.kill()
             self.figures["killed"] += 1
         elif roll < 0.7:
             driver.is_stopped = not driver.is_stopped
             self.figures["stopped"] += driver.is_stopped
-        elif driver.token == driver.log.tokens[driver.run.uid] and not driver.log.is_over(driver.run):
+        elif driver.token == driver.log.tokens[driver.run.writer] and not driver.log.is_over(driver.run):
             self.figures["zombies"] += 1
             self._launch(driver.log, driver.run)
 
@@ -143,9 +156,9 @@ class DaySchedule:
                     self._launch(log, run)
                 continue
             if newest.end is End.REFUSED:
-                if self._tries[run.uid] >= RETRIES:
+                if self._tries[run.writer] >= RETRIES:
                     continue
-                self._tries[run.uid] += 1
+                self._tries[run.writer] += 1
             self._launch(log, run)
 
     def _read(self) -> None:
@@ -168,7 +181,8 @@ class DaySchedule:
         self.judge.look()
         if driver.end is not None:
             self.figures[driver.end] += 1
-        self._tell(f"driver {driver.token} of {driver.run.uid}: {calls} calls {driver.end or ''} {driver.said}")
+            self.judge.ended(driver)
+        self._tell(f"driver {driver.token} of {driver.run.writer}: {calls} calls {driver.end or ''} {driver.said}")
 
     # --- how it ends --------------------------------------------------------------------------------------------------
 
@@ -178,7 +192,7 @@ class DaySchedule:
         return all(log.is_over(run) or self._is_parked(run) for log, run in self._runs)
 
     def _is_parked(self, run: Run) -> bool:
-        return self._newest(run).end is End.REFUSED and self._tries[run.uid] >= RETRIES
+        return self._newest(run).end is End.REFUSED and self._tries[run.writer] >= RETRIES
 
     def _let_zombies_finish(self) -> None:
         """Those that were replaced, or stood still, do what they can."""
@@ -198,7 +212,7 @@ class DaySchedule:
         for day in DAYS:
             heir = self.judge.heir(day)
             log = next(log for log in self.logs if heir is None or log.name == heir)
-            run = log.begin(day, (((day_number(day),),),), above=self._most(log), takes_over=heir is None)
+            run = self._made_last(log, day, takes_over=heir is None)
             self.figures["in doubt"] += heir is None
             self._launch(log, run)
             driver = self._drivers[-1]
@@ -207,6 +221,9 @@ class DaySchedule:
             if driver.end is not End.DONE:
                 raise Violation(GETS, f"run {run.uid} of {day} is {driver.end}: {driver.said}")
             self.judge.conclude(run)
+
+    def _made_last(self, log: DayLog, day: str, *, takes_over: bool) -> Run:
+        return log.begin(day, (((day_number(day),),),), above=self._most(log), takes_over=takes_over)
 
     def _most(self, log: DayLog) -> int:
         return max((run.ordinal for one, run in self._runs if one is log), default=0)
@@ -222,6 +239,79 @@ def day_number(day: str) -> int:
     return 1_000_000 + int(day[-2:])
 
 
+class FillingSchedule(DaySchedule):
+    """Most runs fill their days at once, some of them with two writers. The others close them."""
+
+    def _made(self, log: DayLog, day: str, above: int, **allowed: Any) -> Sequence[Run]:
+        fills = self.chance.random() < 0.8
+        slots = 2 if fills and self.chance.random() < 0.4 else 1
+        actions = self._actions()
+        run = log.begin(day, actions[::slots], above=above, fills=fills, **allowed)
+        self.figures["fills"] += fills
+        self.figures["two writers"] += slots == 2
+        return [run, *(replace(run, slot=slot, actions=actions[slot::slots]) for slot in range(1, slots))]
+
+    def _made_last(self, log: DayLog, day: str, *, takes_over: bool) -> Run:
+        return replace(super()._made_last(log, day, takes_over=takes_over), fills=True)
+
+    def _many(self) -> int:
+        return self.chance.randint(1, 3)
+
+
+class UpdatingSchedule(DaySchedule):
+    """Runs update rows by their keys, each once or with two writers. Without versions, one run at a time: a person gives up
+    what has not finished."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        super().__init__(kind, seed)
+        assert isinstance(self.place, UpdatingTable)
+        self._by_version = self.place.by_version
+        self._is_careless = self.chance.random() < 0.2
+        """Some rows have the version of others that they are unlike, or the key of one in the same event."""
+        if not self._by_version:
+            self.logs = self.logs[:1]
+
+    def _made(self, log: DayLog, day: str, above: int, **allowed: Any) -> Sequence[Run]:
+        slots = 1 + (self.chance.random() < 0.3)
+        replaces = self._by_version and self.chance.random() < 0.1
+        self.figures["two writers"] += slots == 2
+        self.figures["replaces"] += replaces
+        first = self._begun(log, day, self._events(0, slots), on_new_run="replace" if replaces else "update")
+        return [first, *(replace(first, slot=slot, actions=self._events(slot, slots)) for slot in range(1, slots))]
+
+    def _made_last(self, log: DayLog, day: str, *, takes_over: bool) -> Run:
+        version = 1_000 + len(self._runs)
+        return self._begun(log, day, ((tuple(Keyed(key, version, f"last {version}") for key in KEYS),),))
+
+    def _begun(self, log: DayLog, day: str, actions: Actions, on_new_run: str = "update") -> Run:
+        unfinished = [run.uid for one, run in self._runs if not one.is_over(run)]
+        run = log.begin(day, actions, fills=True, also=() if self._by_version else unfinished)
+        return replace(run, started=1.0 + len(self._runs), on_new_run=on_new_run)
+
+    def _events(self, slot: int, slots: int) -> Actions:
+        return tuple((self._event(slot, slots),) for _ in range(self.chance.choice((0, 1, 2, 2, 3))))
+
+    def _event(self, slot: int, slots: int) -> tuple[Keyed, ...]:
+        """Slots have keys of their own where the last event wins."""
+        keys = list(KEYS if self._by_version else KEYS[slot::slots])
+        many = self.chance.randint(0, 3)
+        if self._by_version or self._is_careless:
+            found = [self.chance.choice(keys) for _ in range(many)]
+        else:
+            found = self.chance.sample(keys, min(many, len(keys)))
+        return tuple(self._row(key) for key in found)
+
+    def _row(self, key: int) -> Keyed:
+        if not self._by_version:
+            return Keyed(key, 0, str(self.chance.random()))
+        version = self.chance.randint(1, 8)
+        other = " in another way" * (self._is_careless and self.chance.random() < 0.1)
+        return Keyed(key, version, f"as of {version}{other}")
+
+    def _many(self) -> int:
+        return self.chance.randint(1, 3)
+
+
 class DaySimulator:
     """Schedules of one kind of place."""
 
@@ -230,7 +320,7 @@ class DaySimulator:
 
     def run(self, seed: int) -> tuple[Counter[str], FailedDays | None]:
         """The same seed gives the same schedule."""
-        schedule = DaySchedule(self.kind, seed)
+        schedule = SCHEDULES.get(self.kind, DaySchedule)(self.kind, seed)
         try:
             schedule.run()
         except Violation as error:
@@ -249,9 +339,28 @@ def _table(chance: Random) -> tuple[Place, Judge]:
     return place, TableJudge(place, DAYS)
 
 
+def _filling_table(chance: Random) -> tuple[Place, Judge]:
+    place = FillingTable(chance, DAYS)
+    return place, FillingJudge(place, DAYS)
+
+
+def _updating_table(chance: Random, *, by_version: bool) -> tuple[Place, Judge]:
+    place = UpdatingTable(chance, by_version)
+    return place, UpdatingJudge(place)
+
+
 PLACES: Mapping[str, Callable[[Random], tuple[Place, Judge]]] = {
     "days_in_a_table": _table,
+    "days_at_once": _filling_table,
+    "versions": partial(_updating_table, by_version=True),
+    "last_events": partial(_updating_table, by_version=False),
     "days_in_a_bucket": partial(_folder, late=0.0),
     "days_in_a_folder": partial(_folder, late=0.3),
 }
 """A listing of a bucket shows what was put before it; one of a folder that several hosts mount may show it late."""
+SCHEDULES: Mapping[str, type[DaySchedule]] = {
+    "days_at_once": FillingSchedule,
+    "versions": UpdatingSchedule,
+    "last_events": UpdatingSchedule,
+}
+"""Where not all runs close days."""

@@ -7,9 +7,10 @@ server does with one that is idle in a transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
+from typing import TypeVar
 
 from airflow_logio.errors import ExternalUnavailable, LogInconsistent
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, group_to_apply, to_apply
@@ -17,12 +18,15 @@ from airflow_logio.protocol.scope_rules import DayRun, ScopeContender, ScopeRow
 from airflow_logio.protocol.writes import HeldGroup, PendingWrite
 from airflow_logio.testing.simulator.external_systems import PATIENCE, Locks
 from airflow_logio.testing.simulator.stepwise import Paused
+from airflow_logio.testing.simulator.violation import Violation
 from tests.simulator.day_runs.folder import BEFORE, WRITER, rows_before
 from tests.simulator.day_runs.runs import PIPELINE, Driver, Run
 
+T = TypeVar("T")
 TABLE = "top"
 FOR_EVER = 2**62
 """The token of a marker that no driver of its run passes."""
+CIRCLE = "no_transactions_wait_for_each_other"
 LOST = 0.1
 """How often the answer to a commit does not come."""
 
@@ -34,6 +38,9 @@ class TableWatch:
 
     def closed(self, run: Run, driver: Driver) -> None: ...
 
+    def applied(self, driver: Driver, numbers: Sequence[int]) -> None:
+        """Write actions of a run that none closes."""
+
 
 class Session:
     """A transaction of a driver."""
@@ -43,6 +50,7 @@ class Session:
         self._driver = driver
         self._is_open = True
         self._waited = 0
+        self._waits_for: tuple[str, ...] = ()
         self.changes: list[Callable[[], None]] = []
 
     def is_open(self) -> bool:
@@ -57,12 +65,23 @@ class Session:
         """Waits: raises `Paused` then."""
         self.check()
         if self._table.locks.take(resource, self, shared=shared):
-            self._waited = 0
+            self._waited, self._waits_for = 0, ()
             return
-        self._waited += 1
+        self._waited, self._waits_for = self._waited + 1, resource
+        if self._waits_behind(self, set()):
+            raise Violation(CIRCLE, f"{self._driver.run.writer} waits for {resource}, and that for it")
         if self._waited > PATIENCE:
             self._table.locks.end_others(resource, self)
         raise Paused
+
+    def _waits_behind(self, one: Session, seen: set[Session]) -> bool:
+        """Whether one that this session waits for, or that waits in turn, waits for `one`."""
+        for holder, _ in self._table.locks.others(self._waits_for, self) if self._waits_for else ():
+            if not isinstance(holder, Session) or holder in seen:
+                continue
+            if holder is one or holder._waits_behind(one, seen | {holder}):
+                return True
+        return False
 
     def check(self) -> None:
         if not self._is_open:
@@ -104,39 +123,50 @@ class TablePlace:
     # --- the opening --------------------------------------------------------------------------------------------------
 
     def open(self, driver: Driver) -> None:
-        run, session = driver.run, self._begin(driver)
+        session = self._begin(driver)
         before = self._marker(driver, session)
         opening = PendingWrite(WRITER, "warehouse", 1, {}, 0, b"")
         if not to_apply(WRITER, "warehouse", driver.token, [opening], before):
             driver.ask(session.end)
             return
-        for uid in run.given_up:
-            self._lock(driver, session, "marker", uid)
-            session.changes.append(partial(self._fence, uid))
+        self._begin_day(driver, session)
+        driver.ask(session.commit)
+
+    def _begin_day(self, driver: Driver, session: Session) -> ScopeRow | None:
+        """The scope as it was found. It is locked, and this transaction claims it."""
+        run = driver.run
+        self._give_up(driver, session)
         self._own(driver, session)
         self._lock_scope(driver, session)
-        row = driver.ask(lambda: self.scopes.get(run.day))
+        row = self._read(driver, session, lambda: self.scopes.get(run.day))
         self._scope(run).check_claim(row)
         session.changes.append(lambda: self._claim(run, driver.token))
-        driver.ask(session.commit)
+        return row
+
+    def _give_up(self, driver: Driver, session: Session) -> None:
+        """Fence the drivers of runs that were given up for this one."""
+        for uid in driver.run.given_up:
+            self._lock(driver, session, "marker", uid)
+            session.changes.append(partial(self._fence, uid))
 
     def _own(self, driver: Driver, session: Session) -> None:
         contender = self._contender(driver.run)
-        if driver.ask(lambda: self.owner) == contender.claimed:
+        if self._read(driver, session, lambda: self.owner) == contender.claimed:
             self._lock(driver, session, "owner", shared=True)
             return
         self._lock(driver, session, "owner")
-        if contender.takes_over(driver.ask(lambda: self.owner)):
+        if contender.takes_over(self._read(driver, session, lambda: self.owner)):
             session.changes.append(lambda: setattr(self, "owner", contender.claimed))
 
     def _fence(self, uid: str) -> None:
-        if uid in self.markers:
-            self.markers[uid] = MarkerRow(self.markers[uid].number, FOR_EVER)
+        for writer in (uid, f"{uid}[1]"):
+            if writer in self.markers:
+                self.markers[writer] = MarkerRow(self.markers[writer].number, FOR_EVER)
 
     def _claim(self, run: Run, token: int) -> None:
         live = self.scopes[run.day][-3:] if run.day in self.scopes else (None, None, None)
         self.scopes[run.day] = ScopeRow(PIPELINE, run.log, run.ordinal, run.uid, *live)
-        self.markers[run.uid] = MarkerRow(1, token)
+        self.markers[run.writer] = MarkerRow(1, token)
         self.given_up |= {uid: Owner(run.uid, float(run.ordinal)) for uid in run.given_up}
         self.watch.claimed(run)
 
@@ -151,11 +181,11 @@ class TablePlace:
             return
         self._lock(driver, session, "owner", shared=True)
         contender, scope = self._contender(run), self._scope(run)
-        contender.check_owner(driver.ask(lambda: self.owner))
-        contender.check_not_given_up(driver.ask(lambda: self.given_up.get(run.uid)))
+        contender.check_owner(self._read(driver, session, lambda: self.owner))
+        contender.check_not_given_up(self._read(driver, session, lambda: self.given_up.get(run.uid)))
         self._lock_scope(driver, session)
-        scope.check_close(driver.ask(lambda: self.scopes.get(run.day)))
-        scope.check_records(held=group.records, is_filled=driver.ask(lambda: bool(self.day(run.day))))
+        scope.check_close(self._read(driver, session, lambda: self.scopes.get(run.day)))
+        scope.check_records(held=group.records, is_filled=self._read(driver, session, lambda: bool(self.day(run.day))))
         session.changes.append(lambda: self._delete(run.day))
         inserted = 0
         for _, files in driver.pages():
@@ -177,8 +207,12 @@ class TablePlace:
         run = driver.run
         row = self.scopes[run.day]
         self.scopes[run.day] = row._replace(live_ordinal=run.ordinal, live_run=run.uid, live_write=run.last)
-        self.markers[run.uid] = MarkerRow(run.last, driver.token)
+        self.markers[run.writer] = MarkerRow(run.last, driver.token)
         self.watch.closed(run, driver)
+
+    def fill(self, driver: Driver, first: int, last: int) -> None:
+        """Its runs close their days."""
+        raise NotImplementedError
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
@@ -193,14 +227,23 @@ class TablePlace:
         return session
 
     def _marker(self, driver: Driver, session: Session) -> MarkerRow:
-        self._lock(driver, session, "marker", driver.run.uid)
-        return driver.ask(lambda: self.markers.get(driver.run.uid, MarkerRow()))
+        self._lock(driver, session, "marker", driver.run.writer)
+        return self._read(driver, session, lambda: self.markers.get(driver.run.writer, MarkerRow()))
 
     def _lock(self, driver: Driver, session: Session, *resource: str, shared: bool = False) -> None:
         driver.ask(lambda: session.lock(*resource, shared=shared))
 
-    def _lock_scope(self, driver: Driver, session: Session) -> None:
-        self._lock(driver, session, "scope", driver.run.day)
+    def _read(self, driver: Driver, session: Session, read: Callable[[], T]) -> T:
+        """A statement that changes nothing."""
+
+        def asks() -> T:
+            session.check()
+            return read()
+
+        return driver.ask(asks)
+
+    def _lock_scope(self, driver: Driver, session: Session, *, shared: bool = False) -> None:
+        self._lock(driver, session, "scope", driver.run.day, shared=shared)
 
     def _contender(self, run: Run) -> Contender:
         return Contender(
@@ -209,4 +252,5 @@ class TablePlace:
 
     def _scope(self, run: Run) -> ScopeContender:
         mine = DayRun(PIPELINE, run.log, run.ordinal, run.uid)
-        return ScopeContender(TABLE, "warehouse", run.scope, mine, run.takes_over, run.may_be_empty)
+        allowed = (run.takes_over, run.may_be_empty)
+        return ScopeContender(TABLE, "warehouse", run.scope, mine, *allowed, fills_at_once=run.fills)

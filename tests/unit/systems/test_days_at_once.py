@@ -152,6 +152,18 @@ def test_a_slot_that_begins_late_finds_out_that_the_others_rows_are_gone(warehou
         assert rows(warehouse) == [], slot
 
 
+def test_a_slot_that_begins_late_does_not_take_the_day_back(warehouse: Warehouse) -> None:
+    """Both lines were told to take over, and the run that closes was told last."""
+    first, second = run_of(1, slot=1, takes_over=True), run_of(1, slot=2, takes_over=True)
+    other = Run(1, pipeline="other", takes_over=True)
+    first.open(warehouse)
+    other.open(warehouse)
+    with pytest.raises(WriteRefused, match="was claimed by run other1 of pipeline 'other' since run clicks1 began"):
+        second.open(warehouse)
+    other.close(warehouse, 20)
+    assert rows(warehouse) == [(D1, 20, "other1")]
+
+
 def test_another_writer_of_the_run_has_its_rows_kept(warehouse: Warehouse) -> None:
     """Under another name of the connection, which the pipeline cannot see: one of the two is refused."""
     closes, fills = Run(1), run_of(1)

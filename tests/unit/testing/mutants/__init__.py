@@ -13,6 +13,7 @@ from tests.unit.testing.mutants import (
     day_runs,
     draining,
     fencing,
+    filling,
     keeping,
     looping,
     recovering,
@@ -21,6 +22,7 @@ from tests.unit.testing.mutants import (
     scaling,
     staging,
     storing,
+    updating,
     warehouse,
     writing,
 )
@@ -35,6 +37,7 @@ __all__ = [
     "day_runs",
     "draining",
     "fencing",
+    "filling",
     "keeping",
     "looping",
     "recovering",
@@ -43,6 +46,7 @@ __all__ = [
     "scaling",
     "staging",
     "storing",
+    "updating",
     "warehouse",
     "writing",
 ]
