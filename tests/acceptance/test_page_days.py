@@ -13,6 +13,7 @@ from airflow_logio.protocol.states import RunState
 from airflow_logio.store import open_store
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Allowed, Run, RunSpec
+from tests.store import test_calendar as calendar
 from tests.support.chromium import browsed
 from tests.support.logs import spec, start_driver
 from tests.support.page_server import page_of
@@ -105,4 +106,27 @@ def test_several_days_are_computed_again_and_what_is_at_work_or_missing_is_left_
         assert browser.faults() == browser.complaints == []
     assert {store.find_run(one.uid).state for one in days} == {RunState.SUPERSEDED}
     assert store.find_run(at_work.uid).state is RunState.RUNNING
+    store.dispose()
+
+
+def test_late_records_are_told_for_the_day_that_they_are_of(sqlite_url: str) -> None:
+    """On a telephone, too: the name of a row stays in sight."""
+    store = open_store(sqlite_url)
+    calendar.finished(store, calendar.of("2026-03-01", function=calendar.DRIVER))
+    brought = calendar.count("own", "2026-03-01", fx.LATE, 1_200)
+    calendar.finished(store, calendar.of("2026-03-31", function=calendar.DRIVER), brought)
+    with page_of(sqlite_url) as address, browsed(width=390) as browser:
+        page = browser.page
+        page.goto(address)
+        told = "2026-03-01: done; 1,200 late records came for it with 2026-03-31 (1,200), after its run"
+        cell = page.get_by_role("gridcell", name=told, exact=True)
+        expect(cell.locator(".came")).to_have_count(1)
+        cell.click()
+        expect(page.get_by_role("status").filter(has_text=told)).to_contain_text("compute it again")
+        page.get_by_role("gridcell", name="2026-03-31: done").focus()
+        assert page.evaluate("document.querySelector('.days .scroll').scrollLeft > 0")
+        box = page.get_by_role("rowheader", name="2026-03").bounding_box()
+        assert box is not None and box["x"] >= 0
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert browser.faults() == browser.complaints == []
     store.dispose()

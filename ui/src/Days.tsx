@@ -7,6 +7,9 @@ import { count, counted } from "./words";
 
 const LOOK_SECONDS = 10;
 const RIGHTS_SECONDS = 60;
+const MOST_NAMED = 3;
+/** A month of hours, or years of days: what comes below is still in sight. */
+const MOST_ROWS = 32;
 
 /** A sign, and a colour that says the same. */
 const SIGNS: Record<Cell["state"] | "replaced" | "stale", [string, string, string]> = {
@@ -41,8 +44,9 @@ export function Days({ server, pipeline, chosen, choose }: Props) {
   const [until, setUntil] = useState<string | null>(null);
   const query = new URLSearchParams(until === null ? { pipeline } : { pipeline, last: until });
   const look = usePolled<Calendar>(server, `api/days?${query}`, LOOK_SECONDS);
-  const calendar = look.value;
-  if (calendar === null) return <Problem problem={look.problem} at={look.at} />;
+  if (look.value === null) return <Problem problem={look.problem} at={look.at} />;
+  const rows = look.value.rows.slice(-MOST_ROWS);
+  const calendar = { ...look.value, rows, has_earlier: look.value.has_earlier || rows.length < look.value.rows.length };
   const all = calendar.rows.flatMap((row) => row.cells);
   const within = chosen === null ? [] : all.filter((cell) => cell.key >= chosen.first && cell.key <= chosen.last);
   return (
@@ -62,6 +66,11 @@ export function Days({ server, pipeline, chosen, choose }: Props) {
         {all.some((cell) => cell.late) && (
           <span>
             <span className="late" aria-hidden="true" /> late records came with it
+          </span>
+        )}
+        {all.some((cell) => cell.came) && (
+          <span>
+            <span className="came" aria-hidden="true" /> late records came for it: {count(sum(all.map(cameFor)))}
           </span>
         )}
         {calendar.others > 0 && <span>{counted(calendar.others, "run")} of other partitions</span>}
@@ -166,6 +175,7 @@ function Grid({ calendar, all, pipeline, chosen, choose }: { calendar: Calendar;
                   >
                     {sign}
                     {!!cell.late && <span className="late" aria-hidden="true" />}
+                    {cell.came && <span className="came" aria-hidden="true" />}
                   </td>
                 );
               })}
@@ -184,10 +194,23 @@ function said(cell: Cell): string {
     `${cell.key}: ${cell.state === "red" ? `red, ${cell.condition}` : cell.state === "removed" ? cell.condition : SIGNS[cell.state][2]}`,
     replaced > 0 ? `${counted(replaced, "run")} before this one${because ? ` (${because})` : ""}` : (because ?? ""),
     ...(cell.stale ?? []).map((one) => `computed from ${one}`),
-    late > 0 ? `${counted(late, "late record")} of other days came with it` : "",
+    late > 0 ? `${counted(late, "late record")} of others came with it` : "",
+    cell.came ? `${counted(cameFor(cell), "late record")} came for it with ${broughtBy(cell.came)}${cell.uid ? ", after its run" : ""}` : "",
   ]
     .filter((one) => one !== "")
     .join("; ");
+}
+
+const sum = (values: number[]) => values.reduce((one, other) => one + other, 0);
+const cameFor = (cell: Cell) => sum(Object.values(cell.came ?? {}));
+
+/** The days whose runs brought records of another one, the last ones. */
+function broughtBy(came: Record<string, number>): string {
+  const days = Object.keys(came).sort();
+  const named = days.slice(-MOST_NAMED).map((day) => `${day} (${count(came[day] ?? 0)})`);
+  if (days.length > MOST_NAMED) named.unshift(`${days.length - MOST_NAMED} others`);
+  const last = named.pop();
+  return named.length > 0 ? `${named.join(", ")} and ${last}` : `${last}`;
 }
 
 function Said({ cells, what }: { cells: Cell[]; what: string }) {
@@ -195,6 +218,8 @@ function Said({ cells, what }: { cells: Cell[]; what: string }) {
   if (first === undefined) return null;
   if (cells.length > 1) {
     const parts = totals(cells).map(([kind, many]) => `${count(many)} ${SIGNS[kind][2]}`);
+    const came = sum(cells.map(cameFor));
+    if (came > 0) parts.push(`${counted(came, "late record")} came for them`);
     return (
       <p>
         <strong>
@@ -211,6 +236,9 @@ function Said({ cells, what }: { cells: Cell[]; what: string }) {
       </p>
       {first.cause !== undefined && <p className="problem">{first.cause}</p>}
       {first.next_step !== undefined && <p className="next">Next: {first.next_step}</p>}
+      {first.came && first.uid && (
+        <p className="small">Where the source of this {what} finds them, compute it again. <code>--lookback</code>, of the runs after it, does that by itself.</p>
+      )}
       {(first.state === "missing" || first.state === "no run yet") && (
         <p className="small">
           Nothing has begun a run of this {what}. A backfill in Airflow, or <code>logio run ... --partition {first.key}</code>, does.

@@ -172,6 +172,8 @@ export interface Cell {
   replaced?: number;
   /** Records of other days that came with it; left out where that is not counted. */
   late?: number;
+  /** Day whose run brought records of this one, later than its runs → how many. */
+  came?: Record<string, number>;
   /** Days that it was computed from, and that were replaced since. */
   stale?: string[];
   options?: Option[];
