@@ -122,12 +122,12 @@ class _InFolder(Protocol):
 _Writer = TypeVar("_Writer", bound=_InFolder)
 
 
-def in_folder_of_run(writer: _Writer, placeholders: Collection[str], params: Mapping[str, Any]) -> _Writer:
+def in_folder_of_run(writer: _Writer, params: Mapping[str, Any]) -> _Writer:
     """A writer, or a copy of it whose folder is that of a run with these parameters. Raises ConfigurationError."""
     if not set("{}") & set(writer.folder):
         return writer
     own = copy(writer)
-    own.folder = _folder_for_run(writer.folder, placeholders, params)
+    own.folder = _folder_for_run(writer.folder, placeholders_of(writer.folder), params)
     return own
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL
 from airflow_logio.databases import read_url
 from airflow_logio.dataflow.names import schema_and_table
 from airflow_logio.dataflow.operators import Operator
-from airflow_logio.dataflow.placeholders import resolved
+from airflow_logio.dataflow.placeholders import in_folder_of_run, resolved
 from airflow_logio.dataflow.reads import DeclaredRead, TableRead
 from airflow_logio.dataflow.sources import FolderSource, ParquetSource, QuerySource, TableSource
 from airflow_logio.dataflow.sources.files import WILD, is_pattern
@@ -76,7 +76,8 @@ class ExternalDatasets:
         if isinstance(writer, TableWriter):
             yield table_name(self.url_of(writer.connection), writer.table)
         elif isinstance(writer, DatasetWriter | ParquetWriter):
-            root, folder = file_name(self.url_of(writer.connection)), writer.for_run(self.params).folder
+            root = file_name(self.url_of(writer.connection))
+            folder = in_folder_of_run(writer, self.params).folder  # of one that owns its day, too, before there is a day
             yield DatasetName(root.namespace, "/".join(filter(None, (root.name.rstrip("/"), folder))) or "/")
 
     def _table(self, name: str, read: TableRead) -> list[DatasetName]:

@@ -121,21 +121,28 @@ class DayClaim:
         self.look()
         self._check_found()
         if not has_records and self._has_records():
-            raise WriteRefused(
-                f"{self._named} has records, and run {self.mine.run_uid} has none to put in their place: was its input "
-                f"there? The day stays as it is. A retry reads nothing again. When the input is there: {self._again()}. If "
-                f"this day is to become empty: {self._again('--empty')}. If all may, let the writer say empty='replace'"
-            )
+            raise self._replaced_by_nothing()
+
+    def _replaced_by_nothing(self) -> WriteRefused:
+        return WriteRefused(
+            f"{self._named} has records, and run {self.mine.run_uid} has none to put in their place: was its input "
+            f"there? The day stays as it is. A retry reads nothing again. When the input is there: {self._again()}. If "
+            f"this day is to become empty: {self._again('--empty')}. If all may, let the writer say empty='replace'"
+        )
 
     def found_at_fault(self, audit: str, faults: str) -> WriteRefused:
         """For an audit that has found something in the records of the run."""
         stays = "The day stays as it is"
         return WriteRefused(found_at_fault(self._named, self.mine.run_uid, audit, faults, stays, self._again()))
 
-    def put_receipt(self, names: ClosingNames, files: Iterable[NamedFile]) -> None:
-        """Look once more, then switch the day. Raises `WriteRefused`, as `look`."""
+    def put_receipt(self, names: ClosingNames, files: Iterable[NamedFile], *, has_records: bool) -> None:
+        """Look once more, then switch the day. Raises `WriteRefused`, as `look`, and without records for those that another
+        run has put there since `check_files`: a zombie, or one of a line that is taken over."""
         self.place.prepare((self._records,), names)
-        hides = self.look().to_hide(self.mine)
+        day = self.look()
+        if not has_records and self._has_put_records(day):
+            raise self._replaced_by_nothing()
+        hides = day.to_hide(self.mine)
         fills = isinstance(names, FillingNames)
         receipt = DayReceipt(self.mine, names.operator, names.number, self.scope, tuple(files), hides, fills)
         self.place.put_receipt(names, msgspec.json.encode(receipt.says()), self._records)
@@ -205,6 +212,14 @@ class DayClaim:
         except ConfigurationError:
             return True  # it is in doubt whose they are
 
+    def _has_put_records(self, day: FolderDay) -> bool:
+        """Whether records of another run count there by the receipts."""
+        try:
+            live = day.live()
+        except ConfigurationError:
+            return True  # it is in doubt whose they are
+        return live is not None and live.run != self.mine and live.records > 0
+
     def _refused(self, day: FolderDay, other: DayRun) -> WriteRefused:
         mine = self.mine
         if other.line != mine.line:
@@ -262,8 +277,4 @@ class RunsClaim(DayClaim):
         return []
 
     def _has_records(self) -> bool:
-        try:
-            live = day_of(self._files, self.scope).live()
-        except ConfigurationError:
-            return True  # it is in doubt whose they are
-        return live is not None and live.records > 0
+        return self._has_put_records(day_of(self._files, self.scope))

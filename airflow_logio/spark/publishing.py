@@ -173,7 +173,7 @@ class DayTarget:
                 claim.look()
                 files = self._put(claim, action)
                 crash_here(CrashPoint.IN_PUBLICATION)
-            claim.put_receipt(names, files)
+            claim.put_receipt(names, files, has_records=True)  # its opening one has emptied the day
         if action.is_opening:
             claim.clear()
 
@@ -183,11 +183,11 @@ class DayTarget:
         Raises `WriteRefused`, `ConfigurationError`, `ExternalUnavailable`, `LogInconsistent`, and what reading pages raises.
         """
         what = f"{_where(closing)} cannot be written: "
+        has_records = records > 0 or self._run.may_be_empty or self._writer.empty == "replace"
         with asked(self._writer, what):
             is_closed = client.is_closed()
             if not is_closed:
-                may_be_empty = self._run.may_be_empty or self._writer.empty == "replace"
-                client.check_files(has_records=records > 0 or may_be_empty)
+                client.check_files(has_records=has_records)
         if not is_closed:
             self._audit(client, what, pages)
             # Reading pages is outside: the caller waits for a log that is unavailable.
@@ -195,7 +195,7 @@ class DayTarget:
             crash_here(CrashPoint.IN_PUBLICATION)
             with asked(self._writer, what):
                 names = ClosingNames(closing.run_uid, closing.operator, closing.number, closing.token, client.mine)
-                client.put_receipt(names, files)
+                client.put_receipt(names, files, has_records=has_records)
         with asked(self._writer, what):
             client.clear()
 

@@ -12,8 +12,9 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -47,7 +48,7 @@ from airflow_logio.errors import (
     WriteRefused,
 )
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, shuts_out
-from airflow_logio.protocol.scope_rules import DayRun, ScopeContender, ScopeRow
+from airflow_logio.protocol.scope_rules import DayRun, ScopeContender
 from airflow_logio.protocol.writes import HeldGroup
 from airflow_logio.systems import day_audits, table_days, table_runs, warehouse_rows
 from airflow_logio.systems.calls import COUNTED, Locks
@@ -234,10 +235,14 @@ class Warehouse:
             if scope is not None:
                 scope.check_retry(warehouse_rows.read_scope(connection, name, scope.key))
 
-    def scopes(self, writer: TableWriter) -> Sequence[ScopeRow]:
-        """What runs own by value beside the writer's table, as it is now. Raises `ExternalUnavailable`."""
-        with self.translated(), self.snapshot() as connection:
-            return warehouse_rows.read_scopes(connection, table_name(connection, writer.table))
+    def written(self) -> object:
+        """What of a SQLite file changes while any session writes to it, also before it commits: a long transaction does not
+        fit into its memory. The file itself is not asked, as it may be locked."""
+        path = Path(f"{self.engine.url.database}-wal")
+        with suppress(OSError):
+            found = path.stat()
+            return found.st_size, found.st_mtime_ns
+        return None
 
     def rehearse(self, writer: TableWriter, actions: Sequence[WriteAction] = ()) -> None:
         """Do what the writer would do, in a transaction that is rolled back: advance its marker, become the owner of its
@@ -400,13 +405,11 @@ class TableTarget:
     @property
     def locks(self) -> Locks:
         """Runs that own days in one database wait for each other, for as long as it takes to write a day, and so do runs that
-        update the same rows. On PostgreSQL a session that holds a lock works, or is ended; a SQLite file is locked by one of
-        them at a time."""
-        if not self.writer.owns and not (self.writer.upserts and self.warehouse.engine.dialect.name == "postgresql"):
-            return COUNTED
+        update the same rows. On PostgreSQL a session that holds a lock works, or is ended; a SQLite file is locked as a whole
+        by one of them at a time, for which all writers wait while it writes."""
         if self.warehouse.engine.dialect.name == "sqlite":
-            return Locks(progress=lambda: self.warehouse.scopes(self.writer))
-        return Locks(count=False)
+            return Locks(progress=self.warehouse.written)
+        return Locks(count=False) if self.writer.owns or self.writer.upserts else COUNTED
 
     def check_not_replaced(self, run: Owner) -> None:
         """As `Warehouse.check_not_replaced`."""

@@ -318,15 +318,6 @@ def read_scope(connection: Connection, name: TableName, scope: str) -> ScopeRow 
     return _scope_row(connection.execute(_select_scope(name, scope)))
 
 
-def read_scopes(connection: Connection, name: TableName) -> Sequence[ScopeRow]:
-    """The rows of all scopes in the schema of a table as they are now, in order; none if there is no such table yet."""
-    if not sa.inspect(connection).has_table("logio_scope", schema=name.schema):
-        return ()
-    table = scope_table(name.schema)
-    query = sa.select(*(table.c[column] for column in ScopeRow._fields)).order_by(table.c.table_name, table.c.scope)
-    return [ScopeRow(**row) for row in connection.execute(query).mappings()]
-
-
 def make_scope(connection: Connection, name: TableName, scope: str, run: DayRun) -> None:
     """Make the row of a scope, claimed by a run, unless there is one: of two that make it, one waits for the other."""
     table, insert = scope_table(name.schema), _insert_of(connection)

@@ -417,7 +417,7 @@ class Pipeline:
         Raises PipelineDefinitionError for a cycle, a port without a connection, operators that cannot share a group,
         and the like.
         """
-        check_whole(self._definition)
+        Frozen.of(self._definition)
         return self
 
     def freeze(self) -> Pipeline:

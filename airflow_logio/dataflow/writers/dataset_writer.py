@@ -105,7 +105,7 @@ class DatasetWriter(OwningWriter):
 
     def for_run(self, params: Mapping[str, Any]) -> DatasetWriter:
         """With the folder, and the day, of a run with these parameters. Raises ConfigurationError."""
-        own = in_folder_of_run(self, self._placeholders, params)
+        own = in_folder_of_run(self, params)
         if not self.owns:
             return own
         own = copy(own)

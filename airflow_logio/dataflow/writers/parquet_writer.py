@@ -74,7 +74,7 @@ class ParquetWriter(IdempotentWriter[_Place]):
 
     def for_run(self, params: Mapping[str, Any]) -> ParquetWriter:
         """With the folder of a run with these parameters. Raises ConfigurationError."""
-        return in_folder_of_run(self, self._placeholders, params)
+        return in_folder_of_run(self, params)
 
     def settings(self) -> dict[str, Any]:
         """As a run of an earlier version has them, where no schema is declared."""

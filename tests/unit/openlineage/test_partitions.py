@@ -28,6 +28,8 @@ OWNS = TableWriter("shop", "top", COLUMNS, ("day", "page"), on_new_run="overwrit
 APPENDS = TableWriter("shop", "top", COLUMNS)
 LAKE = DatasetWriter("lake", "clicks", partition_by=("day",), on_new_run="overwrite", by=("day",))
 
+LATE = DatasetWriter("lake", "late", on_new_run="supersede")
+
 
 def subsets(params: Mapping[str, Any], *writers: ActionWriter) -> list[Any]:
     """The facet `subset` of each dataset that a run with these parameters writes, as plain data."""
@@ -53,8 +55,9 @@ def test_a_writer_that_owns_none_may_write_anywhere() -> None:
     assert subsets(DAY, APPENDS) == [None]
 
 
-def test_before_there_is_a_run_no_part_is_named() -> None:
-    assert subsets({}, OWNS) == [None]
+@pytest.mark.parametrize("writer", [OWNS, LAKE, LATE], ids=["table", "lake", "supersede"])
+def test_before_there_is_a_run_no_part_is_named(writer: ActionWriter) -> None:
+    assert subsets({}, writer) == [None]
 
 
 def test_a_run_of_a_day_says_which_one_and_that_it_was_computed_again() -> None:

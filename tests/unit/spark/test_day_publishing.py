@@ -21,6 +21,7 @@ from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.folder_days import DAYS, RECEIPTS, SIGN
 from airflow_logio.dataflow.writers.published_folder import RUNS, is_published
 from airflow_logio.errors import ConfigurationError, LogInconsistent, WriteRefused
+from airflow_logio.spark.published_places import ClosingNames
 from airflow_logio.systems.payloads import Payloads
 from tests.support.file_steps import Died, every_step, standing, standing_at_objects
 from tests.support.lakes import BucketLake, FolderLake, Lake, reached
@@ -426,6 +427,27 @@ def test_a_day_with_rows_is_not_replaced_by_nothing(work: Work) -> None:
     work.driver("a9").open_day()
     work.driver("a9").close_day()
     assert work.counted() == work.listed() == [], "an empty day may stay empty"
+
+
+@pytest.mark.parametrize("zombie", ["a4", "b4"])
+def test_rows_that_come_before_the_last_look_are_not_replaced_by_nothing(work: Work, zombie: str) -> None:
+    """Of a driver that stood still between its last look and its receipt, while a younger run, or one that takes its line
+    over, found no rows."""
+    work.empty()
+    work.run(zombie)
+    receipt = next(name for name in work.lake.names() if DAYS in name and name.endswith(".json"))
+    said = work.lake.get(receipt)
+    work.lake.remove(receipt)
+    driver = work.driver("a6", takes_over=True)
+    driver.open_day()
+    with driver.connected() as (_, claim):
+        claim.check_files(has_records=False)
+        work.lake.put(receipt, said)
+        with pytest.raises(WriteRefused, match=r"run a6 has none to put in their place.*--empty`"):
+            claim.put_receipt(ClosingNames("a6", "save", 2, 1, claim.mine), (), has_records=False)
+    assert [row for row in work.lake.counted() if row[1] == 1] == rows(zombie)
+    work.driver("a6", takes_over=True, word=True).close_day()
+    assert [row for row in work.lake.counted() if row[1] == 1] == []
 
 
 def test_a_file_that_no_run_has_published_is_refused_in_that_day_only(work: Work) -> None:

@@ -21,7 +21,7 @@ from airflow_logio.protocol.writes import HeldGroup, PendingWrite
 from airflow_logio.store.records.driver_records import WAIT
 from airflow_logio.systems import warehouse
 from airflow_logio.systems.arrow import encode
-from airflow_logio.systems.calls import CallWatch
+from airflow_logio.systems.calls import COUNTED, CallWatch, Locks
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.execution import HeldWrites, executor_of
 from airflow_logio.systems.warehouse import Warehouse
@@ -117,24 +117,39 @@ def test_a_file_that_stays_locked_is_given_up_and_the_lock_is_named(url: str) ->
     run.end()
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_what_other_runs_commit_is_progress(url: str) -> None:
-    """A claim, a closing; and nothing if nothing has come."""
-    run, other = Run(url, 1), Run(url, 2, "2026-03-02")
-    target = run.executor._target
-    assert target.locks.progress is not None
-    seen = [target.locks.progress()]
-    for step in (run.open, other.open, other.close, lambda: None):
+def locks_of(url: str, **settings: Any) -> Locks:
+    systems = Connections("p", {"wh": url}, WriterIdentity("r", 1, 0.0), 1.0)
+    try:
+        return executor_of("save", TableWriter("wh", "t", {"day": "date", "a": "bigint"}, **settings), systems)._target.locks
+    finally:
+        systems.close()
+
+
+@pytest.mark.parametrize("kind", ["overwrite", "append", "replace"])
+def test_a_session_that_writes_to_a_file_is_waited_for(tmp_path: Any, kind: str) -> None:
+    """Whatever the writer that waits is, and before the other one commits: a transaction that is too long for its memory.
+    Not if it stands still."""
+    url = f"sqlite:///{tmp_path}/wh.db"
+    other = Run(url, 2, "2026-03-02")
+    days = {"on_new_run": kind, "by": ("day",)} if kind == "overwrite" else {"on_new_run": kind}
+    progress = locks_of(url, **days).progress
+    assert progress is not None
+    seen = [progress()]
+    for step in (other.open, other.close, lambda: None):
         step()
-        seen.append(target.locks.progress())
-    assert [after != before for before, after in pairwise(seen)] == [True, True, True, False]
-    run.end()
+        seen.append(progress())
+    with held(url) as connection:
+        seen.append(progress())
+        connection.exec_driver_sql("CREATE TABLE long (a)")
+        connection.exec_driver_sql("INSERT INTO long VALUES (randomblob(40000000))")
+        seen.append(progress())
+        seen.append(progress())
+    moved = [after != before for before, after in pairwise(seen)]
+    assert moved == [True, True, False, False, True, False]
     other.end()
 
 
-def test_writers_that_own_no_day_wait_as_before(url: str) -> None:
+@pytest.mark.postgres
+def test_writers_that_own_no_day_wait_as_before_at_a_server(postgres_url: str) -> None:
     """Their transactions are short: to wait for so long is an outage."""
-    systems = Connections("p", {"wh": url}, WriterIdentity("r", 1, 0.0), 1.0)
-    target = executor_of("save", TableWriter("wh", "t", {"a": "bigint"}), systems)._target
-    assert target.locks.count and target.locks.progress is None
-    systems.close()
+    assert locks_of(postgres_url) == COUNTED

@@ -207,19 +207,19 @@ def test_unknown_groups_neighbours_and_sources_are_refused() -> None:
     made = pipeline(same)
     made.replicate("worc", partition=RoundRobin(), max=2)
     with pytest.raises(PipelineDefinitionError, match=r"there is no such group. Did you mean 'work'\?"):
-        made.freeze()
+        made.validate()
 
     made = pipeline(same)
     made.replicate("numbers", partition=RoundRobin(), max=2)
     with pytest.raises(PipelineDefinitionError, match="'numbers' is a source: it reads once"):
-        made.freeze()
+        made.validate()
 
     made = Pipeline("p")
     made.sink("done", Count(), made.operator("b", same, made.operator("a", same, made.source("numbers", Numbers()))))
     made.replicate("a", partition=RoundRobin(), max=2)
     made.replicate("b", partition=RoundRobin(), max=2)
     with pytest.raises(PipelineDefinitionError, match="groups 'a' and 'b' are both replicated and next to each other"):
-        made.freeze()
+        made.validate()
     with pytest.raises(PipelineDefinitionError, match="group 'a' is replicated twice"):
         made.replicate("a", partition=RoundRobin(), max=2)
 
@@ -231,7 +231,7 @@ def test_a_scope_inside_a_replicated_group_is_refused() -> None:
     with pytest.raises(
         PipelineDefinitionError, match=r"port 'op0.out', whose events do not leave replicated group 'work'"
     ):
-        made.freeze()
+        made.validate()
 
 
 def test_conditional_writers_and_time_windows_may_be_replicated() -> None:

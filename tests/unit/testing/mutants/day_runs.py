@@ -39,8 +39,10 @@ def receipt_before_files(patch: pytest.MonkeyPatch) -> None:
         plans = (
             Publication(*said[:2], one.number, one.token, self._dataset("", one.dataset).manifest) for one in actions
         )
-        client.check_files(has_records=records > 0 or self._run.may_be_empty)
-        client.put_receipt(ClosingNames(*said, client.mine), [file for plan in plans for file in plan.files()])
+        some = records > 0 or self._run.may_be_empty
+        client.check_files(has_records=some)
+        files = [file for plan in plans for file in plan.files()]
+        client.put_receipt(ClosingNames(*said, client.mine), files, has_records=some)
         for action in actions:
             put(self, client, action)
 
@@ -150,9 +152,9 @@ def a_day_of_two_runs(patch: pytest.MonkeyPatch) -> None:
     """What closes a day names the files that count beside its own."""
     put_receipt = DayClaim.put_receipt
 
-    def with_the_others(self: DayClaim, names: Any, files: Iterable[Any]) -> None:
+    def with_the_others(self: DayClaim, names: Any, files: Iterable[Any], **about: bool) -> None:
         live = self.check_not_replaced().live()
-        put_receipt(self, names, [*files, *(live.files if live is not None else ())])
+        put_receipt(self, names, [*files, *(live.files if live is not None else ())], **about)
 
     patch.setattr(DayClaim, "put_receipt", with_the_others)
 
