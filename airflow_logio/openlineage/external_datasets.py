@@ -77,7 +77,9 @@ class ExternalDatasets:
             yield table_name(self.url_of(writer.connection), writer.table)
         elif isinstance(writer, DatasetWriter | ParquetWriter):
             root = file_name(self.url_of(writer.connection))
-            folder = in_folder_of_run(writer, self.params).folder  # of one that owns its day, too, before there is a day
+            folder = in_folder_of_run(
+                writer, self.params
+            ).folder  # of one that owns its day, too, before there is a day
             yield DatasetName(root.namespace, "/".join(filter(None, (root.name.rstrip("/"), folder))) or "/")
 
     def _table(self, name: str, read: TableRead) -> list[DatasetName]:

@@ -213,10 +213,13 @@ class ScopeContender:
                 f"{self._where} is claimed by no run, though run {self.mine.run_uid} has claimed it: a run that replaces the "
                 f"whole table has taken it over since, or the row in logio_scope was deleted. {self._stays}. {self._again()}"
             )
-        return (
+        said = (
             f"{self._where} was claimed by run {row.claimed_by} of pipeline {row.pipeline!r} since run "
-            f"{self.mine.run_uid} began: what this run has made is not put there. {self._stays}. Let that run finish"
+            f"{self.mine.run_uid} began: what this run has made is not put there. {self._stays}."
         )
+        if row.claimant.line == self.mine.line:
+            return f"{said} Let that run finish"
+        return f"{said} That is {self._whose(row.claimant)}, which a person let take it over. {self._taken_back()}"
 
     def _filled_by_another(self) -> str:
         return (
@@ -225,15 +228,18 @@ class ScopeContender:
         )
 
     def _of_another_line(self, other: DayRun) -> str:
-        whose = (
-            f"pipeline {other.pipeline!r}"
-            if other.log_uid == self.mine.log_uid
-            else f"pipeline {other.pipeline!r} of another log"
-        )
         return (
-            f"{self._where} belongs to {whose}: its run {other.run_uid} has claimed it. Nothing orders that run and "
-            f"{self.mine.run_uid}. {self._stays}. If pipeline {self.mine.pipeline!r} is to replace it, "
-            f"{self._again('--take-over')} lets its next run do so, and says how that begins"
+            f"{self._where} belongs to {self._whose(other)}: its run {other.run_uid} has claimed it. Nothing orders that run "
+            f"and {self.mine.run_uid}. {self._stays}. {self._taken_back()}"
+        )
+
+    def _whose(self, other: DayRun) -> str:
+        return f"pipeline {other.pipeline!r}{'' if other.log_uid == self.mine.log_uid else ' of another log'}"
+
+    def _taken_back(self) -> str:
+        return (
+            f"If pipeline {self.mine.pipeline!r} is to replace it, {self._again('--take-over')} lets its next run do so, and "
+            "says how that begins"
         )
 
     def _not_younger(self, other: DayRun) -> str:

@@ -105,8 +105,8 @@ def check_days(context: Resumed, groups: Iterable[str]) -> None:
         except WriteRefused as error:
             raise WriteRefused(
                 f"run {run.spec.key} is not resumed: its writer {name!r} would be refused. {error}. If its rows "
-                f"are to replace those of a younger run: `logio again {run.uid[:8]}` gives it up, and the run in its place "
-                "is younger"
+                f"are to replace those of a younger run of its pipeline: `logio again {run.uid[:8]}` gives it up, and the "
+                "run in its place is younger"
             ) from error
         except ExternalUnavailable as error:
             log.info("whether %r can still write is left to its driver, which waits: %s", name, error)

@@ -174,6 +174,27 @@ def test_only_the_run_that_has_claimed_it_last_may_close() -> None:
             scope().check_close(row)
 
 
+@pytest.mark.parametrize(
+    ("line", "next_step"),
+    [
+        ("mine", r"stays as it is\. Let that run finish$"),
+        (
+            "another log",
+            r"That is pipeline 'clicks' of another log, which a person let .* 2026-03-01 --take-over` lets its",
+        ),
+        (
+            "another pipeline",
+            r"That is pipeline 'sales', which a person let .*`logio again --pipeline clicks .* --take-over`",
+        ),
+    ],
+)
+def test_a_run_whose_day_was_claimed_since_says_by_which_and_what_helps(line: str, next_step: str) -> None:
+    said = rf"was claimed by run c of pipeline '{LINES[line][0]}' since run b began.*{next_step}"
+    for check in (scope().check_close, scope(fills_at_once=True).check_fill):
+        with pytest.raises(WriteRefused, match=said):
+            check(claimant(line, 9, "c"))
+
+
 def test_a_retry_asks_whether_the_run_could_still_close() -> None:
     """Before its opening, behind it, behind its closing."""
     for row in (None, claimant("mine", 4, "a"), claimant("mine", 5, "b")):
