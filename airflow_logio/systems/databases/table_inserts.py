@@ -256,8 +256,15 @@ def check_columns(
 ) -> None:
     """Raises `WriteRefused` for a column that is missing, or that does not hold every value of its type in `kinds`.
 
-    `found` are the types in the database. A column whose type in `kinds` is None is not judged here.
+    `found` are the types in the database: none, if the table is gone. A column whose type in `kinds` is None is not judged
+    here.
     """
+    if not found:
+        raise WriteRefused(
+            f"table {table!r} is not there any more: it was dropped, renamed, or moved to another schema since the run began. "
+            "Put it back under that name, then `logio retry`. Or let a new run make it anew: `logio again` for a day, else "
+            "`logio fresh`"
+        )
     loses = sqlite.loses if dialect == "sqlite" else postgres.loses
     for name, kind in kinds.items():
         has = found.get(_compared(name, dialect))

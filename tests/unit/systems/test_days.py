@@ -207,6 +207,32 @@ def test_a_trigger_that_changes_the_day_is_found(warehouse: Warehouse) -> None:
     assert rows(warehouse) == before
 
 
+@pytest.mark.parametrize("switch", [(), (("switch", "at once"),)], ids=["closing", "at once"])
+def test_a_table_that_is_renamed_under_a_run_is_named_and_put_back(warehouse: Warehouse, switch: Any) -> None:
+    Run(1).all(warehouse, 1)
+    run = Run(2, options=switch)
+    run.open(warehouse)
+    write = run.fill if switch else run.close
+    execute(warehouse, "ALTER TABLE t RENAME TO u")
+    with pytest.raises(WriteRefused, match=r"table 't' is not there any more: .* renamed.*`logio retry`"):
+        write(warehouse, 10)
+    execute(warehouse, "ALTER TABLE u RENAME TO t")
+    write(warehouse, 10)
+    assert rows(warehouse) == [(D1, 10, "clicks2")]
+    execute(warehouse, "DROP TABLE t")
+    Run(3).all(warehouse, 30)
+    assert rows(warehouse) == [(D1, 30, "clicks3")], "a new run makes it anew"
+
+
+@pytest.mark.parametrize("kind", ["append", "replace"])
+def test_a_table_that_is_dropped_under_a_run_that_owns_all_of_it_is_named(warehouse: Warehouse, kind: str) -> None:
+    run = Other(kind, 1.0)
+    run.apply(warehouse, 1, 2)
+    execute(warehouse, "DROP TABLE t")
+    with pytest.raises(WriteRefused, match=r"table 't' is not there any more: it was dropped.*`logio fresh`"):
+        run.apply(warehouse, 3)
+
+
 def test_a_data_action_is_never_applied_alone(warehouse: Warehouse) -> None:
     run = Run(1)
     run.open(warehouse)
