@@ -314,6 +314,25 @@ def _why_not_opened(path: Path, code: int) -> tuple[str, int]:
     return "", code
 
 
+@contextmanager
+def savepoint(connection: Connection) -> Iterator[sa.NestedTransaction]:
+    """A part of a transaction, of any database, that is undone if it raises.
+
+    When its disk is full, SQLite ends the whole transaction. It then has no savepoint to go back to, and its error of that
+    would hide what has happened.
+    """
+    try:
+        with connection.begin_nested() as part:
+            yield part
+    except sa.exc.DBAPIError as error:
+        ended = (
+            None if error.orig is None else error.orig.__context__
+        )  # what was handled when there was none to go back to
+        if str(error.statement).startswith("ROLLBACK TO") and isinstance(ended, sa.exc.DBAPIError):
+            raise ended from ended.orig
+        raise
+
+
 def is_busy(error: BaseException | None) -> bool:
     """Whether SQLite refused a statement because another process held the lock for too long."""
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_BUSY

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.databases import cause_of, kept_open
+from airflow_logio.databases import cause_of, kept_open, savepoint
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import LogInconsistent, WriteRefused
@@ -117,7 +117,7 @@ class ClosingTransaction:
         if connection.dialect.name != "sqlite":
             return insert_records(connection, self._writer, self._name, actions)
         try:
-            with connection.begin_nested():
+            with savepoint(connection):
                 return insert_records(connection, self._writer, self._name, actions)
         except sa.exc.IntegrityError as error:
             self._refused_row = self._row_of(connection, actions, cause_of(error))

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.database_errors import is_lasting
+from airflow_logio.databases import savepoint
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import LogioError
@@ -243,7 +244,7 @@ def _load(connection: Connection, writer: TableWriter, part: WriteAction, into: 
     """Insert some records; `place` says which row is refused, if one is."""
     records = into.converted([part])
     try:
-        with connection.begin_nested():
+        with savepoint(connection):
             into.insert(connection, records)
     except sa.exc.DBAPIError as error:
         row = first_refused(connection, records, into) if is_lasting(error) else None

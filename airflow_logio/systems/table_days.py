@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.crash import CrashPoint, crash_here
+from airflow_logio.databases import savepoint
 from airflow_logio.dataflow.column_types import ColumnType
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.owned_days import OwnedDay
@@ -228,10 +229,10 @@ def _shares(connection: Connection, name: TableName, contender: Contender) -> bo
     """
     if warehouse_rows.read_owner(connection, name) != contender.claimed:
         return False
-    with connection.begin_nested() as savepoint:
+    with savepoint(connection) as look:
         if warehouse_rows.read_owner(connection, name, for_share=True) == contender.claimed:
             return True
-        savepoint.rollback()
+        look.rollback()
     return False
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.crash import CrashPoint, crash_here
-from airflow_logio.databases import kept_open
+from airflow_logio.databases import kept_open, savepoint
 from airflow_logio.dataflow.writers.action_writers import Marker, WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ProtocolViolation, RowsDropped, WriteRefused
@@ -238,7 +238,7 @@ class TableTransaction:
         columns = no_part(self._writer, action, records).records.column_names
         for file in sorted(staged.attempts):
             try:
-                with connection.begin_nested():
+                with savepoint(connection):
                     moved = stored_records.move(connection, self._name, columns, staged, file)
                     check_arrived(self._writer.table, records.counts()[file], moved)
             except (sa.exc.DBAPIError, RowsDropped):

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_logio.database_errors import is_lasting
+from airflow_logio.databases import savepoint
 from airflow_logio.dataflow.column_types import DECIMAL, ColumnType
 from airflow_logio.dataflow.writers.action_writers import WriteAction
 from airflow_logio.dataflow.writers.table_writer import TableWriter
@@ -218,7 +219,7 @@ def first_refused(connection: Connection, records: pa.Table, into: Insertion) ->
     while first < last:
         end = min(first + size, last)
         try:
-            with connection.begin_nested():
+            with savepoint(connection):
                 into.insert(connection, records.slice(first, end - first))
         except (sa.exc.DBAPIError, RowsDropped) as error:
             if isinstance(error, sa.exc.DBAPIError) and not is_lasting(error):
@@ -261,7 +262,7 @@ def check_columns(
     """
     if not found:
         raise WriteRefused(
-            f"table {table!r} is not there any more: it was dropped, renamed, or moved to another schema since the run began. "
+            f"table {table!r} is not there any more: dropped, renamed, or moved to another schema since the run began. "
             "Put it back under that name, then `logio retry`. Or let a new run make it anew: `logio again` for a day, else "
             "`logio fresh`"
         )

@@ -229,7 +229,7 @@ def test_a_table_that_is_dropped_under_a_run_that_owns_all_of_it_is_named(wareho
     run = Other(kind, 1.0)
     run.apply(warehouse, 1, 2)
     execute(warehouse, "DROP TABLE t")
-    with pytest.raises(WriteRefused, match=r"table 't' is not there any more: it was dropped.*`logio fresh`"):
+    with pytest.raises(WriteRefused, match=r"table 't' is not there any more: dropped.*`logio fresh`"):
         run.apply(warehouse, 3)
 
 
@@ -238,6 +238,36 @@ def test_a_data_action_is_never_applied_alone(warehouse: Warehouse) -> None:
     run.open(warehouse)
     with pytest.raises(Exception, match="before its closing one"):
         run.target(warehouse).apply(warehouse, run.marker, [run.action(2, records(D1, 1, "x"))])
+
+
+@pytest.mark.parametrize("switch", [(), (("switch", "at once"),)], ids=["closing", "at once"])
+def test_a_full_disk_of_a_file_is_an_outage(tmp_path: Any, switch: Any) -> None:
+    """SQLite ends the transaction then, and knows none of its savepoints any more."""
+    opened = Warehouse("wh", f"sqlite:///{tmp_path}/wh.db")
+    room = ["PRAGMA max_page_count = 40"]
+    sa.event.listen(opened.engine, "connect", lambda raw, _: [raw.execute(pragma) for pragma in room])
+    opened.engine.dispose()
+    Run(1).all(opened, 1)
+    run = Run(2, options=switch)
+    run.open(opened)
+    long = pa.concat_tables([records(D1, number, "x" * 10_000) for number in range(50)])
+
+    def write() -> None:
+        if switch:
+            run.target(opened).apply(opened, run.marker, [run.action(2, long)])
+        else:
+            run.close(opened, pages=[long])
+
+    before = rows(opened)
+    for _ in range(2):
+        with pytest.raises(ExternalUnavailable, match="database or disk is full"):
+            write()
+        assert rows(opened) == before
+    room.clear()
+    opened.engine.dispose()
+    write()
+    assert [row[:2] for row in rows(opened)] == [(D1, number) for number in range(50)]
+    opened.close()
 
 
 # --- tables whose rows are more, or less, than those of their name -------------------------------------------------------
