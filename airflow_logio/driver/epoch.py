@@ -180,7 +180,8 @@ class GroupEpoch:
         payloads, ref = self._settings.payloads, self._session.ref
         if payloads is None:
             return None
-        return payloads.epoch(self._settings.run.uid, ref.group, ref.incarnation, epoch)
+        calls = self._settings.connections.calls
+        return payloads.epoch(self._settings.run.uid, ref.group, ref.incarnation, epoch, calls)
 
     def _open_evaluation(self, protocol: GroupProtocol, functions: FunctionJobs) -> Evaluation | None:
         if not has_chains(self._members):

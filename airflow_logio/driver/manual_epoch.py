@@ -92,7 +92,8 @@ class ManualEpoch:
         payloads, ref = self._settings.payloads, self._session.ref
         if payloads is None:
             return None
-        return payloads.epoch(self._settings.run.uid, ref.group, ref.incarnation, epoch)
+        calls = self._settings.connections.calls
+        return payloads.epoch(self._settings.run.uid, ref.group, ref.incarnation, epoch, calls)
 
     def _recover(self) -> Logio:
         crash_here(CrashPoint.BEFORE_RECOVERY)

@@ -33,9 +33,16 @@ class Patience:
     waits_for: str = "the log database"
     """What is said to be unavailable meanwhile."""
 
-    def call(self, what: str, action: Callable[[], T], *, still_wanted: Callable[[], bool] = lambda: True) -> T:
+    def call(
+        self,
+        what: str,
+        action: Callable[[], T],
+        *,
+        still_wanted: Callable[[], bool] = lambda: True,
+        told: Callable[[str], object] = lambda _: None,
+    ) -> T:
         """Run `action` until it does not raise `LogUnavailable`. When patience with this `Outage` or interest ends, raise
-        the last error."""
+        the last error. `told` is called with each error that is waited out."""
         outage, begun = Outage(self.total_seconds), 0.0
 
         def attempt() -> T:
@@ -48,14 +55,15 @@ class Patience:
             wait=tenacity.wait_exponential(self.first_wait_seconds, self.longest_wait_seconds)
             + tenacity.wait_random(0, self.first_wait_seconds),
             stop=lambda _: outage.failed(begun, time.monotonic()) or not still_wanted(),
-            before_sleep=self._reporting(what),
+            before_sleep=self._reporting(what, told),
             reraise=True,
         )
         return retrying(attempt)
 
-    def _reporting(self, what: str) -> Callable[[tenacity.RetryCallState], None]:
+    def _reporting(self, what: str, told: Callable[[str], object]) -> Callable[[tenacity.RetryCallState], None]:
         def report(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
+            told(str(error))
             if state.attempt_number in (1, 10) or state.attempt_number % 30 == 0:
                 log.warning("%s: waiting for %s (attempt %d): %s", what, self.waits_for, state.attempt_number, error)
 

@@ -18,6 +18,7 @@ from airflow_logio.errors import ConfigurationError, LogInconsistent, LogioError
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.systems.arrow import decode
+from airflow_logio.systems.calls import CallWatch, Wait
 from airflow_logio.systems.payload_roots import check_shared, is_local, local_path, redacted, shown
 from airflow_logio.systems.payloads.dataset import Dataset
 from airflow_logio.systems.payloads.manifests import (
@@ -57,9 +58,11 @@ class Payloads:
     def __str__(self) -> str:
         return f"payload store {shown(self._root)}"
 
-    def epoch(self, run_uid: str, group: str, incarnation: int, epoch: int) -> EpochPayloads:
-        """For what one epoch of a group's driver writes."""
-        return EpochPayloads(self, f"{run_uid}/{group}/{incarnation}/{epoch}")
+    def epoch(
+        self, run_uid: str, group: str, incarnation: int, epoch: int, calls: CallWatch | None = None
+    ) -> EpochPayloads:
+        """For what one epoch of a group's driver writes; `calls` is told while a thread waits for the store."""
+        return EpochPayloads(self, f"{run_uid}/{group}/{incarnation}/{epoch}", calls)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -313,9 +316,10 @@ class PayloadFile:
 class EpochPayloads:
     """What one epoch of one incarnation writes, and reads; patient while the store is unavailable, until `stop`."""
 
-    def __init__(self, payloads: Payloads, folder: str) -> None:
+    def __init__(self, payloads: Payloads, folder: str, calls: CallWatch | None = None) -> None:
         self._payloads = payloads
         self._folder = folder
+        self._calls = calls or CallWatch()
         self._stopping = threading.Event()
         self._attempts: dict[str, int] = {}
         self._counting = threading.Lock()
@@ -425,5 +429,15 @@ class EpochPayloads:
         self._patiently("removing payloads", lambda: self._payloads.remove(removed))
 
     def _patiently(self, what: str, action: Callable[[], T]) -> T:
-        patience = Patience(waits_for=f"the {self}")
-        return patience.call(what, action, still_wanted=lambda: not self._stopping.is_set())
+        """Displays are told that this thread waits, and why."""
+        patience, waits = Patience(waits_for=f"the {self}"), list[Wait]()
+        try:
+            return patience.call(
+                what,
+                action,
+                still_wanted=lambda: not self._stopping.is_set(),
+                told=lambda cause: waits.append(self._calls.waits(what, cause)),
+            )
+        finally:
+            if waits:
+                self._calls.waits_no_more()

@@ -21,15 +21,18 @@ from airflow_logio.protocol import effects as fx
 from airflow_logio.protocol.values import Event, Kind
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.driver_records import WAIT
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.rules.row_forms import Reference
 from airflow_logio.systems.arrow import encode
+from airflow_logio.systems.calls import CallWatch
 from airflow_logio.systems.payload_roots import payload_root, redacted, shown
 from airflow_logio.systems.payloads import EpochPayloads, Payloads, storage, sweep_group, sweep_run
 from airflow_logio.systems.payloads.bodies import Bodies, size_of
 from airflow_logio.systems.payloads.stored_effects import store_effect, stored_batches
 from tests.support.logs import IN, OUT, Driver, fetched, replace_driver, sent, start_driver
 from tests.support.own_calls import as_seen
+from tests.support.waiting import eventually
 
 BODY = os.urandom(3000)
 
@@ -379,16 +382,26 @@ def test_the_log_forgets_a_payload_and_then_it_is_removed(log_store: LogStore, p
 
 
 def test_whoever_waits_for_the_payload_store_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Not that the log is unavailable."""
-    epoch = Payloads(str(tmp_path)).epoch("run", "g", 1, 0)
+    """Not that the log is unavailable; where a run is looked at, too, as long as it waits."""
+    calls = CallWatch()
+    epoch = Payloads(str(tmp_path)).epoch("run", "g", 1, 0, calls)
     reference = epoch.store("effects/s/1", BODY)
     (tmp_path / reference.path).unlink()
     (tmp_path / reference.path).mkdir()  # which cannot be read as a file
-    stopping = threading.Timer(0.2, epoch.stop)
-    stopping.start()
+    seen = list[str]()
+
+    def look() -> None:
+        eventually(lambda: calls.longest()[0] != "", what="it says that it waits")
+        seen.append(calls.longest()[0])
+        epoch.stop()
+
+    looking = threading.Thread(target=look)
+    looking.start()
     with pytest.raises(LogUnavailable, match=f"^payload store {tmp_path}: IsADirectoryError"):
         epoch.load("event 1", str(reference))
-    stopping.join()
+    looking.join()
+    assert seen[0].startswith(f"{WAIT}loading the payload of event 1, unavailable since ")
+    assert f"payload store {tmp_path}: IsADirectoryError" in seen[0] and calls.longest() == ("", 0.0)
     assert f"loading the payload of event 1: waiting for the payload store {tmp_path} (attempt 1)" in caplog.text
     assert "log database" not in caplog.text
 

@@ -116,7 +116,7 @@ def events_are_not_copied_for_their_writer(patch: pytest.MonkeyPatch) -> None:
 @mutant("lake", "no_group_is_parked")
 def paths_without_incarnation_and_epoch(patch: pytest.MonkeyPatch) -> None:
     """All incarnations of a group write into one folder."""
-    patch.setattr(Payloads, "epoch", lambda self, uid, group, _i, _e: EpochPayloads(self, f"{uid}/{group}/1/0"))
+    patch.setattr(Payloads, "epoch", lambda self, uid, group, *_: EpochPayloads(self, f"{uid}/{group}/1/0"))
 
 
 @mutant("lake", KEPT)
