@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from airflow_logio.errors import LogInconsistent
+from airflow_logio.systems.calls import CallWatch
 from airflow_logio.systems.payloads import EpochPayloads, Payloads
 from airflow_logio.systems.payloads.manifests import DataFile
 from airflow_logio.systems.payloads.storage import Storage
@@ -103,8 +104,10 @@ class SimulatedPayloads(Payloads):
         self._root = ROOT
         self._storage = storage
 
-    def epoch(self, run_uid: str, group: str, incarnation: int, epoch: int) -> EpochPayloads:
-        made = super().epoch(run_uid, group, incarnation, epoch)
+    def epoch(
+        self, run_uid: str, group: str, incarnation: int, epoch: int, calls: CallWatch | None = None
+    ) -> EpochPayloads:
+        made = super().epoch(run_uid, group, incarnation, epoch, calls)
         made._patiently = lambda _what, action: action()  # type: ignore[method-assign,assignment]  # a simulated store always answers
         return made
 

@@ -119,10 +119,10 @@ def test_a_file_that_stays_locked_is_given_up_and_the_lock_is_named(url: str) ->
 
 def locks_of(url: str, **settings: Any) -> Locks:
     systems = Connections("p", {"wh": url}, WriterIdentity("r", 1, 0.0), 1.0)
+    writer = TableWriter("wh", "t", {"day": "date", "a": "bigint"}, **settings)
     try:
-        return executor_of(
-            "save", TableWriter("wh", "t", {"day": "date", "a": "bigint"}, **settings), systems
-        )._target.locks
+        found: Locks = executor_of("save", writer, systems)._target.locks
+        return found
     finally:
         systems.close()
 
