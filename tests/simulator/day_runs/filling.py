@@ -14,7 +14,7 @@ from airflow_logio.protocol.values import FIRST_EVENT_ID
 from airflow_logio.protocol.writes import PendingWrite
 from airflow_logio.testing.simulator.violation import Violation
 from tests.simulator.day_runs.folder import WRITER
-from tests.simulator.day_runs.judges import FILLS, GETS, LINES, OLDER, ONCE, TOKEN, WHOLE, TableJudge
+from tests.simulator.day_runs.judges import FILLS, GETS, LINES, OLDER, ONCE, TOKEN, WHOLE, SeenTable, TableJudge
 from tests.simulator.day_runs.runs import Driver, End, Rows, Run
 from tests.simulator.day_runs.table import Session, TablePlace
 
@@ -107,7 +107,7 @@ class FillingJudge(TableJudge):
     """A run that fills its day has exactly what it has applied there, from its first write action until another run has the
     day."""
 
-    def __init__(self, place: FillingTable, days: Iterable[str]) -> None:
+    def __init__(self, place: SeenTable, days: Iterable[str]) -> None:
         super().__init__(place, days)
         self._applied = Applications()
         self._parts: dict[str, list[Run]] = {}

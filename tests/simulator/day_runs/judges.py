@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from airflow_logio.dataflow.writers.published_folder import PublishedFile, counted_in, visible_files
 from airflow_logio.errors import ConfigurationError
@@ -15,7 +16,7 @@ from airflow_logio.testing.simulator.stepwise import Paused, Questions
 from airflow_logio.testing.simulator.violation import Violation
 from tests.simulator.day_runs.folder import BEFORE, FolderPlace, SteppedFiles, Tree, Watch, content_of, rows_before
 from tests.simulator.day_runs.runs import Driver, Rows, Run
-from tests.simulator.day_runs.table import TablePlace, TableWatch
+from tests.simulator.day_runs.table import TableWatch
 
 WHOLE = "a_day_is_the_old_one_or_the_whole_new_one"
 OLDER = "an_older_run_does_not_replace_the_day_of_a_younger_one"
@@ -299,15 +300,29 @@ class SlowReader:
 # --- a table ----------------------------------------------------------------------------------------------------------
 
 
+class SeenTable(Protocol):
+    """What its judge sees of a table."""
+
+    now: int
+    watch: TableWatch
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """Another object whenever something has changed."""
+
+    def day(self, day: str) -> Sequence[tuple[str, int]]:
+        """Run and row of each row that belongs to a day."""
+
+
 class TableJudge(Judge, TableWatch):
     """Of a table, whose transactions come one after the other."""
 
-    def __init__(self, place: TablePlace, days: Iterable[str]) -> None:
+    def __init__(self, place: SeenTable, days: Iterable[str]) -> None:
         super().__init__(days)
         self._place = place
         self._live: dict[str, str] = {}
         """Day → the run that has closed it last."""
-        self._seen: list[tuple[str, str, int]] = []
+        self._seen: Sequence[Any] = ()
         place.watch = self
 
     def claimed(self, run: Run) -> None:
@@ -324,8 +339,7 @@ class TableJudge(Judge, TableWatch):
             raise Violation(OLDER, f"run {run.uid} closes {run.day}, which {last and last.uid} has claimed last")
         if run.uid in meeting.closed:
             raise Violation("a_closing_is_applied_once", f"run {run.uid} closes {run.day} a second time")
-        before = self.rows_of(run.day)
-        if before and not run.rows and not run.may_be_empty:
+        if not run.rows and not run.may_be_empty and self._is_filled(run.day):
             raise Violation(EMPTY, f"run {run.uid} empties {run.day}")
         meeting.closed[run.uid] = self._place.now
         self._live[run.day] = run.uid
@@ -352,6 +366,10 @@ class TableJudge(Judge, TableWatch):
     def conclude(self, run: Run) -> None:
         if self._live.get(run.day) != run.uid:
             raise Violation(GETS, f"{run.day} is that of {self._live.get(run.day, BEFORE)} after run {run.uid}")
+
+    def _is_filled(self, day: str) -> bool:
+        """Whether there is something that a run would replace."""
+        return bool(self.rows_of(day))
 
     def rows_of(self, day: str) -> Rows:
         """What a day must have."""

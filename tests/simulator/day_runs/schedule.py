@@ -17,6 +17,7 @@ from tests.simulator.day_runs.runs import Actions, DayLog, Driver, End, Place, R
 from tests.simulator.day_runs.table import TablePlace
 from tests.simulator.day_runs.updating import KEYS, Keyed, UpdatingJudge, UpdatingTable
 
+Made = Callable[[Random], tuple[Place, Judge]]
 DAYS = ("2026-03-01", "2026-03-02", "2026-03-03")
 LONGEST = 6_000
 """Choices. A schedule has some hundred."""
@@ -40,9 +41,11 @@ class FailedDays:
 class DaySchedule:
     """One schedule. `figures` counts what has happened in it."""
 
-    def __init__(self, kind: str, seed: int) -> None:
+    def __init__(self, kind: str, seed: int, made: Made | None = None) -> None:
+        """`made` is for another place than the simulated one of that kind."""
+        self.kind = kind
         self.chance = Random(f"{kind} {seed}")
-        self.place, self.judge = PLACES[kind](self.chance)
+        self.place, self.judge = (made or PLACES[kind])(self.chance)
         self.lines = self.chance.choice((1, 1, 2))
         self.logs = [DayLog("a"), DayLog("b")][: self.lines]
         self.figures = Counter[str]()
@@ -209,7 +212,7 @@ class DaySchedule:
             self.place.tree.show(1.0)
         for reader in self._readers:
             reader.advance(AT_THE_END)
-        for day in DAYS:
+        for day in self._days():
             heir = self.judge.heir(day)
             log = next(log for log in self.logs if heir is None or log.name == heir)
             run = self._made_last(log, day, takes_over=heir is None)
@@ -221,6 +224,9 @@ class DaySchedule:
             if driver.end is not End.DONE:
                 raise Violation(GETS, f"run {run.uid} of {day} is {driver.end}: {driver.said}")
             self.judge.conclude(run)
+
+    def _days(self) -> Sequence[str]:
+        return DAYS
 
     def _made_last(self, log: DayLog, day: str, *, takes_over: bool) -> Run:
         return log.begin(day, (((day_number(day),),),), above=self._most(log), takes_over=takes_over)
@@ -236,7 +242,7 @@ class DaySchedule:
 
 
 def day_number(day: str) -> int:
-    return 1_000_000 + int(day[-2:])
+    return 1_000_000 + int(day[8:10])
 
 
 class FillingSchedule(DaySchedule):
@@ -262,10 +268,9 @@ class UpdatingSchedule(DaySchedule):
     """Runs update rows by their keys, each once or with two writers. Without versions, one run at a time: a person gives up
     what has not finished."""
 
-    def __init__(self, kind: str, seed: int) -> None:
-        super().__init__(kind, seed)
-        assert isinstance(self.place, UpdatingTable)
-        self._by_version = self.place.by_version
+    def __init__(self, kind: str, seed: int, made: Made | None = None) -> None:
+        super().__init__(kind, seed, made)
+        self._by_version = kind == "versions"
         self._is_careless = self.chance.random() < 0.2
         """Some rows have the version of others that they are unlike, or the key of one in the same event."""
         if not self._by_version:
@@ -320,13 +325,17 @@ class DaySimulator:
 
     def run(self, seed: int) -> tuple[Counter[str], FailedDays | None]:
         """The same seed gives the same schedule."""
-        schedule = SCHEDULES.get(self.kind, DaySchedule)(self.kind, seed)
-        try:
-            schedule.run()
-        except Violation as error:
-            failed = FailedDays(self.kind, seed, error.invariant, error.what, tuple(schedule.trace))
-            return schedule.figures, failed
-        return schedule.figures, None
+        return run_through(SCHEDULES.get(self.kind, DaySchedule)(self.kind, seed), seed)
+
+
+def run_through(schedule: DaySchedule, seed: int) -> tuple[Counter[str], FailedDays | None]:
+    """Its figures, and what is wrong."""
+    try:
+        schedule.run()
+    except Violation as error:
+        failed = FailedDays(schedule.kind, seed, error.invariant, error.what, tuple(schedule.trace))
+        return schedule.figures, failed
+    return schedule.figures, None
 
 
 def _folder(chance: Random, *, late: float) -> tuple[Place, Judge]:
@@ -349,7 +358,7 @@ def _updating_table(chance: Random, *, by_version: bool) -> tuple[Place, Judge]:
     return place, UpdatingJudge(place)
 
 
-PLACES: Mapping[str, Callable[[Random], tuple[Place, Judge]]] = {
+PLACES: Mapping[str, Made] = {
     "days_in_a_table": _table,
     "days_at_once": _filling_table,
     "versions": partial(_updating_table, by_version=True),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from airflow_logio.errors import WriteRefused
 from airflow_logio.protocol.external_rules import Contender, MarkerRow, Owner, to_apply
@@ -38,6 +38,11 @@ class Keyed(NamedTuple):
     key: int
     version: int
     value: str
+
+
+def rows_there() -> Mapping[int, Keyed]:
+    """What the table has before any run, by key."""
+    return {key: Keyed(key, 0, BEFORE) for key in KEYS if key % 2}
 
 
 def is_newer(row: Keyed, there: Keyed) -> bool:
@@ -71,7 +76,7 @@ class UpdatingTable(TablePlace):
     def __init__(self, chance: Random, by_version: bool) -> None:
         super().__init__(chance, ())
         self.by_version = by_version
-        self.cells = {key: Keyed(key, 0, BEFORE) for key in KEYS if key % 2}
+        self.cells = dict(rows_there())
         self.joined: Owner | None = None
         """The youngest run that has begun to write beside others."""
 
@@ -156,11 +161,21 @@ class UpdatingTable(TablePlace):
         return Contender(TABLE, "warehouse", WRITER, mine, run.on_new_run, run.given_up, by_version=joins)
 
 
+class UpdatingPlace(Protocol):
+    """What its judge sees of such a table."""
+
+    by_version: bool
+    watch: TableWatch
+
+    @property
+    def cells(self) -> Mapping[int, Keyed]: ...
+
+
 class UpdatingJudge(Judge, TableWatch):
     """What must be there follows from what was committed, whatever the order: the greatest version of each key, or what the
     youngest run has written last."""
 
-    def __init__(self, place: UpdatingTable) -> None:
+    def __init__(self, place: UpdatingPlace) -> None:
         super().__init__(())
         self._place = place
         self._applied = Applications()
