@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +23,7 @@ from airflow_logio.commands import counted
 from airflow_logio.dataflow.pipeline import Pipeline
 from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.errors import LogioError
+from airflow_logio.launch.days_read import with_days_read
 from airflow_logio.launch.input_arrival import in_words
 from airflow_logio.launch.start_run import check_beside_log
 from airflow_logio.spark.publishing import inspect_folders
@@ -106,11 +107,27 @@ def _check_run(described: Described, events: int) -> int:
     try:
         for name in described.spec.actions:  # asked when the run was described
             _say(Finding(f"source {name!r}"))
-        found = (*inspect_systems(pipeline, params, systems), *inspect_folders(pipeline, described.urls))
+        found = (
+            *_days_read(described),
+            *inspect_systems(pipeline, params, systems),
+            *inspect_folders(pipeline, described.urls),
+        )
         problems = sum(map(_say, found))
         return problems + (_try(pipeline, params, systems, events) if events and not problems else 0)
     finally:
         systems.close()
+
+
+def _days_read(described: Described) -> Iterator[Finding]:
+    """The days of tables that the run would read, as far as their database answers."""
+    try:
+        noted = with_days_read(described.pipeline, described.spec, described.urls.__getitem__).days_read
+    except LogioError as error:
+        yield Finding("days of tables", str(error))
+    else:
+        yield from (
+            Finding(f"source {name!r}, {day.scope} of {day.place}") for name, days in noted.items() for day in days
+        )
 
 
 def _say(finding: Finding) -> bool:

@@ -37,6 +37,7 @@ from airflow_logio.supervision.stop_run import (
     StopRun,
     await_stop,
     check_nothing_said,
+    computed_from,
     give_up,
     give_up_removed,
     not_ended,
@@ -261,10 +262,12 @@ def again(
                 check_allowed(one.spec, allowed)
         for one in found:
             if isinstance(one, RemovedRun):
-                out.print(give_up_removed(store, one), markup=False)
-                continue
-            said = give_up(store, one, timeout, StopProgress().seen, because=because, above=above, allowed=allowed)
+                said = give_up_removed(store, one)
+            else:
+                said = give_up(store, one, timeout, StopProgress().seen, because=because, above=above, allowed=allowed)
             out.print(said, markup=False)
+            if (readers := computed_from(store, one.uid)) is not None:
+                out.print(readers, markup=False)
 
 
 def _again(store: LogStore, name: str) -> Run | RemovedRun:

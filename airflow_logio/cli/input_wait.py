@@ -39,10 +39,10 @@ class InputWait:
         try:
             waiting = self.look_alone()
         except LogioError:
-            if _resumes(store, self.pipeline.name, dag_id, name):
+            if resumes(store, self.pipeline.name, dag_id, name):
                 return None
             raise
-        return None if waiting is None or _resumes(store, self.pipeline.name, dag_id, name) else waiting
+        return None if waiting is None or resumes(store, self.pipeline.name, dag_id, name) else waiting
 
     def look_alone(self) -> Waiting | None:
         """As `look`, of a run that begins. Asks no log."""
@@ -68,7 +68,7 @@ class InputWait:
             say(f"The input is there, after {in_words((datetime.now(UTC) - self.since).total_seconds())}")
 
 
-def _resumes(store: LogStore, pipeline: str, dag_id: str, name: str | None) -> bool:
+def resumes(store: LogStore, pipeline: str, dag_id: str, name: str | None) -> bool:
     """Whether the log has a run of that name which has not finished."""
     if name is None:
         return False

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.cli.input_wait import InputWait
+from airflow_logio.cli.input_wait import InputWait, resumes
 from airflow_logio.cli.spark_options import SparkOptions
 from airflow_logio.databases import sqlite_url
 from airflow_logio.dataflow.pipeline import Pipeline
@@ -22,6 +22,7 @@ from airflow_logio.errors import ConfigurationError, LogioError
 from airflow_logio.launch import bundle, spark_submit
 from airflow_logio.launch.bundle import PipelineRef
 from airflow_logio.launch.code_bundle import CodeBundle, collect, load_kept, newest, take_new
+from airflow_logio.launch.days_read import with_days_read
 from airflow_logio.launch.driver_config import has_frames
 from airflow_logio.launch.launcher import LaunchContext, LocalProcessLauncher, environment_of
 from airflow_logio.launch.spark_settings import SparkSettings
@@ -87,7 +88,13 @@ def begin(
 ) -> LaunchContext:
     """Get or create the run that is described. Raises as `prepare`."""
     check_beside_log(described.pipeline, described.urls.__getitem__, log_url)
-    run = store.start_run(described.spec, concurrent=_beside(wanted, described.spec), code=described.code.kept())
+    spec = with_days_read(
+        described.pipeline,
+        described.spec,
+        described.urls.__getitem__,
+        lambda: resumes(store, described.pipeline.name, CLI_DAG_ID, described.spec.key.dag_run_id),
+    )
+    run = store.start_run(spec, concurrent=_beside(wanted, spec), code=described.code.kept())
     if run.spec.code_digest not in (None, described.code.digest):
         say(
             f"run {run.spec.key} continues with the code that it has, not with that of {described.ref.bundle_root}; to take "

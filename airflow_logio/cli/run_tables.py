@@ -20,6 +20,7 @@ from airflow_logio.status.authored_figures import connections_seen, pending_seen
 from airflow_logio.status.condition import condition_of, standby_of
 from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.snapshot import ConnectionView
+from airflow_logio.store.records.day_records import DayRead
 from airflow_logio.store.records.driver_records import CodeChange, DriverRecord, Load
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, PortProgress, ScalingRequest, SupervisorRecord
@@ -33,10 +34,12 @@ MAX_CAUSE = 100
 
 
 def runs(
-    listed: Sequence[tuple[Run, Sequence[GroupStatus], SupervisorRecord | None]], paused: Collection[str]
+    listed: Sequence[tuple[Run, Sequence[GroupStatus], SupervisorRecord | None]],
+    paused: Collection[str],
+    stale: Mapping[int, Sequence[DayRead]],
 ) -> RenderableType:
-    """All runs, the newest first, with their partitions if some have one; `paused` are the uids of those whose DAG is
-    paused."""
+    """All runs, the newest first, with their partitions if some have one; `paused` are the uids of those whose DAG is paused,
+    `stale` has the days that a run was computed from and that were replaced since."""
     have_partitions = any(run.partition is not None for run, _, _ in listed)
     partition = ("partition",) if have_partitions else ()
     table = new_table("uid", "run", "pipeline", *partition, "state", "started (UTC)", "groups", "next")
@@ -47,8 +50,14 @@ def runs(
         found = condition_seen(run, groups, time.time(), looked, options.log, is_paused=run.uid in paused)
         started = utc(run.created_at)
         own = (run.partition or "",) if have_partitions else ()
-        add_row(table, run.uid[:8], _name(run), key.pipeline, *own, found.word, started, states, found.next_step)
+        said = "; ".join(filter(None, (found.next_step, _stale(stale.get(run.run_id, ())))))
+        add_row(table, run.uid[:8], _name(run), key.pipeline, *own, found.word, started, states, said)
     return table
+
+
+def _stale(days: Sequence[DayRead]) -> str:
+    more = f", and from {len(days) - 1:,} more such days" if len(days) > 1 else ""
+    return f"computed from {days[0]}{more}" if days else ""
 
 
 def _name(run: Run) -> str:

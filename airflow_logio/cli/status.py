@@ -21,6 +21,7 @@ from airflow_logio.cli.common import RUN_HELP, LogOption, err, opened, options, 
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
 from airflow_logio.errors import LogUnavailable
+from airflow_logio.protocol.states import RunState
 from airflow_logio.run_report import as_json as documents
 from airflow_logio.run_report.as_json import document
 from airflow_logio.run_report.report import Report, Reporter
@@ -95,13 +96,18 @@ def _runs(store: LogStore, pipeline: str | None, most: int, *, as_json: bool) ->
     seen = {one.run.uid: one for one in store.sight([run.uid for run in found])}
     sights = [seen.get(run.uid) or RunSight(run, ()) for run in found]  # one that is being removed has no groups
     runs = [(one.run, one.groups, last_look(looks, one.run)) for one in sights]
+    read = store.days_read([run.run_id for run, _, _ in runs if run.state is not RunState.SUPERSEDED])
+    stale = {run_id: [day for day in days if day.is_stale] for run_id, days in read.items()}
     dags = AirflowDags()
     paused = {run.uid for run, _, _ in runs if awaits_airflow(run) and dags.is_paused(run.spec.key.dag_id)}
     if as_json:
-        listed = [documents.listed_run(*one, options.log, is_paused=one[0].uid in paused) for one in runs]
+        listed = [
+            documents.listed_run(*one, options.log, is_paused=one[0].uid in paused, stale=stale.get(one[0].run_id, ()))
+            for one in runs
+        ]
         typer.echo(json.dumps(listed, indent=2))
     else:
-        out.print(run_tables.runs(runs, paused) if runs else "no runs")
+        out.print(run_tables.runs(runs, paused, stale) if runs else "no runs")
     if has_older:
         err.print(f"the newest {most:,} runs; the log has older ones: `logio status --most {10 * most}`", markup=False)
 

@@ -159,8 +159,9 @@ class LogioStartRunOperator(BaseOperator):
         """
         from airflow_logio.hooks.connections import database_url, external_url
         from airflow_logio.launch.code_bundle import collect
+        from airflow_logio.launch.days_read import with_days_read
         from airflow_logio.launch.start_run import check_beside_log, check_table_databases, run_spec
-        from airflow_logio.operators._task.input_wait import await_input
+        from airflow_logio.operators._task.input_wait import await_input, resumes
         from airflow_logio.operators._task.run_lookup import identity, opened_log
 
         pipeline, ref = resolve(self.pipeline)
@@ -189,6 +190,12 @@ class LogioStartRunOperator(BaseOperator):
         log_url = LogioHook(self.logio_conn_id).get_url()
         check_beside_log(pipeline, lambda name: external_url(spec.connections[name]), log_url)
         with opened_log(self.logio_conn_id, create=True) as store:
+            spec = with_days_read(
+                pipeline,
+                spec,
+                lambda name: database_url(spec.connections[name]),
+                lambda: resumes(self.logio_conn_id, context, pipeline.name),
+            )
             run = (of_partition.start if of_partition is not None else self._get_or_create)(store, spec, code)
         if _settings(run.spec) != _settings(spec):
             self.log.warning(

@@ -13,6 +13,7 @@ from airflow_logio.status.condition import RunCondition
 from airflow_logio.status.recoveries import Recovery
 from airflow_logio.status.run_summary import driver_json, quarantined_json
 from airflow_logio.status.snapshot import Amount, ConnectionView, GroupView
+from airflow_logio.store.records.day_records import DayRead
 from airflow_logio.store.records.driver_records import Load
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus, PortProgress, ScalingRequest, SupervisorRecord
@@ -54,12 +55,18 @@ def supervision_document(report: Report) -> dict[str, Any]:
 
 
 def listed_run(
-    run: Run, groups: Sequence[GroupStatus], looked: SupervisorRecord | None, log: str | None, *, is_paused: bool
+    run: Run,
+    groups: Sequence[GroupStatus],
+    looked: SupervisorRecord | None,
+    log: str | None,
+    *,
+    is_paused: bool,
+    stale: Sequence[DayRead] = (),
 ) -> dict[str, Any]:
-    """One run in the list of all."""
+    """One run in the list of all. `stale` are days that it was computed from and that were replaced since."""
     listed = {group.group: _status(group) for group in groups}
     found = condition_seen(run, groups, time.time(), looked, log, is_paused=is_paused)
-    return run_document(run) | _condition(found) | {"groups": listed}
+    return run_document(run) | _condition(found) | {"groups": listed, "stale": [str(one) for one in stale]}
 
 
 def run_document(run: Run) -> dict[str, Any]:

@@ -136,8 +136,15 @@ class Forgetting:
         key = RunKey(self.pipeline.name, DAG_ID, f"forget {self.key.text} {uuid.uuid4().hex}")
         allowed = frozenset({Allowed.EMPTY})
         spec = replace(
-            template.spec, key=key, partition=self.key.text, params=params, allowed=allowed, code_digest=None
+            template.spec,
+            key=key,
+            partition=self.key.text,
+            params=params,
+            allowed=allowed,
+            code_digest=None,
+            actions={},
         )
+        spec = replace(spec, days_read={})  # it reads nothing
         says = self.pipeline.partition  # what the youngest run says holds for all
         due = None if says is None else says.promise()
         spec = replace(spec, keep_seconds=self.pipeline.keep_seconds, due=due)

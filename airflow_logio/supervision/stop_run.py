@@ -184,6 +184,7 @@ def shown(states: States) -> str:
     return ", ".join(f"{name} {state.value}" for name, state in sorted(states.items()))
 
 
+_MOST_NAMED = 10
 SHORTEST_UID = 8
 """As `logio status` shows uids: so many digits are not those of another run by chance."""
 
@@ -235,6 +236,20 @@ def give_up(
     said = "is given up" if is_new else "was given up before"
     lets = f". The next run of {run.partition} has {options_of(allowed)}, no later one" if allowed else ""
     return f"run {run.spec.key}, uid {run.uid[:SHORTEST_UID]}, {said}{lets}. {how_to_begin_anew(run)}"
+
+
+def computed_from(store: LogStore, uid: str) -> str | None:
+    """What was computed from the day that a run has left, as a sentence; None for nothing. Raises `LogUnavailable`."""
+    found = store.computed_from(uid)
+    if not found:
+        return None
+    named = [
+        str(one.spec.key) if one.partition is None else f"{one.spec.key.pipeline}@{one.partition}" for one in found
+    ]
+    more = f" and {len(named) - _MOST_NAMED:,} more" if len(named) > _MOST_NAMED else ""
+    were = "1 run was" if len(named) == 1 else f"{len(named):,} runs were"
+    first = ", ".join(named[:_MOST_NAMED])
+    return f"{were} computed from what run {uid[:SHORTEST_UID]} had left: {first}{more}. Compute that again behind it"
 
 
 def check_nothing_said(removed: RemovedRun, allowed: Collection[Allowed], above: int) -> None:

@@ -318,6 +318,15 @@ def read_scope(connection: Connection, name: TableName, scope: str) -> ScopeRow 
     return _scope_row(connection.execute(_select_scope(name, scope)))
 
 
+def read_scopes_of(connection: Connection, name: TableName, scopes: Sequence[str]) -> dict[str, ScopeRow]:
+    """Scope → its row as it is now, for those that have one; the table has an owner whose parts have scopes."""
+    table = scope_table(name.schema)
+    query = sa.select(table.c.scope, *(table.c[column] for column in ScopeRow._fields)).where(
+        table.c.table_name == name.key, table.c.scope.in_(scopes)
+    )
+    return {row[0]: ScopeRow(*row[1:]) for row in connection.execute(query)}
+
+
 def make_scope(connection: Connection, name: TableName, scope: str, run: DayRun) -> None:
     """Make the row of a scope, claimed by a run, unless there is one: of two that make it, one waits for the other."""
     table, insert = scope_table(name.schema), _insert_of(connection)

@@ -21,6 +21,7 @@ from airflow_logio.dataflow.functions.windowed_operators import WindowedOperator
 from airflow_logio.dataflow.names import check_count, check_name
 from airflow_logio.dataflow.operators import ManualOperator, Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.pipeline.days import Partitioning, PartitionKey, check_partition, partition_params
+from airflow_logio.dataflow.pipeline.days_of_tables import DaysOfTable, WhichDays
 from airflow_logio.dataflow.pipeline.definition import (
     CallLimit,
     Definition,
@@ -39,7 +40,13 @@ from airflow_logio.dataflow.pipeline.lineage import (
     columns_of_dependence,
     declared_columns,
 )
-from airflow_logio.dataflow.pipeline.validation import check_operator, check_whole, checked_arrival
+from airflow_logio.dataflow.pipeline.validation import (
+    check_group,
+    check_operator,
+    check_whole,
+    checked_arrival,
+    checked_days,
+)
 from airflow_logio.dataflow.quantities import kept_seconds, retention_seconds
 from airflow_logio.dataflow.replication.partition import Partition
 from airflow_logio.dataflow.sources.arrival import FINISH, InputArrival
@@ -163,6 +170,7 @@ class Pipeline:
         wait: str | None = None,
         ready: str | None = None,
         on_empty: str = FINISH,
+        days: Mapping[str, WhichDays] | None = None,
     ) -> Node:
         """Add an operator without input ports, and return its handle.
 
@@ -175,15 +183,21 @@ class Pipeline:
             files that are whole, or one row.
         :param on_empty: what becomes of a run whose input is there and has no rows at all: ``"finish"`` (the default), or
             ``"fail"``, before it begins.
+        :param days: which days of which tables it reads, so that the run is marked when one of them is replaced later:
+            ``{"top": "day={day}"}``, a range ``"day={first}..{last}"``, several of them, or a function that gets the run's
+            parameters and returns such texts (docs/how-to/every-day.md). It is your word, and changes nothing that is read.
 
-        `wait`, `ready` and `on_empty` are no part of what a run resumes with. Raises PipelineDefinitionError.
+        `wait`, `ready`, `on_empty` and `days` are no part of what a run resumes with. Raises PipelineDefinitionError.
         """
         partition = self._definition.partition
         if isinstance(source, QuerySource) and partition is not None:
             source = source.with_instants(partition.names[1:])
         self._open()
         arrival = checked_arrival(self._definition, name, source, wait, ready, on_empty)
+        read = checked_days(self._definition, name, source, days)
         node = self._add(name, source, SourceOperator)
+        if read:
+            self._definition.days_read[name] = read
         if arrival is not None:
             self._definition.arrivals[name] = arrival
         return node
@@ -286,7 +300,7 @@ class Pipeline:
         self._open()
         members = tuple(self._reference(operator) for operator in operators)
         group = Group(name, members, spark or {}, jobs_at_once, standby)
-        _check_group(self._definition, group)
+        check_group(self._definition, group)
         self._definition.groups[name] = group
         return group
 
@@ -482,6 +496,11 @@ class Pipeline:
     def arrivals(self) -> Mapping[str, InputArrival]:
         """Source → how it gets its input, for sources that say so."""
         return dict(self._definition.arrivals)
+
+    @property
+    def days_read(self) -> Mapping[str, tuple[DaysOfTable, ...]]:
+        """Source → the days of tables that it reads, for sources that say so."""
+        return dict(self._definition.days_read)
 
     @property
     def declared_columns(self) -> Mapping[Port, MadeFrom]:
@@ -772,25 +791,3 @@ def _way_to_bring_together(operator: Operator) -> str:
             "Name one for each: @generate(inputs=('a', 'b')) def joined(a, b): ... gets a table of each port, by name"
         )
     return "Give the operator one input port for each"
-
-
-def _check_group(definition: Definition, group: Group) -> None:
-    """Its members are known and in no other group; raises PipelineDefinitionError."""
-    name, members = group.name, group.operators
-    if name in definition.groups:
-        definition.refuse(f"group name {name!r} is used twice")
-    owners = {member: other.name for other in definition.groups.values() for member in other.operators}
-    for member in members:
-        definition.operator_named(member, f"group {name!r} contains")
-        if member in owners:
-            definition.refuse(
-                f"operator {member!r} is in group {owners[member]!r} and again in group {name!r}; it runs in one place"
-            )
-        owners[member] = name
-    if group.jobs_at_once is not None and all(
-        definition.operators[m].mode is not ExecutionMode.DATAFRAME for m in members
-    ):
-        definition.refuse(
-            f"group {name!r} has jobs_at_once, and no operator of mode 'dataframe', whose events could be evaluated side by "
-            "side; leave it out"
-        )

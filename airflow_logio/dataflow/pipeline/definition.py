@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from airflow_logio.dataflow.names import check_name, did_you_mean, quoted
 from airflow_logio.dataflow.operators import Operator
 from airflow_logio.dataflow.pipeline.days import Partitioning
+from airflow_logio.dataflow.pipeline.days_of_tables import DaysOfTable
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.lineage import LineageScope, MadeFrom
 from airflow_logio.dataflow.replication.partition import Partition
@@ -215,6 +216,8 @@ class Definition:
     """Operator → limit of its calls. No part of the graph: another limit makes no other pipeline."""
     arrivals: dict[str, InputArrival] = field(default_factory=dict)
     """Source → how it gets its input. No part of the graph: what is waited for before a run is no part of the run."""
+    days_read: dict[str, tuple[DaysOfTable, ...]] = field(default_factory=dict)
+    """Source → the days of tables that it reads. No part of the graph: it changes nothing that is read."""
     local: LocalDefaults = field(default_factory=LocalDefaults)
     columns: dict[Port, MadeFrom] = field(default_factory=dict)
     """Output port → what its columns are made from. Said of the graph, no part of it."""

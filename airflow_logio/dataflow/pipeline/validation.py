@@ -16,6 +16,7 @@ from airflow_logio.dataflow.functions.windowed_operators import BatchOperator, F
 from airflow_logio.dataflow.names import check_count, check_name, did_you_mean, may_be_one_table, quoted
 from airflow_logio.dataflow.operators import BatchGenerator, ManualOperator, Operator, SourceOperator, WriterOperator
 from airflow_logio.dataflow.pipeline.conditions import check_replays
+from airflow_logio.dataflow.pipeline.days_of_tables import DaysOfTable, days_of_tables
 from airflow_logio.dataflow.pipeline.definition import Definition, Group
 from airflow_logio.dataflow.pipeline.graph import Graph
 from airflow_logio.dataflow.pipeline.grouping import groups_in_order, reads_beside_writes, with_all_groups
@@ -281,6 +282,45 @@ def checked_arrival(
             f"{quoted(tuple(definition.params))}).{did_you_mean(placeholder, definition.params)}"
         )
     return found
+
+
+def checked_days(definition: Definition, name: str, source: object, days: object) -> tuple[DaysOfTable, ...]:
+    """Which days of tables a source reads, as its author says it; raises PipelineDefinitionError."""
+    if not isinstance(source, SourceOperator):
+        return ()  # refused as an operator
+    try:
+        found = days_of_tables(source, days)
+    except PipelineDefinitionError as error:
+        definition.refuse(f"source {name!r}: {error}")
+    for one in found:
+        for placeholder in sorted(one.placeholders() - set(definition.params)):
+            definition.refuse(
+                f"days of source {name!r} refer to parameter {placeholder!r}, which the pipeline does not have (it has "
+                f"{quoted(tuple(definition.params))}).{did_you_mean(placeholder, definition.params)}"
+            )
+    return found
+
+
+def check_group(definition: Definition, group: Group) -> None:
+    """Its members are known and in no other group; raises PipelineDefinitionError."""
+    name, members = group.name, group.operators
+    if name in definition.groups:
+        definition.refuse(f"group name {name!r} is used twice")
+    owners = {member: other.name for other in definition.groups.values() for member in other.operators}
+    for member in members:
+        definition.operator_named(member, f"group {name!r} contains")
+        if member in owners:
+            definition.refuse(
+                f"operator {member!r} is in group {owners[member]!r} and again in group {name!r}; it runs in one place"
+            )
+        owners[member] = name
+    if group.jobs_at_once is not None and all(
+        definition.operators[m].mode is not ExecutionMode.DATAFRAME for m in members
+    ):
+        definition.refuse(
+            f"group {name!r} has jobs_at_once, and no operator of mode 'dataframe', whose events could be evaluated side by "
+            "side; leave it out"
+        )
 
 
 def _queries(operator: Operator) -> tuple[str, ...]:

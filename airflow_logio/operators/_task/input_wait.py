@@ -48,7 +48,7 @@ def await_input(
     run_after = getattr(context["dag_run"], "run_after", None)
     own, checked = given_to(pipeline, params, task.connections, partition, run_after)
     began = datetime.now(UTC) if since is None else datetime.fromisoformat(since)
-    resumes: bool | None = None
+    is_resumed: bool | None = None
     while True:
         look = InputLook(own, checked, lambda name: url_of(task.connections[name]))
         try:
@@ -56,25 +56,27 @@ def await_input(
             if waiting is None:
                 look.check_rows()
         except LogioError:
-            if _resumes(task, context, pipeline):
+            if resumes(task.logio_conn_id, context, pipeline.name):
                 return
             raise
         if waiting is None:
-            if since is not None or resumes is not None:
+            if since is not None or is_resumed is not None:
                 waited = in_words((datetime.now(UTC) - began).total_seconds())
                 task.log.info("The input is there, after %s", waited)
             return
-        if since is None and resumes is None and (resumes := _resumes(task, context, pipeline)):
-            return
+        if since is None and is_resumed is None:
+            is_resumed = resumes(task.logio_conn_id, context, pipeline.name)
+            if is_resumed:
+                return
         _wait(task, context, waiting)
 
 
-def _resumes(task: LogioStartRunOperator, context: Mapping[str, Any], pipeline: Pipeline) -> bool:
+def resumes(logio_conn_id: str, context: Mapping[str, Any], pipeline: str) -> bool:
     """Whether the log has a run of this DAG run that has not finished."""
-    with opened_log(task.logio_conn_id, create=True) as store:
+    with opened_log(logio_conn_id, create=True) as store:
         found = None
         with suppress(UnknownRun):
-            found = run_in_dag(store, pipeline.name, *identity(context))
+            found = run_in_dag(store, pipeline, *identity(context))
         return not may_begin(found)
 
 

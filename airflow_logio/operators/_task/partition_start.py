@@ -174,6 +174,10 @@ class PartitionStart:
                 run.spec.code_digest,
                 which,
             )
+            from airflow_logio.supervision.stop_run import computed_from
+
+            if (readers := computed_from(store, before.uid)) is not None:
+                self.task.log.warning(readers)
             if (given := _given(spec)) != (given_before := _given(before.spec)):
                 self.task.log.info("Its parameters and connections are %s; before, they were %s", given, given_before)
 

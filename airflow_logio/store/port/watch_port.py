@@ -118,6 +118,11 @@ class WatchLog(ABC):
         as these operators have counted them. By partition, then by run. One statement, by indexes."""
 
     @abstractmethod
+    def computed_from(self, uid: str) -> Sequence[Run]:
+        """The runs that have noted a day as this run had left it, or was filling it, in the order in which they have begun;
+        not those that were given up since."""
+
+    @abstractmethod
     def days_read(self, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:
         """Run → the days that it has read, and what has become of each since, for the runs that have noted some: the
         transaction that begins a run notes them. One statement, by indexes."""

@@ -117,6 +117,14 @@ class SqlWatchLog(SqlPart, WatchLog):
             aside = quarantine_counts(connection, run_ids)
         return {run_id: RunFigures(*found[run_id], records[run_id], aside.get(run_id, {})) for run_id in run_ids}
 
+    def computed_from(self, uid: str) -> Sequence[Run]:
+        runs, read = schema.run, schema.day_read
+        left = [RunState.SUPERSEDED.value, RunState.REMOVING.value]
+        readers = sa.select(read.c.run_id).where(read.c.live_run == uid)
+        query = sa.select(runs).where(runs.c.run_id.in_(readers), runs.c.state.not_in(left), runs.c.uid != uid)
+        with reading(self.engine) as connection:
+            return described_runs(connection, query.order_by(runs.c.run_id))
+
     def days_read(self, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:
         if not run_ids:
             return {}

@@ -460,6 +460,15 @@ def days_read(tables: Tables, run_ids: Collection[int]) -> Mapping[int, Sequence
     return found
 
 
+def computed_from(tables: Tables, uid: str) -> Sequence[Run]:
+    left = (RunState.SUPERSEDED, RunState.REMOVING)
+    return [
+        row.as_run()
+        for run_id, row in sorted(tables.runs.items())
+        if row.state not in left and row.uid != uid and any(day.live_run == uid for _, day in tables.days_read[run_id])
+    ]
+
+
 def _owning(tables: Tables, reader: int, day: DayAsRead) -> list[Since]:
     return [
         (row.run_id, row.uid, _has_finished(tables, row.run_id))

@@ -554,6 +554,10 @@ class MemoryLogStore(LogStore):
             for run_id in run_ids
         }
 
+    def computed_from(self, uid: str) -> Sequence[Run]:
+        with self.tables.transaction():
+            return runs.computed_from(self.tables, uid)
+
     def days_read(self, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:
         with self.tables.transaction():
             return runs.days_read(self.tables, run_ids)

@@ -41,6 +41,7 @@ from airflow_logio.store.sql import run_log
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases.table_names import table_name
 from airflow_logio.systems.warehouse import Warehouse
+from tests.store.test_calendar import reader
 from tests.support.faults import inject
 from tests.support.logs import Driver, sent, start_driver
 from tests.unit.airflow.support import make_dag_run
@@ -193,11 +194,13 @@ def test_a_finished_one_is_computed_again_with_the_code_that_the_task_has(days: 
     days.begin()
     first = days.started()
     days.finish(first)
+    days.log.start_run(reader(first.uid))
     days.clear()
     second = days.started()
     assert (second.uid != first.uid, second.spec.key.generation, second.partition) == (True, 2, D1)
     said = days.said()
     assert f"{D1} is computed again, as run {second.uid}, in the place of {first.uid} (its DAG run was cleared)" in said
+    assert f"1 run was computed from what run {first.uid[:8]} had left: top@2026-03-05" in said
     assert "the same as before. Airflow gives a cleared task the code of its DAG run's own version" in said
     old = days.log.find_run(first.uid)
     assert (old.state, old.superseded_by) == (RunState.SUPERSEDED, second.uid)

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_logio.cli.app import main
 from airflow_logio.store.port import LogStore
-from tests.store.test_calendar import DRIVER, HOURS, count, finished, of
+from tests.store.test_calendar import DRIVER, HOURS, count, finished, of, reader
 from tests.support.logs import start_driver
 
 Days = Callable[..., tuple[int, str]]
@@ -102,3 +102,30 @@ def test_what_is_not_there_is_said(seen: LogStore, days: Days) -> None:
         1,
         True,
     )
+
+
+def test_what_was_computed_from_a_day_is_named_and_marked_in_the_list_of_runs(
+    store: LogStore, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, typed: Callable[..., tuple[int, str]]
+) -> None:
+    """When the day is given up, and until what was computed from it is given up, too."""
+    monkeypatch.setenv("LOGIO_URL", sqlite_url)
+    monkeypatch.setenv("COLUMNS", "400")
+    old = finished(store, of("2026-03-02"))
+    read = [finished(store, reader(old.uid, f"2026-03-0{number}")) for number in (5, 6)]
+    code, said = typed("again", "--partition", "2026-03-02", "--pipeline", "sales")
+    assert (
+        code == 0
+        and f"2 runs were computed from what run {old.uid[:8]} had left: top@2026-03-05, top@2026-03-06" in said
+    )
+    new = finished(store, of("2026-03-02"))
+    store.supersede(read[1].run_id)
+    _, said = typed("again", old.uid[:8])
+    assert f"1 run was computed from what run {old.uid[:8]} had left: top@2026-03-05. Compute" in said
+    _, said = typed("status")
+    marked = [line for line in said.splitlines() if "computed from day=2026-03-02 of /lake/clicks" in line]
+    assert len(marked) == 1 and marked[0].split()[0] == read[0].uid[:8] and "which was replaced by" in marked[0]
+    _, said = typed("status", "--json")
+    listed = {one["uid"]: one["stale"] for one in json.loads(said)}
+    (stale,) = listed.pop(read[0].uid)
+    assert stale.endswith(f"which was replaced by run {new.uid[:8]}") and not any(listed.values())
+    assert "computed from" not in typed("again", new.uid[:8])[1]
