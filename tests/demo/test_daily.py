@@ -223,7 +223,7 @@ def test_one_driver_is_killed_once() -> None:
         kill(looked_at("new", None))
         kill(looked_at(GroupState.RUNNING, children[0].pid))
         kill(looked_at(GroupState.RUNNING, children[1].pid))
-        assert children[0].wait(30) == -signal.SIGKILL and children[1].poll() is None
+        assert children[0].wait(90) == -signal.SIGKILL and children[1].poll() is None
         assert said == [f"kill -9 {children[0].pid}: the driver of group all, 2017-03-25"]
     finally:
         for child in children:

@@ -142,7 +142,7 @@ def test_a_start_comes_before_the_word_or_has_it(open_another: OpenStore, was_gi
             coming = pool.submit(QUICK.call, "the rival", lambda described=described: rival.start_run(described))
             wait([coming], 30 if number == 1 else STANDS_SECONDS)  # before the first one, nothing is locked
             pause.release()
-            refused, came = saying.exception(30), coming.result(30)
+            refused, came = saying.exception(90), coming.result(90)
         next_one = store.start_run(described)
         if refused is None:
             assert next_one.spec.allowed == MAY and came.uid in (first.uid, next_one.uid)

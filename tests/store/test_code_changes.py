@@ -196,7 +196,7 @@ def test_a_claim_that_is_under_way_comes_first(postgres_url: str, monkeypatch: p
     monkeypatch.setattr(group_log, "wish_after_claim", slowly)
 
     def taken() -> int:
-        assert read.wait(10)
+        assert read.wait(60)
         number = take(taker, run, "second")
         committed.set()
         return number

@@ -76,7 +76,7 @@ def test_a_deadlock_means_the_same_effects_again(store: SqlLogStore, expected: d
             eventually(lambda: waiting_backends(store) == 1 or seen, what="the driver waits for the row", every=0.005)
             fence = "SELECT incarnation FROM logio_fence WHERE run_id = :run FOR UPDATE"
             assert other.execute(sa.text(fence), {"run": driver.run.run_id}).scalar_one() == 1
-        commit.result(30)
+        commit.result(90)
     assert "40P01" in seen
     assert picture(store, driver.run.run_id) == expected
     assert driver.session.open().incarnation == 1
@@ -128,7 +128,7 @@ def test_a_driver_commits_while_others_conflict_with_it_all_the_time(store: SqlL
         finally:
             stop.append(True)
         for rival in rivals:
-            rival.result(30)
+            rival.result(90)
     assert driver.session.open().commit_no == 31
     assert store.progress(driver.run.run_id)[0].events == 4 + 30
     assert set(refused) <= {"40P01", "55P03"}

@@ -124,14 +124,14 @@ def test_a_commit_wakes_a_waiting_receiver(log_store: LogStore, group: str) -> N
 
     def receive() -> None:
         while not fetched(receiver):
-            receiver.wait(20)
+            receiver.wait(60)
         found.set()
 
     thread = threading.Thread(target=receive, daemon=True)
     thread.start()
     sender.session.commit([sent(1)])
     sender.session.announce(sorted({"g", group, "z" * 300}))
-    assert found.wait(10), "the receiver slept through the commit"
+    assert found.wait(60), "the receiver slept through the commit"
     thread.join()
     receiver.close()
     sender.session.close()

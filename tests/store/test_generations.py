@@ -273,7 +273,7 @@ def test_wherever_it_stands_a_rival_comes_before_it_or_after(open_another: OpenS
             coming = pool.submit(QUICK.call, "the rival", lambda run=run: RIVALS[name](rival, run))
             wait([coming], STANDS_SECONDS)
             pause.release()
-            outcome = superseding.exception(30), coming.exception(30)
+            outcome = superseding.exception(90), coming.exception(90)
         _check(store, run, name, outcome, None if outcome[1] else coming.result())
     assert number > 5
 

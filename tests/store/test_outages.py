@@ -149,7 +149,7 @@ def test_sqlite_is_locked_for_longer_than_the_busy_timeout(sqlite_url: str, monk
             assert fetched(driver.session) == [], "readers are not shut out"
             locker.stdin.write("\n")
             locker.stdin.flush()
-            commit.result(30)
+            commit.result(90)
     assert "locked" in seen[0]
     assert fetched(driver.session) == [1]
     store.dispose()
@@ -178,7 +178,7 @@ def test_sqlite_is_full_for_a_while(sqlite_url: str) -> None:
         assert fetched(driver.session) == [1], "readers are not shut out"
         assert not commit.done()
         pages[0] = 0
-        commit.result(30)
+        commit.result(90)
     driver.session.commit([sent(3)])
     assert fetched(driver.session) == [1, 2, 3]
     store.dispose()
@@ -202,7 +202,7 @@ def test_postgres_has_no_room_for_a_while(postgres_server: PostgresServer) -> No
             assert fetched(driver.session) == [1], "readers are not shut out"
             assert not commit.done()
             disk.make_room()
-            commit.result(30)
+            commit.result(90)
         driver.session.commit([sent(3)])
         assert fetched(driver.session) == [1, 2, 3]
         store.dispose()

@@ -105,7 +105,7 @@ def _replace_while_it_stands(
         assert supervisor.ends_old_driver_first and "locked" in str(error), where
         # SQLite: a stopped writer shuts every other one out (and is ended first); it has not committed, and continues.
         pause.release()
-        commit.result(30)
+        commit.result(90)
         supervisor.declare_dead(driver.ref, "no heartbeat")
     successor = start_driver(supervisor, run=driver.run, expected=1)
     if not pause.is_released():
@@ -116,10 +116,10 @@ def _replace_while_it_stands(
     was_released = pause.is_released()
     pause.release()
     if was_released or where == "after COMMIT":
-        commit.result(30)
+        commit.result(90)
     else:
         with pytest.raises(Fenced):
-            commit.result(30)
+            commit.result(90)
     with pytest.raises(Fenced):
         driver.session.commit([sent(9)])
     assert picture(supervisor, run_id, without=OF_ITS_OWN) == everything, where
@@ -158,8 +158,8 @@ def test_somebody_else_stands_still_anywhere_while_a_driver_commits(open_named: 
             if reached:
                 wait([commits], STANDS_SECONDS)
             pause.release()
-            action.result(30)
-            commits.result(30)
+            action.result(90)
+            commits.result(90)
         assert undone(store, driver) == told, f"{name} stands {where}"
         assert refused in ([], [REFUSES.get(name)]), f"{name} stands {where}"
         if name == "claim":
@@ -211,7 +211,7 @@ def test_a_reader_stands_still_anywhere_and_sees_one_moment(open_named: OpenName
                 if reached:
                     writer.commit(EVERY_KIND)
                 pause.release()
-                seen = reading.result(30)
+                seen = reading.result(90)
             seen_after = read(driver)
             assert seen in (seen_before, seen_after), f"{name} stands {where}"
             assert not reached or seen_before != seen_after
@@ -253,7 +253,7 @@ def test_of_two_who_want_one_incarnation_one_gets_it_wherever_the_other_stands(
             second = pool.submit(QUICK.call, "test", acts[1])
             wait([second], STANDS_SECONDS)
             pause.release()
-            outcomes = [first.exception(30), second.exception(30)]
+            outcomes = [first.exception(90), second.exception(90)]
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Fenced", "NoneType"], f"{where}: {outcomes}"
         for opened in (store, rival):
             opened.dispose()

@@ -206,7 +206,7 @@ def test_wherever_a_first_claim_stands_a_rival_comes_before_it_or_after(open_ano
             coming = pool.submit(QUICK.call, "the rival", lambda run=run, other=other: RIVALS[name](rival, run, other))
             wait([coming], STANDS_SECONDS)
             pause.release()
-            mine, theirs = claiming.exception(30), coming.exception(30)
+            mine, theirs = claiming.exception(90), coming.exception(90)
         if name == "first claim":
             assert {type(mine), type(theirs)} == {type(None), NoPlace}, (mine, theirs)
         elif name == "supersede":

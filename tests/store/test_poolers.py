@@ -131,7 +131,7 @@ def test_a_stopped_driver_loses_its_locks_by_itself(pooled_url: str) -> None:
                 return bool(other.exec_driver_sql(query).scalar_one() == 1)
 
         assert not is_free()
-        eventually(is_free, what="the server ends the session", timeout=30)
+        eventually(is_free, what="the server ends the session")
         connection.invalidate()
     store.dispose()
 

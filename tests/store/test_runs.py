@@ -233,7 +233,7 @@ def test_two_processes_give_ordinals_of_one_row(open_another: OpenStore) -> None
             coming = pool.submit(QUICK.call, "the rival", lambda name=name: rival.start_run(of(name, "b")))
             wait([coming], 0.1)
             pause.release()
-            runs = starting.result(30), coming.result(30)
+            runs = starting.result(90), coming.result(90)
         assert sorted(run.ordinal for run in runs) == [1, 2]
         by_ordinal = sorted(runs, key=lambda run: run.ordinal)
         assert by_ordinal[0].run_id < by_ordinal[1].run_id

@@ -228,8 +228,8 @@ def test_a_launch_for_a_request_and_its_settlement_come_one_after_the_other(log_
         wait([going], 0.3)
         waited = not going.done()
         pause.release()
-        assert standing.result(30)
-        refused = going.exception(30)
+        assert standing.result(90)
+        refused = going.exception(90)
     assert waited, f"what comes after {first} did not wait for it"
     if first == "the launch":
         assert refused is None

@@ -311,7 +311,7 @@ def test_the_parking_stands_still_anywhere_while_a_retry_comes(
             reached = pause.is_reached_before(parking)
             to_launch = _retried(person, day) if reached else None
             pause.release()
-            failure = parking.exception(30)
+            failure = parking.exception(90)
         if not reached:
             break
         if to_launch is None:  # the parking held the fence, or the whole file

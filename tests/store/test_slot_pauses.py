@@ -159,7 +159,7 @@ def _moves_while_it_stands(scene: Scene, slot: int, where: str) -> bool:
 
 def _came_first(step: Future[Any]) -> bool:
     try:
-        step.result(30)
+        step.result(90)
     except EpochVoid:
         return False
     return True
@@ -179,7 +179,7 @@ def test_a_move_stands_still_anywhere_while_the_replica_takes_a_step(open_named:
             if reached:
                 wait([step], STANDS_SECONDS)
             pause.release()
-            assert move.result(30) == 1, where
+            assert move.result(90) == 1, where
             first.append(_came_first(step))
         scene.check_exactly_once(slot, where, step_came_first=first[-1])
         slot += 1
@@ -211,7 +211,7 @@ def test_a_move_stands_still_while_something_else_happens(open_named: OpenNamed,
         also = pool.submit(QUICK.call, "test", lambda: ALSO[name](scene))
         wait([also], STANDS_SECONDS)
         pause.release()
-        moved, other = move.exception(30), also.exception(30)
+        moved, other = move.exception(90), also.exception(90)
     found = slots(scene.scaler, scene.run)
     if name == "finish":
         assert (moved is None) != (other is None), f"{moved!r} {other!r}"
@@ -290,7 +290,7 @@ def stopped_replica(url: str, run: Run, group: str) -> Iterator[subprocess.Popen
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(90)
 
 
 @pytest.mark.postgres
@@ -343,7 +343,7 @@ def test_replicas_that_have_nothing_to_do_are_woken(open_named: OpenNamed, name:
         session.wait(0.01)
         waiting = pool.submit(session.wait, 30.0)
         assert scene.rescale(0) == 1
-        waiting.result(20)
+        waiting.result(60)
     with pytest.raises(EpochVoid):
         session.check()
     session.close()

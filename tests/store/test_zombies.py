@@ -101,7 +101,7 @@ def test_a_stopped_driver_loses_its_transaction_by_itself(postgres_url: str) -> 
             "claim", lambda: watcher.declare_dead(GroupRef(driver.run.run_id, "g", 1), "test")
         )
         pause.release()
-        commit.result(30)  # dead is an observation; without a claim the driver continues
+        commit.result(90)  # dead is an observation; without a claim the driver continues
     assert fetched(driver.session) == [1]
     store.dispose()
     watcher.dispose()
@@ -151,7 +151,7 @@ def stopped_driver(url: str, run_id: int, statement: int) -> Iterator[subprocess
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(90)
 
 
 def test_a_stopped_writer_is_ended_before_it_is_replaced(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_a_stopped_driver_holds_no_claim_up(postgres_url: str, statement: int) -
         successor.session.commit([assigned(1, "B"), sent(3)])
         before = contents(store)
         process.send_signal(signal.SIGCONT)
-        assert process.wait(30) == FENCED
+        assert process.wait(90) == FENCED
     assert contents(store) == before
     store.dispose()
 
@@ -203,7 +203,7 @@ def test_a_driver_stopped_before_its_transaction_is_fenced_when_it_goes_on(sqlit
         successor.session.commit([assigned(1, "B"), sent(3)])
         before = contents(store)
         process.send_signal(signal.SIGCONT)
-        assert process.wait(30) == FENCED
+        assert process.wait(90) == FENCED
     assert contents(store) == before
     store.dispose()
 
@@ -214,7 +214,7 @@ def test_of_many_supervisors_one_recovers(open_another: OpenStore) -> None:
     barrier = threading.Barrier(len(supervisors))
 
     def recover(store: SqlLogStore) -> bool:
-        barrier.wait(30)
+        barrier.wait(90)
         store.declare_dead(driver.ref, "no heartbeat")
         try:
             store.claim(driver.run.run_id, "g", expected=1, reason="no heartbeat")

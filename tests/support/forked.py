@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import fork_server
+from tests.support.left_behind import shared
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +40,10 @@ class ForkServer:
         }
         with theirs:
             command = [sys.executable, fork_server.__file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(
+            started = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[theirs.fileno()], start_new_session=True
             )
+        self._process = shared(started)
         self._lines = ours.makefile("rw")
         self._socket = ours
         self._one_at_a_time = threading.Lock()

@@ -57,7 +57,7 @@ def pgbouncer(server_url: str, *, pool_mode: str, pool_size: int = 2, drops: str
         )
     try:
         through = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
-        eventually(lambda: _answers(through, process), what="PgBouncer answers", timeout=30)
+        eventually(lambda: _answers(through, process), what="PgBouncer answers")
         yield through
     finally:
         process.kill()

@@ -30,6 +30,7 @@ import psutil
 import psycopg2
 
 from airflow_logio.store.sql import migrate
+from tests.support.left_behind import shared
 from tests.support.waiting import eventually
 
 LOOPBACK = "127.0.0.1"
@@ -109,7 +110,7 @@ class PostgresServer:
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         server = [str(self._programs / "bin" / "postgres"), "-D", str(self._data), "-h", self.host]
         with self._log.open("ab") as log:
-            self._guardian = subprocess.Popen(
+            started = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARDIAN, "guardian", str(self._place), *server, "-p", str(self.port), *settings],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -119,6 +120,7 @@ class PostgresServer:
                 start_new_session=True,
                 **self._as_user,
             )
+        self._guardian = shared(started)  # a test may start again what all of them use
         RUNNING.append(self)
         try:
             eventually(self._answers, what="PostgreSQL answers", timeout=60)

@@ -21,7 +21,7 @@ def race(*actions: Callable[[], T]) -> Sequence[T | Exception]:
     barrier = threading.Barrier(len(actions))
 
     def run(action: Callable[[], T]) -> T | Exception:
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=90)
         try:
             while True:
                 with suppress(LockTimeout):

@@ -30,7 +30,7 @@ def redis(folder: Path, address: str, port: int) -> Iterator[str]:
             env=environment,
         )
     try:
-        eventually(lambda: _answers(address, port), what="Redis answers", timeout=30)
+        eventually(lambda: _answers(address, port), what="Redis answers")
         yield f"redis://{address}:{port}/0"
     finally:
         process.kill()

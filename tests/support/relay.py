@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from tests.support.listening import Listener, cut
+
 
 class Relay:
     """Passes bytes on to a port of this machine.
@@ -19,35 +21,25 @@ class Relay:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
         self.cut: re.Pattern[bytes] | None = None
         self.cuts = 0
         self.slow: re.Pattern[bytes] | None = None
         self.slowed = 0
         self.quick = threading.Semaphore(0)
         self.lost: list[tuple[re.Pattern[bytes], re.Pattern[bytes]]] = []
-        self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listener = Listener(self._serve)
+        self.port = self._listener.port
+        self.cut_all = self._listener.cut_all
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # who waits for a connection notices
+        self.slow = None
+        self.quick.release(self.slowed + 1)
         self._listener.close()
 
-    def cut_all(self) -> None:
-        """All connections end."""
-        for one in list(self._open):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._port))
-                self._open |= {client, server}
-                for source, target in ((client, server), (server, client)):
-                    threading.Thread(target=self._pass, args=(source, target, source is client), daemon=True).start()
+    def _serve(self, client: socket.socket) -> None:
+        server = self._listener.keep(socket.create_connection(("127.0.0.1", self._port)))
+        self._listener.begin(self._pass, server, client, False)
+        self._pass(client, server, True)
 
     def _pass(self, source: socket.socket, target: socket.socket, is_asked: bool) -> None:
         begun = None
@@ -67,11 +59,8 @@ class Relay:
                     target.sendall(data)
                     break
                 target.sendall(data)
-        self._open -= {source, target}
         for one in (source, target):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        source.close()
+            cut(one)
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 import socket
 import struct
-import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
 import sqlalchemy as sa
@@ -20,6 +19,7 @@ from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.refused_connections import is_for_person, refusals
 from airflow_logio.store import open_store
 from airflow_logio.store.sql.engines import log_engine
+from tests.support.listening import Listener, cut, pipe
 from tests.support.postgres import PostgresServer
 
 WORDS = (
@@ -36,36 +36,26 @@ class OtherWords:
     def __init__(self, port: int, words: str) -> None:
         self._server = ("127.0.0.1", port)
         self._words = words
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+        self._listener = Listener(self._serve)
+        self.port = self._listener.port
+        self.close = self._listener.close
         self.heard = 0
-        threading.Thread(target=self._accept, daemon=True).start()
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self.heard += 1
-                server = socket.create_connection(self._server)
-                threading.Thread(target=self._forth, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._back, args=(server, client), daemon=True).start()
-
-    def _forth(self, client: socket.socket, server: socket.socket) -> None:
-        with suppress(OSError), closing(server):
-            while data := client.recv(65536):
-                server.sendall(data)
+    def _serve(self, client: socket.socket) -> None:
+        self.heard += 1
+        server = self._listener.keep(socket.create_connection(self._server))
+        self._listener.begin(self._back, server, client)
+        pipe(client, server)
 
     def _back(self, server: socket.socket, client: socket.socket) -> None:
-        with suppress(OSError, EOFError), closing(client), server.makefile("rb") as said:
-            while kind := said.read(1):
-                (length,) = struct.unpack("!i", said.read(4))
+        with server.makefile("rb") as said:
+            while len(head := said.read(5)) == 5:
+                kind, length = struct.unpack("!ci", head)
                 body = said.read(length - 4)
                 if kind == b"E":
                     body = re.sub(rb"(?<=\0)M[^\0]*|^S[^\0]*", lambda found: found[0][:1] + self._words.encode(), body)
-                client.sendall(kind + struct.pack("!i", len(body) + 4) + body)
-
-    def close(self) -> None:
-        self._listener.close()
+                client.sendall(struct.pack("!ci", kind, len(body) + 4) + body)
+        cut(client)
 
 
 @pytest.fixture(scope="module")

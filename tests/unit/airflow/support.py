@@ -132,7 +132,7 @@ def fired(trigger: Any, meanwhile: Callable[[], object] | None = None) -> Any:
                 await asyncio.sleep(0.1)
                 assert not task.done(), f"the trigger fired too early: {task.result()}"
                 await asyncio.to_thread(meanwhile)
-            return await asyncio.wait_for(task, 30)
+            return await asyncio.wait_for(task, 120)
         finally:
             await trigger.cleanup()
 

@@ -124,7 +124,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
 
 def test_a_link_passes_a_backend_of_xcoms_by(supervisor: Supervisor) -> None:
     assert _compat.stored_link(TASK, SPARK_UI_KEY) == ""
-    _compat.store_link(TASK, SPARK_UI_KEY, "http://one").result(10)
+    _compat.store_link(TASK, SPARK_UI_KEY, "http://one").result(60)
     assert supervisor.values == ["http://one"]
     assert _compat.stored_link(TASK, SPARK_UI_KEY) == "http://one"
 
@@ -132,10 +132,10 @@ def test_a_link_passes_a_backend_of_xcoms_by(supervisor: Supervisor) -> None:
 def test_a_link_waits_for_no_question_and_no_question_for_a_link(supervisor: Supervisor) -> None:
     answered = threading.Event()
     asked = _compat._asking.submit(answered.wait, 10)
-    _compat.store_link(TASK, SPARK_UI_KEY, "http://one").result(10)
+    _compat.store_link(TASK, SPARK_UI_KEY, "http://one").result(60)
     assert not asked.done()
     answered.set()
-    assert asked.result(10)
+    assert asked.result(60)
 
 
 def test_a_task_that_stays_on_its_worker_stores_what_changes_and_fails_of_no_refusal(supervisor: Supervisor) -> None:
@@ -145,7 +145,7 @@ def test_a_task_that_stays_on_its_worker_stores_what_changes_and_fails_of_no_ref
 
     def sees(address: str) -> None:
         WorkerSegment(operator, {})._link(link, address)
-        _compat._linking.submit(lambda: None).result(10)
+        _compat._linking.submit(lambda: None).result(60)
 
     supervisor.is_away = True
     sees("http://one")

@@ -200,7 +200,7 @@ def test_triggers_hear_of_a_failure_before_they_poll(
         await asyncio.to_thread(eventually, looked, what="both look and listen")
         assert threads() == 1
         assert await asyncio.to_thread(store.declare_dead, driver.ref, "killed by a test")
-        return list(await asyncio.wait_for(asyncio.gather(*events), 30))
+        return list(await asyncio.wait_for(asyncio.gather(*events), 120))
 
     for payload in asyncio.run(both()):
         assert isinstance(payload, dict)

@@ -62,7 +62,7 @@ class Triggerer:
 
     def __enter__(self) -> Triggerer:
         self._thread.start()
-        assert self._began.wait(30)
+        assert self._began.wait(90)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,7 +128,7 @@ def test_what_deferred_groups_cost_a_log(groups: int, store: SqlLogStore) -> Non
             began, late = time.monotonic(), 0.0
             while (seconds := time.monotonic() - began) < SECONDS:
                 asked = time.monotonic()
-                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), triggerer.loop).result(30)
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), triggerer.loop).result(90)
                 late = max(late, time.monotonic() - asked)
                 time.sleep(0.1)
         opened = sum(map(is_open, made))
@@ -139,11 +139,11 @@ def test_what_deferred_groups_cost_a_log(groups: int, store: SqlLogStore) -> Non
         assert triggerer.fired() == []
         run, refs = runs[-1]
         assert store.declare_dead(refs[0], "killed by a test")
-        [event] = eventually(triggerer.fired, what="the supervising task is woken", timeout=30)
+        [event] = eventually(triggerer.fired, what="the supervising task is woken")
         assert [one["cause"] for one in event["findings"]] == ["killed by a test"]
         assert store.park(refs[1], "broken")
         woken = lambda: [one for one in triggerer.fired() if one.get("state") == "parked"]  # noqa: E731
-        [parked] = eventually(woken, what="the task of the parked group is woken", timeout=30)
+        [parked] = eventually(woken, what="the task of the parked group is woken")
         assert (parked["group"], parked["cause"]) == (refs[1].group, "broken")
         other, (sender, *_) = runs[0]
         store.note_launch(other.run_id, A, LaunchRecipe())
@@ -151,7 +151,7 @@ def test_what_deferred_groups_cost_a_log(groups: int, store: SqlLogStore) -> Non
         session.open()
         session.commit([to_slot(1, 0)])
         due = lambda: [one for event in triggerer.fired() for one in event.get("findings", ()) if "request_id" in one]  # noqa: E731
-        [scaling] = eventually(due, what="the group that slept is woken", timeout=30)
+        [scaling] = eventually(due, what="the group that slept is woken")
         assert (scaling["run_uid"], scaling["group"], scaling["replicas"]) == (other.uid, GROUP, 1)
     eventually(lambda: not any(map(is_open, made)), what="no connection is left")
     assert store.group(run.run_id, "c").state is GroupState.RUNNING
@@ -192,7 +192,7 @@ def test_a_slow_one_does_not_hold_up_the_others(store: SqlLogStore, monkeypatch:
 
     def stuck(self: SqlLogStore, ref: GroupRef, cause: str, **named: Any) -> bool:
         slow.append(ref.group)
-        assert may_end.wait(30)
+        assert may_end.wait(90)
         return declare(self, ref, cause, **named)
 
     monkeypatch.setattr(SqlLogStore, "declare_dead", stuck)
@@ -277,5 +277,5 @@ def test_a_poller_that_breaks_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> 
     # The poller raises what broke it when its triggers know already: pytest must hear of it here, not in the next test.
     for thread in threading.enumerate():
         if thread.name == "logio poller":
-            thread.join(30)
+            thread.join(90)
             assert not thread.is_alive()

@@ -246,10 +246,10 @@ def test_a_log_that_takes_long_costs_what_only_the_log_knows(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         fields: dict[str, Any] = {"host": "127.0.0.1", "port": port, "schema": "logs", "login": "me"}
-        monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", connection("logio", **fields))
+        monkeypatch.setenv("AIRFLOW_CONN_LOGIO_DEFAULT", connection("logio", **fields, extra={"connect_timeout": 120}))
         began = time.monotonic()
         tell(group_task("totals", run), TaskInstanceState.SUCCESS)
-        assert time.monotonic() - began < 4, "the timeout of the connection is longer"
+        assert time.monotonic() - began < 60, "the timeout of the connection is longer"
     [event] = events_of(file)
     assert datasets(event, "inputs") == {(f"logio://127.0.0.1:{port}/logs", "sales.ingest.out"): None}
     assert (event["eventType"], event["outputs"], "logio" in event["run"]["facets"]) == ("COMPLETE", [], False)

@@ -214,7 +214,7 @@ def test_on_a_worker_it_recovers_without_being_woken(log: LogStore, run: Run, la
         eventually(lambda number=number: len(launcher.claims) == number, what=f"driver {number}")  # type: ignore[misc]
         ready(log, launcher, "totals")
         kill(launcher, "totals")
-    worker.join(30)
+    worker.join(90)
     assert len(ended) == 1 and "is parked" in str(ended[0])
 
 

@@ -63,7 +63,7 @@ def fired(trigger: LogioStopTrigger, meanwhile: Callable[[], object]) -> Any:
         task = asyncio.create_task(event())
         await asyncio.to_thread(meanwhile)
         try:
-            return await asyncio.wait_for(task, 20)
+            return await asyncio.wait_for(task, 120)
         finally:
             await trigger.cleanup()
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -27,6 +26,7 @@ from airflow_logio.hooks.connections import external_url
 from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.systems.warehouse import Warehouse
 from tests.support.airflow_connections import connection
+from tests.support.listening import Listener, pipe
 
 SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 
@@ -58,38 +58,20 @@ class TlsServer:
         self._behind = make_url(url)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(file)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+        self._listener = Listener(self._serve)
+        self.port = self._listener.port
+        self.close = self._listener.close
         self.sessions = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with suppress(OSError):
-            assert client.recv(8) == SSL_REQUEST, "it speaks without TLS"
-            client.sendall(b"S")
-            inside = self._context.wrap_socket(client, server_side=True)
-            self.sessions += 1
-            behind = socket.create_connection((self._behind.host or "127.0.0.1", self._behind.port or 5432))
-            threading.Thread(target=pipe, args=(behind, inside), daemon=True).start()
-            pipe(inside, behind)
-
-
-def pipe(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    for one in (source, target):
-        with suppress(OSError):
-            one.close()
+        assert client.recv(8) in (SSL_REQUEST, b""), "it speaks without TLS"
+        client.sendall(b"S")
+        inside = self._listener.keep(self._context.wrap_socket(client, server_side=True))
+        self.sessions += 1
+        at = (self._behind.host or "127.0.0.1", self._behind.port or 5432)
+        behind = self._listener.keep(socket.create_connection(at))
+        self._listener.begin(pipe, behind, inside)
+        pipe(inside, behind)
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def fired(trigger: LogioGroupTrigger, meanwhile: Callable[[], None] | None = Non
             assert not task.done(), f"the trigger fired too early: {task.result()}"
             await asyncio.to_thread(meanwhile)
         try:
-            return await asyncio.wait_for(task, 10)
+            return await asyncio.wait_for(task, 120)
         finally:
             await trigger.cleanup()
 
@@ -150,18 +150,18 @@ def test_one_that_is_cancelled_while_it_looks_leaves_no_connection(
 
     def slow(look: LogLook) -> Any:
         began.set()
-        assert may_look.wait(10)
+        assert may_look.wait(120)
         return see(look)
 
     monkeypatch.setattr(trigger, "_see", slow)
 
     async def cancelled() -> None:
         looking = asyncio.ensure_future(anext(aiter(trigger.run())))
-        assert await asyncio.to_thread(began.wait, 10)
+        assert await asyncio.to_thread(began.wait, 60)
         looking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await looking
-        await asyncio.wait_for(trigger.cleanup(), 1)
+        await asyncio.wait_for(trigger.cleanup(), 60)
         may_look.set()
 
     with connections_made() as made:

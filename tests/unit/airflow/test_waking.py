@@ -74,7 +74,7 @@ def first_event(trigger: PlainTrigger, held: Held) -> tuple[TriggerEvent, bool]:
             await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
             was_held = not task.done()
             held.over.set()
-            return await asyncio.wait_for(task, 30), was_held
+            return await asyncio.wait_for(task, 120), was_held
         finally:
             held.asked.set()
             await trigger.cleanup()

@@ -16,9 +16,11 @@ from rich.console import Console
 
 from airflow_logio.cli import retry
 from airflow_logio.cli.status import PlainScreen
+from airflow_logio.launch import start_run
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.launch.processes import boot_id, this_host
 from airflow_logio.protocol import effects as fx
+from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.run_report.report import Reporter
 from airflow_logio.status import condition
@@ -31,9 +33,16 @@ from tests.unit.cli.test_fresh import Logio, logio, start
 
 __all__ = ["logio", "start"]  # fixtures
 
+LEASE_SECONDS = 600.0
 GROUPS = ["hourly", "ingest", "publish", "totals"]
 GONE = DriverIdentity(this_host(), boot_id(), 2**22 + 1, 12.5)
 """Of a process of this machine that has ended: no pid is so large."""
+
+
+@pytest.fixture(autouse=True)
+def long_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of these tests give one heartbeat: they live until the end of the test, unless it says otherwise."""
+    monkeypatch.setattr(start_run, "Lease", lambda: Lease(LEASE_SECONDS))
 
 
 @pytest.fixture(autouse=True)
@@ -91,12 +100,12 @@ def test_a_run_that_was_killed_with_its_drivers_waits_for_a_person(
 ) -> None:
     drive(store, run, GONE, silent=silent)
     assert listed(logio) == ("running", f"no process supervises it; `logio retry {run.uid[:8]}` does")
-    silence(sqlite_url, 9)
+    silence(sqlite_url, LEASE_SECONDS / 2)
     assert listed(logio)[0] == "running", "the lease has not run out"
-    silence(sqlite_url, 2)
+    silence(sqlite_url, LEASE_SECONDS / 2)
     assert listed(logio) == ("waiting for a person", f"no process runs it; `logio retry {run.uid[:8]}` continues it")
     shown = logio("status", run.uid)[1]
-    assert all(re.search(rf"group {name} is running, no heartbeat for \d\d s", shown) for name in GROUPS), shown
+    assert all(re.search(rf"group {name} is running, no heartbeat for 6\d\d s", shown) for name in GROUPS), shown
     assert "waiting for a person, started" in shown and "process 12 on here did so" in shown
     code, said = logio("retry", run.uid[:8])
     assert (code, launched) == (0, [*GROUPS, "supervise"]), said

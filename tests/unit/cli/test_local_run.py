@@ -103,7 +103,7 @@ class Running:
         self._thread = threading.Thread(target=lambda: self.summaries.append(local.run()))
         self._thread.start()
 
-    def end(self, timeout: float = 20) -> RunSummary:
+    def end(self, timeout: float = 90) -> RunSummary:
         self._thread.join(timeout)
         assert not self._thread.is_alive(), "the loop does not end"
         return self.summaries[0]
@@ -235,7 +235,7 @@ def test_without_a_log_drivers_are_killed_by_what_was_known(
     for name in ("groups", "group", "request", "halted", "progress"):
         monkeypatch.setattr(context.store, name, away)
     local.halt()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive() and launcher.alive() == []
     assert len(ended) == 1, "what became of the run cannot be said"
 

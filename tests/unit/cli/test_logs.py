@@ -135,7 +135,7 @@ def test_a_driver_elsewhere_is_followed(flow: Flow, following: Callable[[], str]
     eventually(lambda: "one\n" in following())
     flow.store.output.add(ref, 2, 8, "two\n")
     flow.store.halted(ref)
-    eventually(lambda: "exit 0" in following(), timeout=30)
+    eventually(lambda: "exit 0" in following())
     assert "one\ntwo\n" in following()
 
 
@@ -170,7 +170,7 @@ def test_following_is_interrupted(flow: Flow) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "one\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=90)
     finally:
         process.kill()
         process.communicate()

@@ -63,8 +63,8 @@ def this_hour() -> str:
 @pytest.mark.parametrize(
     ("name", "partition", "said"),
     [
-        ("days", f"2026-03-28..{today()}", f"day {today()} of Europe/Berlin ends at .*, which is still to come"),
-        ("hours", f"{this_hour()}..{this_hour()}", f"hour {this_hour()} of Europe/Berlin ends at .*still to come"),
+        ("days", "2026-03-28..{today}", "day {today} of Europe/Berlin ends at .*, which is still to come"),
+        ("hours", "{hour}..{hour}", "hour {hour} of Europe/Berlin ends at .*still to come"),
         ("days", "2026-03-31..2026-03-28", r"ends before it begins: write 2026-03-28\.\.2026-03-31"),
         ("hours", "2020-01-01T00Z..2026-01-01T00Z", r"has 52,609 hours, and at most 10,000 are taken at once"),
         ("days", "2026-03-28..", r"partition '' is no day"),
@@ -81,6 +81,9 @@ def test_a_range_that_cannot_be_is_refused_before_anything_starts(
     partition: str,
     said: str,
 ) -> None:
+    # Not in the names of the tests: processes that collect them on both sides of an hour would have different tests.
+    for placeholder, now in (("{today}", today()), ("{hour}", this_hour())):
+        partition, said = partition.replace(placeholder, now), said.replace(placeholder, now)
     assert ended(monkeypatch, command, f"clicks.py:{name}", "--partition", partition) == 1
     assert re.search(said, " ".join(capsys.readouterr().err.split()))
     assert not list(folder.rglob("*.db")), "no log, so no run"

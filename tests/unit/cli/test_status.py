@@ -367,7 +367,7 @@ class Watching:
 
     def ended(self) -> tuple[int, str]:
         """Exit code, and what was said on standard error."""
-        return self.process.wait(30), self._said.read_text()
+        return self.process.wait(90), self._said.read_text()
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/silent":
-            self.released.wait(10)
+            self.released.wait(60)
             return
         status = 200 if self.path == "/cut" else int(self.path[1:])
         self.send_response(status)

@@ -218,7 +218,7 @@ def test_what_did_not_fit_is_asked_for_at_once(hears: bool, opened: Start, monke
     feed.send(*(for_slot(number, 0) for number in range(1, 9)))
     opened(feed, [OnePort(slot(0), 0)])
     assert feed.take(8) == [("slot0", number) for number in range(1, 9)]
-    assert waiting.began.wait(10)
+    assert waiting.began.wait(60)
     assert len(feed.log.questions) == (3 if hears else 4)
     waiting.may_end.set()
 
@@ -255,6 +255,6 @@ class Waiting:
 
         def wait(_session: Asked, _timeout: float) -> None:
             self.began.set()
-            self.may_end.wait(20)
+            self.may_end.wait(60)
 
         patch.setattr(Asked, "wait", wait)

@@ -37,7 +37,7 @@ class Group:
         self.committer.start()
 
     def commit(self, effects: fx.Effects) -> tuple[Collected, ...]:
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         self.commits.append(effects)
         return self._commit(effects)
 
@@ -114,7 +114,7 @@ def test_a_stop_drops_what_is_queued_and_waits_for_what_is_under_way(group: Grou
     eventually(lambda: not group.committer._queue.steps, what="what is queued was dropped")
     assert stopper.is_alive(), "a commit is under way"
     group.gate.set()
-    stopper.join(10)
+    stopper.join(60)
     assert group.durable == [[1]]
 
 
@@ -130,7 +130,7 @@ def test_who_brings_too_much_waits_and_is_let_go_by_a_stop(group: Group) -> None
     assert late.is_alive(), "memory stays bounded"
     threading.Timer(0.1, group.gate.set).start()
     group.committer.stop()
-    late.join(10)
+    late.join(60)
     assert not late.is_alive()
     assert group.durable == [[1]], "nothing that came after the stop is committed"
 

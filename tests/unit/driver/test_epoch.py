@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -433,8 +434,12 @@ def refused_end_is_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupEpoch, "_finish", finish)
 
 
+LIVE_ON: list[Callable[[], object]] = []
+"""What ends the threads that a broken variant leaves."""
+
+
 def leaving(patch: pytest.MonkeyPatch, part: str) -> None:
-    """The threads of a part are not joined."""
+    """The threads of a part are not joined, before the test ends."""
     stop = GroupEpoch._stop
 
     def forgetful(self: GroupEpoch, why: str, *, for_good: bool) -> OperatorFailed | None:
@@ -442,6 +447,7 @@ def leaving(patch: pytest.MonkeyPatch, part: str) -> None:
         setattr(self, part, None if part == "_channel" else {})
         left = stop(self, why, for_good=for_good)
         setattr(self, part, kept)
+        LIVE_ON.append(partial(stop, self, why, for_good=for_good))
         return left
 
     patch.setattr(GroupEpoch, "_stop", forgetful)
@@ -482,3 +488,5 @@ def test_a_broken_epoch_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -
     for name_of, seconds in (("PATIENCE_SECONDS", 0.7), ("CLOCK_SECONDS", 1.0)):
         monkeypatch.setattr(f"tests.unit.driver.test_epoch.{name_of}", seconds)
     BROKEN[name].is_noticed(monkeypatch)
+    while LIVE_ON:
+        LIVE_ON.pop()()

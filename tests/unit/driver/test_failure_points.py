@@ -283,7 +283,7 @@ def test_a_job_names_the_events_of_the_input_set_to_blame() -> None:
         Contract.MANY,
     )
     runner.start(group.protocol.start_job("op", ["1", "0"]))
-    eventually(lambda: errors, what="the job fails", timeout=30)
+    eventually(lambda: errors, what="the job fails")
     assert runner.thread is not None
     runner.thread.join()
     (error,) = errors

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_logio.driver.mailbox import Bound, Mailbox
 
-SOON, LATE = 0.05, 20.0
+SOON, LATE = 0.05, 60.0
 
 
 @pytest.fixture

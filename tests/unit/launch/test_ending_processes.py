@@ -27,8 +27,8 @@ def test_a_dead_process_that_its_parent_has_not_waited_for_holds_nobody_up() -> 
             identity = processes.identity_of(pid)
             assert identity is not None
             begun = time.monotonic()
-            assert processes.end(identity, timeout=30)
-            assert time.monotonic() - begun < 15
+            assert processes.end(identity, timeout=120)
+            assert time.monotonic() - begun < 60
             assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         finally:
             parent.kill()
@@ -45,8 +45,8 @@ def test_an_unknown_driver_that_its_parent_has_not_waited_for_delays_nothing(tmp
             pids = {int(parent.stdout.readline()) for _ in range(2)}
             (own,) = (child.pid for child in psutil.Process(parent.pid).children())
             begun = time.monotonic()
-            assert driver_folders.end_under(tmp_path, timeout=30) == 1
-            assert time.monotonic() - begun < 15
+            assert driver_folders.end_under(tmp_path, timeout=120) == 1
+            assert time.monotonic() - begun < 60
             assert psutil.Process(own).status() == psutil.STATUS_ZOMBIE
             psutil.Process(*pids - {own}).kill()
         finally:

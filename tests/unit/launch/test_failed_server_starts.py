@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -33,6 +32,7 @@ from airflow_logio.spark.connect_engine import (
     SessionName,
 )
 from tests.store.small_disk import small_folder
+from tests.support.listening import Listener
 from tests.support.waiting import eventually
 from tests.unit.launch.test_shared_server import ended, port_of, recipe, slow_server, state
 
@@ -66,35 +66,21 @@ class Stranger:
     """Another program that listens on a port, and keeps what it is sent."""
 
     def __init__(self, port: int = 0) -> None:
-        listening = eventually(lambda: _listening(port), what="the port is free")
-        assert listening is not None
-        self._socket = listening
-        self.port: int = self._socket.getsockname()[1]
         self.got = b""
-        threading.Thread(target=self._serve, daemon=True).start()
+        listener = eventually(lambda: self._listening(port), what="the port is free")
+        assert listener is not None
+        self.port, self.close = listener.port, listener.close
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            with connection:
-                connection.settimeout(30)
-                while more := connection.recv(4096):
-                    self.got += more
+    def _listening(self, port: int) -> Listener | None:
+        """None while a process that was killed still has the port."""
+        try:
+            return Listener(self._hear, port)
+        except OSError:
+            return None
 
-    def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-
-def _listening(port: int) -> socket.socket | None:
-    """None while a process that was killed still has the port."""
-    try:
-        return socket.create_server(("127.0.0.1", port))
-    except OSError:
-        return None
+    def _hear(self, connection: socket.socket) -> None:
+        while more := connection.recv(4096):
+            self.got += more
 
 
 @contextmanager
@@ -407,6 +393,6 @@ def test_no_request_leaves_for_the_port_of_a_server_that_has_ended() -> None:
             ("stream_stream", many),
         ):
             with pytest.raises(ConnectionError, match="has ended"):
-                answer = getattr(guarded, kind)("/service/Method")(request(), metadata=token, timeout=5)
+                answer = getattr(guarded, kind)("/service/Method")(request(), metadata=token, timeout=60)
                 list(answer)
         assert other.got == b""

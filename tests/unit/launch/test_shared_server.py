@@ -180,7 +180,7 @@ def test_it_ends_behind_its_last_client(recipe: ServerRecipe, tmp_path: Path) ->
     assert keeper.poll() is None, "it has a client"
     client.kill()
     client.communicate()
-    _, said = keeper.communicate(timeout=10)
+    _, said = keeper.communicate(timeout=60)
     assert (keeper.returncode, said) == (256 - signal.SIGTERM, b"no driver needs this server any more\n")
 
 

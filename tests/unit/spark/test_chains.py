@@ -124,7 +124,7 @@ def test_a_job_that_fails_leaves_nothing_of_what_its_tasks_have_written(
     def fails_last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.column("id")[0].as_py() >= 50:
-                eventually(lambda: list(written.rglob("*.parquet")), what="the other task has written", timeout=30)
+                eventually(lambda: list(written.rglob("*.parquet")), what="the other task has written")
                 raise ValueError("the second task")
             yield batch
 

@@ -163,7 +163,7 @@ def test_receipts_are_read_several_at_once_and_come_in_their_order(bucket: Bucke
         """Three reads meet, or none gets anything."""
 
         def read(self, path: str) -> bytes:
-            together.wait(20)
+            together.wait(60)
             return super().read(path)
 
     files = Meeting.of("it", bucket.url, "orders")
@@ -183,13 +183,13 @@ def test_partitions_are_looked_at_side_by_side(bucket: Bucket) -> None:
         """Looks at all partitions meet, or none is answered."""
 
         def walk(self, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
-            together.wait(20)
+            together.wait(60)
             meetings.append("walk")
             return super().walk(below)
 
         def names(self, folder: str) -> list[str]:
             if folder in partitions:
-                together.wait(20)
+                together.wait(60)
                 meetings.append("names")
             return super().names(folder)
 

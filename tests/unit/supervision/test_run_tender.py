@@ -257,12 +257,12 @@ def test_old_runs_are_removed_beside_the_supervision(clock: Clock) -> None:
 
     def remove() -> list[str]:
         asked.put("asked")
-        assert may_end.wait(30)
+        assert may_end.wait(90)
         return []
 
     old = OldRuns(remove, clock=clock)
     old.look()
-    assert asked.get(timeout=30)
+    assert asked.get(timeout=90)
     for _ in range(3):
         clock.now += OLD_SECONDS
         old.look()
@@ -270,7 +270,7 @@ def test_old_runs_are_removed_beside_the_supervision(clock: Clock) -> None:
     may_end.set()
     eventually(lambda: old.is_over)
     old.look()
-    assert asked.get(timeout=30), "the time since the last one is over"
+    assert asked.get(timeout=90), "the time since the last one is over"
 
 
 def test_a_supervisor_of_all_runs_looks_for_old_ones(store: MemoryLogStore, clock: Clock) -> None:
@@ -282,7 +282,7 @@ def test_a_supervisor_of_all_runs_looks_for_old_ones(store: MemoryLogStore, cloc
 
     nothing = VoidDriverEnder(store, drivers=list)
     RunTender(store, "tender", ByHand, clock=clock, void=nothing, old=remove).look()
-    assert asked.wait(30)
+    assert asked.wait(90)
 
 
 def test_late_days_are_said_once_and_a_promise_that_cannot_be_read_ends_no_supervisor(

@@ -258,5 +258,5 @@ def test_who_halts_a_driver_by_force_ends_its_standby_before(
     program += [subprocess.Popen(sleep, cwd=tmp_path / name) for name in ("1", "2-standby")]
     status = structs.replace(driver.store.group(driver.run.run_id, "g"), log_path=str(tmp_path / "1" / "driver.log"))
     assert force(driver.store, driver.run.run_id, status)
-    program[1].wait(10)
+    program[1].wait(60)
     assert program[0].poll() is None

@@ -242,7 +242,7 @@ def test_a_driver_of_another_user_is_only_fenced(sleeper: Sleeper) -> None:
             if is_root:
                 os.setuid(NOBODY)
             began = time.monotonic()
-            code = 0 if processes.end(identity) is False and time.monotonic() - began < 5 else 1
+            code = 0 if processes.end(identity, 120) is False and time.monotonic() - began < 60 else 1
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

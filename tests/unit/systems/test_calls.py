@@ -95,11 +95,11 @@ def test_threads_do_not_mix(watch: CallWatch, clock: Clock) -> None:
     def read() -> None:
         with watch.call("read", FailurePoint("feed", action="read action 1")):
             begun.set()
-            leave.wait(10)
+            leave.wait(60)
 
     thread = threading.Thread(target=read)
     thread.start()
-    begun.wait(10)
+    begun.wait(60)
     clock.now += 5
     with watch.call("generate", POINT):
         clock.now += 1

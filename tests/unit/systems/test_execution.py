@@ -271,7 +271,7 @@ def test_a_question_and_a_write_are_not_one_step_so_two_drivers_may_both_write()
 
     class Slow(Checked):
         def write(self, client: System, action: WriteAction) -> None:
-            both_have_asked.wait(10)
+            both_have_asked.wait(60)
             super().write(client, action)
 
     drivers = [
@@ -281,7 +281,7 @@ def test_a_question_and_a_write_are_not_one_step_so_two_drivers_may_both_write()
     for driver in drivers:
         driver.start()
     for driver in drivers:
-        driver.join(20)
+        driver.join(60)
     assert (system.asked, system.written) == ([1, 1], [1, 1])
 
 
@@ -486,7 +486,7 @@ def test_a_connection_whose_end_hangs_is_a_call_as_well() -> None:
             try:
                 yield {}
             finally:
-                release.wait(30)
+                release.wait(90)
 
         def apply(self, client: dict[str, Any], marker: Marker, actions: Sequence[WriteAction]) -> None:
             raise AWAY
@@ -506,4 +506,4 @@ def test_a_connection_whose_end_hangs_is_a_call_as_well() -> None:
         assert "the end of connection 'crm' of operator 'save'" in str(given.calls.longest())
     finally:
         release.set()
-        thread.join(10)
+        thread.join(60)

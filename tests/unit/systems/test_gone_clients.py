@@ -84,7 +84,7 @@ def test_the_statement_of_a_killed_process_ends(wait: str, url: str, postgres_ur
         finally:
             driver.kill()
             driver.wait()
-        eventually(lambda: not waiting(holder, kind), what="the end of the statement", timeout=30)
+        eventually(lambda: not waiting(holder, kind), what="the end of the statement")
         with holder.cursor() as cursor:
             cursor.execute("SELECT a FROM kept")
             assert cursor.fetchall() == [(1,)]

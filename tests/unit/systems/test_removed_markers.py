@@ -88,8 +88,8 @@ def test_wherever_one_stands_the_other_lets_nothing_twice(postgres_url: str, slo
             wait([other], STANDS_SECONDS)
             pause.release()
             removed, back = (one, other) if slow == "the removal" else (other, one)
-            assert removed.result(30) == 1, where
-            assert isinstance(back.exception(30), Fenced | WriteRefused), where
+            assert removed.result(90) == 1, where
+            assert isinstance(back.exception(90), Fenced | WriteRefused), where
         assert rows(first) == [1] * (index - begin + 2), f"{slow} stood {where}"
         index += 1
     assert index > 4, "there are more statements than that"

@@ -223,7 +223,7 @@ def at_once(*acts: Callable[[], object]) -> list[Exception]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     return errors
 
 

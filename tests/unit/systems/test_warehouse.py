@@ -293,18 +293,18 @@ def test_a_new_run_waits_for_rows_that_are_being_written_and_replaces_them(postg
     @sa.event.listens_for(old.engine, "commit")
     def _pause(_connection: object) -> None:
         inside.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     writing = threading.Thread(target=apply, args=(old, OLD, 3))
     beginning = threading.Thread(target=apply, args=(new, NEW, 1, 2))
     writing.start()
-    assert inside.wait(10), "the old run holds its rows uncommitted"
+    assert inside.wait(60), "the old run holds its rows uncommitted"
     beginning.start()
     beginning.join(0.3)
     assert beginning.is_alive(), "the new run waits for them"
     go_on.set()
     for thread in (writing, beginning):
-        thread.join(20)
+        thread.join(60)
     assert contents(new) == [(2, "new")]
     old.close()
     new.close()
@@ -330,7 +330,7 @@ def test_two_writers_of_one_table_begin_at_once(postgres_server: PostgresServer)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert errors == []
     postgres_server.drop_database(url)
 

@@ -102,7 +102,7 @@ def _every_place(
 
 
 def _told(outcomes: Sequence[Future[None]]) -> Told:
-    errors = [outcome.exception(30) for outcome in outcomes]
+    errors = [outcome.exception(90) for outcome in outcomes]
     return tuple("" if error is None else type(error).__name__ for error in errors)
 
 

@@ -60,6 +60,6 @@ def test_its_address_names_this_machine_and_the_run(flow: TwoGroups, sqlite_url:
         assert place.startswith(f"http://{LOOPBACK}:")
         assert fragment.startswith("token=") and fragment.endswith(f"&run={flow.run.uid}")
         port = int(place.rstrip("/").rpartition(":")[2])
-        with socket.create_connection((LOOPBACK, port), timeout=30) as connection:
+        with socket.create_connection((LOOPBACK, port), timeout=90) as connection:
             connection.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 200")

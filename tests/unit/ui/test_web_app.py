@@ -518,7 +518,7 @@ def test_a_log_that_hangs_takes_few_threads(
 
     def hang(*_: Any, **__: Any) -> Any:
         hanging.release()
-        assert ended.wait(30)
+        assert ended.wait(90)
         return []
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(looks_module.MOST_ASKING) as waiting:
@@ -526,12 +526,12 @@ def test_a_log_that_hangs_takes_few_threads(
         queries = [f"/api/runs?dag_id=dag&dag_run_id={number}" for number in range(looks_module.MOST_ASKING)]
         asked = [waiting.submit(client.get, query, headers=OWNER) for query in queries]
         for _ in asked:
-            assert hanging.acquire(timeout=30)
+            assert hanging.acquire(timeout=90)
         answer = client.get("/api/runs", headers=OWNER)
         assert (answer.status_code, "requests wait for the log" in answer.text) == (503, True)
         assert look(client, flow) == watched, "what still holds waits for nothing"
         ended.set()
-        assert [one.result(30).status_code for one in asked] == [200] * looks_module.MOST_ASKING
+        assert [one.result(90).status_code for one in asked] == [200] * looks_module.MOST_ASKING
     assert look(client, flow)["groups"]
 
 

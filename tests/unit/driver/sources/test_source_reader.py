@@ -81,7 +81,7 @@ class Harness:
 
     def take(self, count: int = 1) -> list[Any]:
         found: list[Any] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(found) < count and not self.errors and time.monotonic() < deadline:
             if (item := self.mailbox.get(0.1, inputs=True)) is not None:
                 found.append(item)
@@ -89,7 +89,7 @@ class Harness:
         return found
 
     def error(self) -> BaseException:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self.errors and time.monotonic() < deadline:
             time.sleep(0.01)
         assert self.errors
@@ -97,7 +97,7 @@ class Harness:
 
     def stop(self) -> None:
         self.mailbox.close()
-        self.reader.stop(patience=20)
+        self.reader.stop(patience=60)
 
 
 @pytest.fixture
@@ -265,11 +265,11 @@ def test_it_ends_in_the_middle_of_a_read_and_leaves_no_file(start: Any, store: P
             for batch in super().read(params, action, offset):
                 yield batch
                 reached.set()
-                go_on.wait(10)
+                go_on.wait(60)
 
     harness = start(Slow([1, 1, 1]), epoch)
     harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
-    assert reached.wait(10)
+    assert reached.wait(60)
     threading.Timer(0.2, go_on.set).start()
     harness.stop()
     assert store.find("run") == [] and harness.errors == []
@@ -284,7 +284,7 @@ class Blocked(Scripted):
 
     def block(self) -> None:
         self.blocked.set()
-        self.released.wait(20)
+        self.released.wait(60)
 
     def next_action(self, params: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, Any] | None:
         self.block()
@@ -306,10 +306,10 @@ def test_a_read_that_is_cut_short_brings_nothing_more_and_what_it_says_later_is_
     harness = start(source, None)
     harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     harness.take()
-    assert source.blocked.wait(10)
+    assert source.blocked.wait(60)
     harness.reader.drain(cut_short=True)
     source.released.set()
-    harness.reader._reading_thread.join(10)
+    harness.reader._reading_thread.join(60)
     assert not harness.reader._reading_thread.is_alive()
     assert harness.errors == [] and harness.mailbox.get(0, inputs=True) is None
 
@@ -318,7 +318,7 @@ def test_a_read_that_does_not_answer_is_left_behind_by_a_process_that_ends(start
     source = Blocked([3], replayable=True)
     harness = start(source, None)
     harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
-    assert source.blocked.wait(10)
+    assert source.blocked.wait(60)
     harness.mailbox.close()
     harness.reader.stop(patience=0.05)
     assert harness.reader._reading_thread.is_alive()
@@ -333,7 +333,7 @@ def test_a_store_is_discarded_while_the_next_read_action_is_asked_for(
     harness = start(source, epoch)
     harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     assert [type(item) for item in harness.take(3)] == [Stored, ReadBatch, HandedOver]
-    assert source.blocked.wait(10)
+    assert source.blocked.wait(60)
     harness.reader.drain(cut_short=True)
     harness.reader.ask(DiscardOrder("s", 1))
     assert harness.take() == [Discarded("s", 1)]
@@ -362,7 +362,7 @@ def test_a_source_whose_system_is_away_is_not_waited_for(start: Any) -> None:
     harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     eventually(lambda: source.reads)
     harness.reader.drain(cut_short=True)
-    harness.reader._reading_thread.join(10)
+    harness.reader._reading_thread.join(60)
     assert not harness.reader._reading_thread.is_alive() and harness.errors == []
 
 
@@ -399,7 +399,7 @@ class Forgetting(RangeSource):
             case Exception() as error:
                 raise error
             case threading.Event() as event:
-                event.wait(20)
+                event.wait(60)
 
 
 def ranges(*ends: int) -> list[ForgetOrder]:
@@ -472,7 +472,7 @@ def test_a_store_that_cannot_be_discarded_holds_nobody_up_for_ever(start: Any, t
     harness.reader.ask(ReadOrder("s", 1, {"part": 0}))
     harness.take(4)
     harness.reader.ask(DiscardOrder("s", 1))
-    assert stuck.asked.wait(10)
+    assert stuck.asked.wait(60)
     harness.mailbox.close()
     began = time.monotonic()
     blocked = harness.reader.stop(patience=0.2)

@@ -35,7 +35,7 @@ def test_jobs_are_cancelled_once_more_at_the_end() -> None:
     sessions.answers.set()
     cancel = JobCancel(sessions, lambda: ["epoch 1"])
     cancel.begin()
-    assert sessions.asked.wait(20)
+    assert sessions.asked.wait(60)
     assert cancel.end() == []
     assert set(sessions.cancelled) == {"epoch 1"}
 
@@ -45,11 +45,11 @@ def test_a_spark_that_does_not_answer_is_told_of(monkeypatch: pytest.MonkeyPatch
     sessions = Sessions()
     cancel = JobCancel(sessions, lambda: ["epoch 1"])
     cancel.begin()
-    assert sessions.asked.wait(20)
+    assert sessions.asked.wait(60)
     (left,) = cancel.end()
     assert left.name == "logio-cancel"
     sessions.answers.set()
-    left.join(20)
+    left.join(60)
     assert not left.is_alive()
 
 

@@ -20,7 +20,7 @@ def beside() -> Iterator[SideBySide]:
     yield made
     made.stop()
     for thread in made.threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -60,7 +60,7 @@ def test_an_error_waits_for_its_turn_and_what_was_begun_behind_it_is_begun_again
     def evaluate(item: int) -> int:
         begun.append(item)
         if item == 0:
-            assert first_may_end.wait(20)
+            assert first_may_end.wait(60)
         if item == 1 and failing.is_set():
             raise ValueError("1 is no order")
         return item
@@ -88,7 +88,7 @@ def test_what_comes_while_the_first_is_evaluated_is_evaluated_beside_it(beside: 
 
     def evaluate(item: int) -> int:
         if item < 3:
-            both.wait(20)
+            both.wait(60)
         return item
 
     def more(last: int) -> list[int]:
@@ -102,17 +102,17 @@ def test_who_waits_for_an_evaluation_is_told_when_the_epoch_ends(beside: SideByS
 
     def evaluate(item: int) -> int:
         under_way.set()
-        ended.wait(20)
+        ended.wait(60)
         return item
 
     made = beside.begun(range(6), evaluate, lambda: 2)
     _, result = next(made)
-    assert under_way.wait(10)
+    assert under_way.wait(60)
     threading.Timer(0.1, beside.stop).start()
     began = time.monotonic()
     with pytest.raises(Closed):
         result()
-    assert time.monotonic() - began < 10, "what is under way is not waited for"
+    assert time.monotonic() - began < 50, "what is under way is not waited for"
     with pytest.raises(Closed):
         next(beside.begun([1], evaluate, lambda: 1))
     ended.set()
