@@ -38,15 +38,18 @@ __all__ = [
     "aget_task_state",
     "audit",
     "begun_tasks",
+    "create_dag_run",
     "default_deferrable",
     "failed_starts",
     "get_task_state",
     "has_own_place",
+    "is_dag_run_running",
     "is_from_mapped",
     "is_in_mapped_group",
     "is_paused",
     "kerberos_principal",
     "launches_group",
+    "may_be_triggered_by_tasks",
     "may_change_runs",
     "may_end_in_triggerer",
     "may_read_data",
@@ -283,6 +286,51 @@ def active_tasks(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[st
         )
         return None
     return [f"{name} ({state or 'no state yet'})" for name, state in states.items() if state not in _OVER]
+
+
+_BY_TASKS = "operator_triggered"
+"""The type of DAG runs that a task of a DAG makes."""
+
+
+def may_be_triggered_by_tasks(dag: Any) -> bool:
+    """Whether a DAG allows DAG runs that tasks make, for code that parses it."""
+    allowed = getattr(dag, "allowed_run_types", None)
+    return allowed is None or _BY_TASKS in {str(getattr(one, "value", one)) for one in allowed}
+
+
+def create_dag_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> bool:
+    """Create a DAG run, for code in a task; False if there is one of that name: Airflow makes no second one, whatever is
+    repeated. It has no partition key, as Airflow's client does not hand that over (3.3).
+
+    Raises `ConfigurationError` with the cause if Airflow refuses.
+    """
+    from airflow.sdk.api.client import ServerResponseError
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    try:
+        found = SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf)))
+    except AirflowRuntimeError as error:
+        found = error.error
+    except ServerResponseError as error:  # of `dag.test()`, where no supervisor stands between
+        found = ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"detail": error.detail})
+    if not isinstance(found, ErrorResponse):
+        return True
+    if found.error is ErrorType.DAGRUN_ALREADY_EXISTS:
+        return False
+    said = f"Airflow does not create DAG run {run_id!r} of DAG {dag_id!r}: {found.error.value}: {found.detail}"
+    if "denied_run_type" in str(found.detail):
+        said += f". Add {_BY_TASKS!r} to allowed_run_types of the DAG"
+    raise ConfigurationError(said)
+
+
+def is_dag_run_running(dag_id: str, run_id: str) -> bool:
+    """Whether a DAG run is running, for code in a task; False also if it is queued, or was deleted. Raises what Airflow
+    raises if it does not answer."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return bool(RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id], states=["running"]))
 
 
 _linking = ThreadPoolExecutor(1, thread_name_prefix="logio stores links")

@@ -35,6 +35,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_logio.operators.assets",
                     "airflow_logio.operators.finish_run",
                     "airflow_logio.operators.fresh_run",
+                    "airflow_logio.operators.lookback",
                     "airflow_logio.operators.pipeline_group",
                     "airflow_logio.operators.recover_group",
                     "airflow_logio.operators.scale",

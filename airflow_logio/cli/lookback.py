@@ -7,30 +7,17 @@ commands one does it, and a command that is repeated finds it done, or what is l
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 
 from airflow_logio.cli.preparation import CLI_DAG_ID, Wanted
-from airflow_logio.dataflow.pipeline.days import Partitioning, PartitionKey
+from airflow_logio.dataflow.pipeline.days import PartitionKey
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.run_records import Run
-from airflow_logio.store.rules.start_rules import added_writers
+from airflow_logio.supervision.lookback import Left, left_alone, own_params
 
 MOST_RUNS = 1_000
 """Of one partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """The partition before is not computed again: why."""
-
-    why: str
-
-
-def partition_before(partitioning: Partitioning, key: PartitionKey) -> PartitionKey:
-    """The one that ends where another one begins."""
-    return partitioning.containing(key.start - timedelta(seconds=1))
 
 
 def look_back(store: LogStore, run: Run, key: PartitionKey) -> Run | Left:
@@ -51,7 +38,7 @@ def look_back(store: LogStore, run: Run, key: PartitionKey) -> Run | Left:
 
 def wanted_again(wanted: Wanted, before: Run, key: PartitionKey, declared: Collection[str]) -> Wanted:
     """The run that takes the place of another one: with its connections, and those of its parameters that are `declared`."""
-    own = {name: str(value) for name, value in before.spec.params.items() if name in declared}
+    own = {name: str(value) for name, value in own_params(before, declared).items()}
     return replace(
         wanted,
         params={**wanted.params, **own},
@@ -79,19 +66,7 @@ def _begun_before(runs: Sequence[Run], given_up: Run, key: PartitionKey) -> Run 
 
 def _why_not(newest: Run) -> str | None:
     """Why its newest run is left as it is; None if it is not."""
-    uid = newest.uid[:8]
-    if newest.state is RunState.SUPERSEDED:
-        return f"its run {uid} was given up, and the next one reads what has come since"
-    if newest.state is not RunState.FINISHED:
+    if newest.state not in (RunState.FINISHED, RunState.SUPERSEDED):
+        uid = newest.uid[:8]
         return f"its run {uid} has not finished ({newest.state}): `logio retry {uid}` resumes it"
-    if newest.spec.key.dag_id != CLI_DAG_ID:
-        return (
-            f"its run {uid} is of DAG run {newest.spec.key.dag_run_id} of {newest.spec.key.dag_id}: clear that in Airflow, "
-            "from the task that starts the run onwards"
-        )
-    if added := added_writers(newest):
-        return (
-            f"rows of {', '.join(added)} would be there twice. If they are to stay, or are removed: `logio again {uid}`, "
-            "then the run of that partition"
-        )
-    return None
+    return left_alone(newest, CLI_DAG_ID)

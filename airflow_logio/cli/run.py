@@ -30,7 +30,7 @@ from airflow_logio.cli.common import (
 )
 from airflow_logio.cli.connection_file import ConnectionUrls
 from airflow_logio.cli.display import Progress
-from airflow_logio.cli.lookback import Left, look_back, partition_before, wanted_again
+from airflow_logio.cli.lookback import look_back, wanted_again
 from airflow_logio.cli.partitions import Begun, OnePartition, Partitions, RangeProgress, table_of
 from airflow_logio.cli.preparation import (
     CLI_DAG_ID,
@@ -60,6 +60,7 @@ from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.status_records import GroupStatus
 from airflow_logio.supervision.local_run import LocalRun
+from airflow_logio.supervision.lookback import Left
 
 INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -155,7 +156,7 @@ def _look_back(
     """The partition before that of a finished run, again; returns the exit code. `done` is finished in any case."""
     partitioning = partitioning_of(done.pipeline.name, done.pipeline.partition, str(wanted.partition))
     key = partitioning.key_of(wanted.partition)
-    before = partition_before(partitioning, key)
+    before = partitioning.preceding(key)
     found = look_back(store, done.run, before)
     if isinstance(found, Left):
         _say(f"lookback: {found.why}")

@@ -13,6 +13,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators._task.pipeline_reference import check_connections, imported, reference
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
+from airflow_logio.operators.lookback import LogioLookbackOperator, check_can_look_back, checked_lookback
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.start_run import DERIVED, SUPERVISE, LogioStartRunOperator, supervision_of
 from airflow_logio.operators.supervise import MANY, SOON, LogioSuperviseOperator, is_beside_groups
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_logio.operators._task.callbacks import Callbacks
     from airflow_logio.protocol.liveness import RecoveryBudget
 
-START, FINISH, ASSETS, NOTIFY = "start_run", "finish_run", "assets", "notify"
+START, FINISH, ASSETS, NOTIFY, LOOK_BACK = "start_run", "finish_run", "assets", "notify", "look_back"
 PER_REPLICA = "task_per_replica"
 """In `groups`: whether each replica of a group has a task, and so a place, of its own."""
 AT_ONCE: Mapping[str, Any] = {"retries": MANY, "retry_delay": SOON, "retry_exponential_backoff": 0}
@@ -69,6 +70,8 @@ class LogioPipelineGroup(TaskGroup):
     :param assets: True, or writer → asset or URI: an Airflow asset event for each table and dataset when the run has finished
         (`LogioAssetsOperator`), by a last task ``assets``.
     :param assets_with_quarantine: also when it has finished with quarantine, and ``finish_run`` fails.
+    :param lookback: how many partitions before its own a run has computed again when it has finished, because their late rows
+        are there then: by a last task ``look_back``, in a DAG run of its own for each (`LogioLookbackOperator`).
     :param group_id: by default the pipeline's name.
 
     Further arguments are passed to TaskGroup. Raises `PipelineDefinitionError` or `ConfigurationError` while the DAG is
@@ -99,6 +102,7 @@ class LogioPipelineGroup(TaskGroup):
         on_budget_callback: Callbacks = None,
         assets: bool | Mapping[str, str | Asset] = False,
         assets_with_quarantine: bool = False,
+        lookback: int = 0,
         group_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -114,7 +118,10 @@ class LogioPipelineGroup(TaskGroup):
             "on_budget_callback": on_budget_callback,
         }
         notifies = not supervised and any(callbacks.values())
-        reserved = [START, FINISH, SUPERVISE, *([ASSETS] if assets else []), *([NOTIFY] if notifies else [])]
+        if checked_lookback(lookback):
+            check_can_look_back(known)
+        optional = ((ASSETS, assets), (NOTIFY, notifies), (LOOK_BACK, lookback))
+        reserved = [START, FINISH, SUPERVISE, *(name for name, is_there in optional if is_there)]
         of_groups = {name: mapping_of(f"groups[{name!r}]", one) for name, one in mapping_of("groups", groups).items()}
         of_all = mapping_of("spark", spark)
         if params is not None:
@@ -169,6 +176,7 @@ class LogioPipelineGroup(TaskGroup):
                     tasks.append(task)
             if supervisor is not None and not is_beside_groups(start.dag):
                 tasks >> supervisor
+            last = [finish]
             if assets:
                 told = LogioAssetsOperator(
                     task_id=ASSETS,
@@ -181,12 +189,25 @@ class LogioPipelineGroup(TaskGroup):
                 )
                 # With quarantine `finish_run` fails, and stays a leaf: the DAG run must not be green.
                 (tasks if assets_with_quarantine else finish) >> told
+                last.append(told)
+            if lookback:
+                last >> LogioLookbackOperator(
+                    task_id=LOOK_BACK,
+                    pipeline=text,
+                    lookback=lookback,
+                    run_uid=start.output,
+                    with_dag_params=params is None,
+                    logio_conn_id=logio_conn_id,
+                )
+            _check_looks_back_alone(start)
 
     def __iter__(self) -> Iterator[Any]:
-        """Its tasks, without the supervisor, which ends later and says nothing of the data: Airflow looks here for the tasks
-        that ``group >> next`` waits for, also for a group around this one.
+        """Its tasks, without those that say nothing of the data: the supervisor, which ends later, and what looks back, which
+        may be skipped. Airflow looks here for the tasks that ``group >> next`` waits for, also for a group around this one.
         """
-        return (task for task in super().__iter__() if not isinstance(task, LogioSuperviseOperator))
+        return (
+            task for task in super().__iter__() if not isinstance(task, LogioSuperviseOperator | LogioLookbackOperator)
+        )
 
 
 def _tasks_of(pipeline: Pipeline, group: str, *, each: bool) -> list[tuple[str, int | None]]:
@@ -210,6 +231,18 @@ def _check_only_start(start: LogioStartRunOperator) -> None:
                 f"pipeline, {start.pipeline!r}, and a DAG run has one run of each pipeline: put them into two DAGs, "
                 "or define the pipeline twice, under two names"
             )
+
+
+def _check_looks_back_alone(start: LogioStartRunOperator) -> None:
+    """A look back is a DAG run of the whole DAG, and would compute other pipelines again as well, for which it has no
+    partition."""
+    starts = [one for one in start.dag.tasks if isinstance(one, LogioStartRunOperator)]
+    looks_back = any(isinstance(one, LogioLookbackOperator) for one in start.dag.tasks)
+    if looks_back and len(starts) > 1:
+        raise PipelineDefinitionError(
+            f"DAG {start.dag.dag_id!r} has several pipelines, {', '.join(one.pipeline for one in starts)}, and one with "
+            "lookback: it creates DAG runs in which the others would be computed again, too. Put them into DAGs of their own"
+        )
 
 
 def _check_names(pipeline: Pipeline, groups: Mapping[str, Any], reserved: Sequence[str]) -> None:

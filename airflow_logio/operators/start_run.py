@@ -148,9 +148,14 @@ class LogioStartRunOperator(BaseOperator):
         return self.resume(context)
 
     def resume(
-        self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None, since: str | None = None
+        self,
+        context: Mapping[str, Any],
+        event: Mapping[str, Any] | None = None,
+        since: str | None = None,
+        behind: str | None = None,
     ) -> str:
-        """Start the run, or defer until its input is there; `since` is when this try has begun to wait for it.
+        """Start the run, or defer until its input is there; `since` is when this try has begun to wait for it, and `behind`
+        when one that looks back has begun to wait for the run that it replaces.
 
         Raises `ConfigurationError` for a wrong parameter, and for tables in a database that is neither PostgreSQL nor
         SQLite, `IncompatibleRun` for a changed pipeline.
@@ -162,11 +167,19 @@ class LogioStartRunOperator(BaseOperator):
         from airflow_logio.launch.days_read import with_days_read
         from airflow_logio.launch.start_run import check_beside_log, check_table_databases, run_spec
         from airflow_logio.operators._task.input_wait import await_input, resumes
+        from airflow_logio.operators._task.lookback_run import await_run_before, lookback_of, params_of
         from airflow_logio.operators._task.run_lookup import identity, opened_log
 
         pipeline, ref = resolve(self.pipeline)
+        lookback = lookback_of(context["dag_run"])
+        if lookback is not None:
+            lookback.check_pipeline(pipeline.name)
         of_partition = self._of_partition(context, pipeline)
         params, partition = self._given(pipeline, context), None if of_partition is None else of_partition.key()
+        if lookback is not None:
+            params |= params_of(lookback, self, context, pipeline)
+            if partition is not None and since is None:
+                await_run_before(self, context, pipeline, partition, behind)
         await_input(self, context, pipeline, params, partition, external_url, since)
         code = collect(ref)
         dag_id, run_id = identity(context)

@@ -136,6 +136,10 @@ class Partitioning(ABC):
         assert found is not None, key
         return found
 
+    def preceding(self, key: PartitionKey) -> PartitionKey:
+        """The partition that ends where another one begins."""
+        return self.containing(key.start - timedelta(seconds=1))
+
     def containing(self, at: datetime) -> PartitionKey:
         """The partition that an instant is in. Raises OperatorFailed outside the years 1 to 9999."""
         begun = zones.number(self.zone, self.seconds, 0, int(at.timestamp()))

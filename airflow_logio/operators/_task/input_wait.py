@@ -81,19 +81,44 @@ def resumes(logio_conn_id: str, context: Mapping[str, Any], pipeline: str) -> bo
 
 
 def _wait(task: LogioStartRunOperator, context: Mapping[str, Any], waiting: Waiting) -> None:
-    """Defer, or where that is switched off, wait here until the next look."""
-    task.log.info("The run %s. There is no run and no driver yet", waiting)
-    left = waiting.until.timestamp() - time.time()
-    if not _compat.default_deferrable():
-        time.sleep(max(0.0, min(LOOK_SECONDS, left)))
-        return
-    _compat.note_waiting(context["ti"], str(waiting))
     places = waiting.places
+    defer_until(
+        task,
+        context,
+        str(waiting),
+        waiting.since.timestamp(),
+        waiting.until.timestamp(),
+        None if places is None else [[place.kind, place.path] for place in places],
+        {"since": waiting.since.isoformat()},
+    )
+
+
+def defer_until(
+    task: LogioStartRunOperator,
+    context: Mapping[str, Any],
+    said: str,
+    since: float,
+    until: float,
+    places: list[list[str]] | None,
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Defer the task until it is to look again, and resume it with `kwargs` then; where that is switched off, wait here.
+
+    :param said: what the run waits for, in words: ``waits for ...``.
+    :param since: when the wait has begun, in seconds since the epoch.
+    :param until: when it looks again at the latest.
+    :param places: as of `LogioInputTrigger`.
+    """
+    task.log.info("The run %s. There is no run and no driver yet", said)
+    if not _compat.default_deferrable():
+        time.sleep(max(0.0, min(LOOK_SECONDS, until - time.time())))
+        return
+    _compat.note_waiting(context["ti"], said)
     trigger = LogioInputTrigger(
-        places=None if places is None else [[place.kind, place.path] for place in places],
+        places=places,
         machine=machine_of_this_process(),
-        since=waiting.since.timestamp(),
-        until=waiting.until.timestamp(),
+        since=since,
+        until=until,
         last_try=is_last_try(context["ti"]),
     )
-    task.defer(trigger=trigger, method_name="resume", kwargs={"since": waiting.since.isoformat()})
+    task.defer(trigger=trigger, method_name="resume", kwargs=dict(kwargs))

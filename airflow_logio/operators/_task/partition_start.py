@@ -18,6 +18,7 @@ from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.errors import ConfigurationError, RunRemoved, UnknownRun
 from airflow_logio.hooks.connections import external_url
 from airflow_logio.launch.code_bundle import CodeBundle
+from airflow_logio.operators._task.lookback_run import lookback_of
 from airflow_logio.operators._task.pipeline_reference import launching_tasks
 from airflow_logio.operators._task.run_lookup import (
     first_try,
@@ -53,7 +54,8 @@ def partition_of(
 ) -> PartitionKey | None:
     """What a DAG run of a pipeline with partitions is for: its partition key, else its data interval. It is not guessed.
 
-    One that has neither is for what it was for before: `former` knows, and is asked only then.
+    One that has neither is for what it was for before: `former` knows, and is asked only then. One that a look back has made
+    says it in its conf.
     Raises `ConfigurationError` if it has neither, or both and they are not the same partition.
     """
     if pipeline.partition is None:
@@ -61,6 +63,13 @@ def partition_of(
     named = getattr(dag_run, "partition_key", None)
     begin, end = dag_run.data_interval_start, dag_run.data_interval_end
     has_interval = begin is not None and end is not None
+    if (lookback := lookback_of(dag_run)) is not None:
+        if named is not None or (has_interval and begin != end):
+            raise ConfigurationError(
+                f"the conf of the DAG run says that it looks back at {lookback.partition}, and it has a partition key or "
+                "data interval of its own: leave one of the two out"
+            )
+        return pipeline.partition.key_of(lookback.partition)
     if named is None:
         if (begin is None or begin == end) and (found := former()) is not None:
             return found

@@ -14,6 +14,7 @@ from airflow_logio.hooks.logio import LogioHook
 from airflow_logio.operators.assets import LogioAssetsOperator
 from airflow_logio.operators.finish_run import LogioFinishRunOperator
 from airflow_logio.operators.fresh_run import LogioFreshRunOperator
+from airflow_logio.operators.lookback import LogioLookbackOperator
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.scale import LogioScaleOperator
@@ -66,6 +67,7 @@ with DAG("reference_group", schedule=None, params={"transactions": "/data/transa
         on_budget_callback=[print],
         assets={"publish": "logio://warehouse_db/hourly_sales", "save_totals": "logio://warehouse_db/item_totals"},
         assets_with_quarantine=False,
+        lookback=0,  # 1 for a pipeline with a partition: the day before is computed again as well
         group_id="sales",
     )
     # [END LogioPipelineGroup]
@@ -192,6 +194,23 @@ with DAG("reference_tasks", schedule=None, params={"transactions": "/data/transa
     # [END LogioAssetsOperator]
     start >> [hourly, publish, totals] >> finish >> tell
     [start, hourly, publish, totals] >> supervise
+
+with DAG("reference_days", schedule=None, params={"data": "/data"}) as days_dag:
+    own = LogioStartRunOperator(
+        task_id="start_run",
+        pipeline="pipelines.clicks:clicks",
+        connections={"lake": "lake_folder", "warehouse": "warehouse_db"},
+    )
+    # [START LogioLookbackOperator]
+    look_back = LogioLookbackOperator(
+        task_id="look_back",
+        pipeline="pipelines.clicks:clicks",
+        lookback=2,
+        run_uid=own.output,
+        with_dag_params=True,
+        logio_conn_id="logio_default",
+    )
+    # [END LogioLookbackOperator]
 
 with DAG("reference_control", schedule=None, params={"run": UID}) as control_dag:
     # [START LogioStopOperator]

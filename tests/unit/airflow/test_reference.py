@@ -39,7 +39,7 @@ def test_the_page_has_all_of_them() -> None:
     """Airflow's own page of a provider has them by module; ours by name."""
     names = {one.name for one in ENTRIES}
     assert {type(trigger).__name__ for trigger in TRIGGERS} == {name for name in names if name.endswith("Trigger")}
-    assert len(DAGS) == 4 + len([name for name in names if name.startswith("build_")])
+    assert len(DAGS) == 5 + len([name for name in names if name.startswith("build_")])
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda one: one.name)

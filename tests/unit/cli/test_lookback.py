@@ -12,9 +12,10 @@ import sqlalchemy as sa
 
 from airflow_logio.cli.app import main
 from airflow_logio.cli.common import opened
-from airflow_logio.cli.lookback import Left, look_back, partition_before
+from airflow_logio.cli.lookback import look_back
 from airflow_logio.dataflow.pipeline.days import Days, Hours
 from airflow_logio.protocol.states import RunState
+from airflow_logio.supervision.lookback import Left
 
 D0, D1, D2 = "2026-03-28", "2026-03-29", "2026-03-30"
 ZONE = Days("day", zone="Europe/Berlin")
@@ -164,7 +165,7 @@ def test_it_is_of_one_partition(
 def test_the_partition_before_ends_where_one_begins() -> None:
     """Also where days have 23 and 25 hours, and at an hour that the clock shows twice."""
     for day, before in (("2026-03-30", "2026-03-29"), ("2026-10-26", "2026-10-25"), ("2026-01-01", "2025-12-31")):
-        key = partition_before(ZONE, ZONE.key_of(day))
+        key = ZONE.preceding(ZONE.key_of(day))
         assert (key.text, key.end) == (before, ZONE.key_of(day).start)
     hours = Hours("hour", zone="Europe/Berlin")
-    assert partition_before(hours, hours.key_of("2026-10-25T01Z")).text == "2026-10-25T00Z"
+    assert hours.preceding(hours.key_of("2026-10-25T01Z")).text == "2026-10-25T00Z"
