@@ -221,7 +221,7 @@ class CalendarReader:
                 for key in shown
             ],
             known,
-            bool(late.operators),
+            bool(late.ports or late.writers),
             sum(len(found) for key, found in of_key.items() if key > shown[0].text and key not in names),
         )
 
@@ -390,7 +390,7 @@ class LateRecords:
             behind[name] = bool(senders) and all(from_other)
         writers = {name for name, is_behind in behind.items() if is_behind and not spec.operators[name].outputs}
         if in_plans and not writers:
-            return cls(frozenset(), frozenset(), frozenset())
+            return cls(frozenset(dividing), frozenset(), frozenset())
         counting = dividing - in_plans
         return cls(
             frozenset(dividing),
@@ -404,7 +404,7 @@ class LateRecords:
 
     def of_run(self, counted: Counted) -> int | None:
         """How many came with a run; None if it has counted nothing: no operator of these names, or nothing read."""
-        if not counted:
+        if not counted or not (self.ports or self.writers):
             return None
         return sum(
             many

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from airflow_logio.dataflow.functions.function_operators import FrameOperator
+from airflow_logio.dataflow.functions.function_operators import FrameFunctionOperator, FrameOperator
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator, SparkFrame
 from airflow_logio.dataflow.writers.dataset_writer import DatasetWriter
@@ -41,6 +41,8 @@ class Evaluated:
     """Receiver with windows of time → number of a window → records of the dataset."""
     given: pa.Table | None = None
     """The records, where they came as a table."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """As `Emit.late`."""
 
     @property
     def num_rows(self) -> int:
@@ -110,7 +112,15 @@ class CountWindows:
     frame: SparkFrame
 
 
-Step: TypeAlias = Apply | Materialize | Duplicate | Reopen | CountWindows
+@dataclass(frozen=True, slots=True)
+class CountLate:
+    """The answer is how many records that an `OwnPartition` sends on its port for others are of which partition."""
+
+    sender: Port
+    frame: SparkFrame
+
+
+Step: TypeAlias = Apply | Materialize | Duplicate | Reopen | CountWindows | CountLate
 
 
 class Chains:
@@ -180,7 +190,14 @@ class Chains:
                 further, written = yield from self._received(receiver, frame, number)
                 then |= further
                 writes |= written
-        return Evaluated(dataset, self._schema_of(frame), then, writes, windows)
+        late: Mapping[str, int] = {}
+        if self._is_for_others(sender) and (dataset is None or dataset.num_rows):
+            late = yield CountLate(sender, frame)  # what it divides is in files: it has several outputs
+        return Evaluated(dataset, self._schema_of(frame), then, writes, windows, late=late)
+
+    def _is_for_others(self, sender: Port) -> bool:
+        operator = self._members[sender.operator]
+        return isinstance(operator, FrameFunctionOperator) and operator.divides_to(sender.name) is not None
 
     def _received(
         self, receiver: Port, frame: SparkFrame, number: str

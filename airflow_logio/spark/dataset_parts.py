@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from airflow_logio.dataflow.arrow_tables import INSET_ID, check_free, tag_input_sets
+from airflow_logio.dataflow.functions.own_partition import Dividing
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.quantities import DAY
 from airflow_logio.dataflow.windows import WINDOW_START, Window, zones
@@ -287,11 +288,28 @@ def _seconds(raw: int, kind: Any) -> int:
     return raw * DAY if pa.types.is_date32(kind) else raw // _PER_SECOND[kind.unit]
 
 
-def windows_by_job(frame: SparkFrame, grid: Grid) -> Mapping[int, int]:
-    """As `windows_of`, by a job. Records without a time are not counted."""
+def late_in(frame: SparkFrame, own: Dividing, params: Mapping[str, Any]) -> dict[str, int]:
+    """Partition → how many records of a DataFrame are of it. All of them are of others than the run's."""
     from pyspark.sql import functions as F
 
-    spans = _spans(frame, grid)
+    kind, time = kind_of(frame, own.on), frame[own.on]
+    first, last = own.near(params, is_date=kind == DATE)
+    grid = own.grid(has_zone=kind == INSTANT)
+    bounds = [_day(at // DAY) if kind == DATE else _moment(at * 10**6, kind) for at in (first, last)]
+    near = frame.where((time >= bounds[0]) & (time < bounds[1]))
+    counts = windows_by_job(near, grid, (first, last - 1))
+    far = frame.agg(F.count_if(time < bounds[0]), F.count_if(time >= bounds[1]))
+    [(earlier, later)] = far.collect()
+    starts = {grid.start(number): records for number, records in counts.items()}
+    return own.named(earlier, starts, later, is_date=kind == DATE)
+
+
+def windows_by_job(frame: SparkFrame, grid: Grid, spans: tuple[int, int] | None = None) -> Mapping[int, int]:
+    """As `windows_of`, by a job. Records without a time are not counted. `spans` are the first and the last second, if they
+    are known."""
+    from pyspark.sql import functions as F
+
+    spans = spans or _spans(frame, grid)
     if spans is None:
         return {}
     keys = frame.select(key_of(frame, grid, spans).alias(_TOLD))

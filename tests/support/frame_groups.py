@@ -17,6 +17,7 @@ from airflow_logio.driver.epoch import GroupEpoch, operators_of
 from airflow_logio.driver.epoch_settings import EpochSettings
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.launch.start_run import operator_shapes
+from airflow_logio.protocol.effects import LATE
 from airflow_logio.systems.connections import Connections, WriterIdentity
 from airflow_logio.systems.payloads import Payloads
 from airflow_logio.testing.memory_log import MemoryLogStore
@@ -117,6 +118,11 @@ class Group:
             made, driver.run, "all", connections, self.sessions, lambda _: None, self.stop, payloads=payloads
         )
         return driven(settings, driver, self.stop)
+
+    def late(self) -> dict[str, int]:
+        """Day → how many records of it the log has counted on port `other` of an `OwnPartition`."""
+        counters = self.store.tables.counters.items()
+        return {port.name: row.records for (_, port, way), row in counters if way == LATE}
 
     def published(self, columns: str, folder: str = "out") -> list[tuple[Any, ...]]:
         return query(f"SELECT {columns} FROM read_parquet('{self.lake}/{folder}/*.parquet') ORDER BY ALL")

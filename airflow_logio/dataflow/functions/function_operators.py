@@ -13,7 +13,7 @@ from airflow_logio.dataflow.arrow import pa, pc
 from airflow_logio.dataflow.arrow_tables import as_table, is_spark_frame, library_of, type_name
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.functions.decorators import Function, StatelessFunction, name_of
-from airflow_logio.dataflow.functions.own_partition import late_of
+from airflow_logio.dataflow.functions.own_partition import Dividing, divides_lazily, late_of
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, SparkFrame, StatelessOperator
 from airflow_logio.dataflow.parameters import PARAMS
@@ -109,6 +109,10 @@ class FrameFunctionOperator(FrameOperator):
         columns = self._function.columns
         returned = self._function.fn(frame.select(*columns) if columns else frame, **asked)
         return self._by_port(returned)
+
+    def divides_to(self, port: str) -> Dividing | None:
+        """If the function is an `OwnPartition`, and the port is that of records of others: what knows whose they are."""
+        return divides_lazily(self._function.fn, port)
 
     def _by_port(self, returned: Any) -> Mapping[str, SparkFrame]:
         name = name_of(self._function.fn)

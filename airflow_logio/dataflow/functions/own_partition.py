@@ -18,6 +18,7 @@ from airflow_logio.dataflow.names import check_column, check_name, did_you_mean
 from airflow_logio.dataflow.operators import SparkFrame
 from airflow_logio.dataflow.quantities import DAY
 from airflow_logio.dataflow.windows import zones
+from airflow_logio.dataflow.windows.timeline import Grid
 from airflow_logio.dataflow.windows.zones import UTC_ITSELF, same_zone
 from airflow_logio.errors import OperatorFailed
 from airflow_logio.protocol.values import ExecutionMode
@@ -69,7 +70,7 @@ class OwnPartition:
 
 # The classes hold what was given, so that `describe` says it.
 @dataclass(frozen=True)
-class _Own:
+class Dividing:
     """Which records are of the partition."""
 
     __name__: ClassVar[str] = "OwnPartition"
@@ -90,15 +91,36 @@ class _Own:
         )
         return start, end
 
-    def near(self, params: Mapping[str, Any]) -> tuple[int, int]:
-        """Where the first partition near that of the run begins, and where the last one ends, in seconds since 1970."""
-        start, end = self.bounds(params)
-        seconds = _SECONDS[self.what]
+    def near(self, params: Mapping[str, Any], *, is_date: bool) -> tuple[int, int]:
+        """Where the first partition near that of the run begins, and where the last one ends, in seconds since 1970.
+
+        Each partition between them has a counter of its own, so that a run has few, whatever comes. Dates count as if they
+        were days of UTC.
+        """
+        if is_date:
+            own = (self.day(params).toordinal() - _EPOCH.toordinal()) * DAY
+            start, end, zone, seconds = own, own + DAY, UTC_ITSELF, DAY
+        else:
+            (start, end), zone, seconds = self.bounds(params), self.zone, _SECONDS[self.what]
         try:
-            first = zones.number(self.zone, seconds, 0, start - BEFORE * seconds)
-            return first, zones.number(self.zone, seconds, 0, end + BEHIND * seconds)
+            first = zones.number(zone, seconds, 0, start - BEFORE * seconds)
+            return first, zones.number(zone, seconds, 0, end + BEHIND * seconds)
         except OperatorFailed:  # at an end of the calendar
             return start, end
+
+    def grid(self, *, has_zone: bool) -> Grid:
+        """The partitions, as windows of times that are instants, or else of dates and wall times, which are those of UTC."""
+        zone = self.zone if has_zone and not same_zone(self.zone, UTC_ITSELF) else ""
+        return Grid(self.on, _SECONDS[self.what], zone=zone)
+
+    def named(self, earlier: int, starts: Mapping[int, int], later: int, *, is_date: bool) -> dict[str, int]:
+        """By the names of partitions. `starts` has how many records are of the one that begins then, in seconds since 1970;
+        those that are not near are counted as `EARLIER` and `LATER`."""
+        counts = {EARLIER: earlier, LATER: later}
+        for start, records in starts.items():
+            at = datetime.fromtimestamp(start, UTC)
+            counts[at.date().isoformat() if is_date else self.key_at(at)] = records
+        return {key: records for key, records in counts.items() if records}
 
     def day(self, params: Mapping[str, Any]) -> date:
         """Raises OperatorFailed if partitions are no days."""
@@ -129,7 +151,7 @@ class _Own:
 
 
 @dataclass(frozen=True)
-class _OwnRecords(_Own):
+class _OwnRecords(Dividing):
     """In mode ``driver``."""
 
     def __call__(self, records: pa.Table, params: Mapping[str, Any]) -> dict[str, pa.Table]:
@@ -137,21 +159,20 @@ class _OwnRecords(_Own):
         return {OWN: records.filter(mask), OTHER: records.filter(pc.invert(mask))}
 
     def late(self, records: pa.Table, params: Mapping[str, Any]) -> dict[str, int]:
-        """Partition → how many of the records, which are all of others than the run's, are of it.
-
-        Those that are far away go to `EARLIER` and `LATER`, so that a run has few counters, whatever comes.
-        """
+        """Partition → how many of the records, which are all of others than the run's, are of it."""
         column = records.column(self.on)
-        if pa.types.is_date(column.type):
-            days = column.cast(pa.date32()).cast(pa.int32()).to_numpy()
-            own = self.day(params).toordinal() - _EPOCH.toordinal()
-            first, last = max(own - BEFORE, -_EPOCH.toordinal() + 1), own + 1 + BEHIND
-            return _counted(days, first, last, lambda day: str(_EPOCH.date() + timedelta(days=day)))
-        seconds = column.cast(pa.int64()).to_numpy() // _PER_SECOND[column.type.unit]
-        first, last = self.near(params)
-        near = (seconds >= first) & (seconds < last)
-        seconds[near] = zones.numbers(self.zone, _SECONDS[self.what], 0, seconds[near])
-        return _counted(seconds, first, last, lambda start: self.key_at(datetime.fromtimestamp(start, UTC)))
+        if is_date := pa.types.is_date(column.type):
+            seconds = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()).to_numpy() * DAY
+        else:
+            seconds = column.cast(pa.int64()).to_numpy() // _PER_SECOND[column.type.unit]
+        first, last = self.near(params, is_date=is_date)
+        near = seconds[(seconds >= first) & (seconds < last)]
+        starts, counts = np.unique(near if is_date else self._starts(near), return_counts=True)
+        found = zip(starts.tolist(), counts.tolist(), strict=True)
+        return self.named(int((seconds < first).sum()), dict(found), int((seconds >= last).sum()), is_date=is_date)
+
+    def _starts(self, seconds: Any) -> Any:
+        return zones.numbers(self.zone, _SECONDS[self.what], 0, seconds)
 
     def _mask(self, records: pa.Table, params: Mapping[str, Any]) -> pa.Array:
         self.check_named(records.column_names)
@@ -169,21 +190,18 @@ class _OwnRecords(_Own):
         return pa.array((seconds >= start) & (seconds < end))
 
 
-def _counted(places: Any, first: int, last: int, key_of: Callable[[int], str]) -> dict[str, int]:
-    """Key → how many of the numbers have it, for those from `first` to before `last`."""
-    counts = {EARLIER: int((places < first).sum()), LATER: int((places >= last).sum())}
-    near, many = np.unique(places[(places >= first) & (places < last)], return_counts=True)
-    counts |= {key_of(place): records for place, records in zip(near.tolist(), many.tolist(), strict=True)}
-    return {key: records for key, records in counts.items() if records}
-
-
 def late_of(function: object, port: str, records: pa.Table, params: Mapping[str, Any]) -> Mapping[str, int]:
     """Partition → how many of the records are of it, of what an `OwnPartition` sends to port `OTHER`; else nothing."""
     return function.late(records, params) if isinstance(function, _OwnRecords) and port == OTHER else {}
 
 
+def divides_lazily(function: object, port: str) -> Dividing | None:
+    """What knows whose the records of port `OTHER` are, of an `OwnPartition` of mode ``dataframe``; None of anything else."""
+    return function if isinstance(function, _OwnFrame) and port == OTHER else None
+
+
 @dataclass(frozen=True)
-class _OwnFrame(_Own):
+class _OwnFrame(Dividing):
     """In mode ``dataframe``: two lazy filters, in Spark's SQL."""
 
     def __call__(self, frame: SparkFrame, params: Mapping[str, Any]) -> dict[str, SparkFrame]:

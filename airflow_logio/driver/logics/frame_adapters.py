@@ -43,7 +43,7 @@ class FrameLogic(StatelessLogic):
             self._check_day(self._operator, written, port, event)
             yield Write(self._operator.connection, {"action": INSERT}, written, written.num_rows)
         for name, output in self._outputs(port, event).items():
-            yield Emit(name, output, output.num_rows)
+            yield Emit(name, output, output.num_rows, late=output.late)
 
     def _check_day(self, writer: DatasetWriter, written: Dataset, port: str, event: Event) -> None:
         """Records of another day, or of none, never get into the log as a write action."""

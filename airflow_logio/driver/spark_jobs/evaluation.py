@@ -21,7 +21,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from msgspec.structs import replace
 
 from airflow_logio.dataflow.arrow_tables import needed_spark_frame
-from airflow_logio.dataflow.functions.function_operators import FrameOperator
+from airflow_logio.dataflow.functions.function_operators import FrameFunctionOperator, FrameOperator
 from airflow_logio.dataflow.functions.windowed_operators import FrameWindowOperator
 from airflow_logio.dataflow.operators import Operator, SourceOperator, SparkFrame
 from airflow_logio.dataflow.sources import RangeSource, SparkSource
@@ -35,9 +35,19 @@ from airflow_logio.driver.spark_jobs.side_by_side import SideBySide
 from airflow_logio.errors import ExternalUnavailable, FailurePoint, LogUnavailable, OperatorFailed
 from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.values import Event, ExecutionMode, Kind, Port
-from airflow_logio.spark.chains import Apply, Chains, CountWindows, Duplicate, Evaluated, Materialize, Reopen, Step
+from airflow_logio.spark.chains import (
+    Apply,
+    Chains,
+    CountLate,
+    CountWindows,
+    Duplicate,
+    Evaluated,
+    Materialize,
+    Reopen,
+    Step,
+)
 from airflow_logio.spark.dataset_jobs import duplicated, frame_of, frame_of_table, materialized
-from airflow_logio.spark.dataset_parts import windows_of
+from airflow_logio.spark.dataset_parts import late_in, windows_of
 from airflow_logio.spark.row_readers import range_connections
 from airflow_logio.spark.schemas import schema_of
 from airflow_logio.spark.spark_effects import StoredEvent, store_frame
@@ -366,6 +376,13 @@ class Evaluation:
                 return frame_of(self._settings.sessions.get(), dataset)
             case CountWindows(receiver, dataset, frame):
                 return self._windows(receiver, dataset, frame, at)
+            case CountLate(sender, frame):
+                function = self._members[sender.operator]
+                assert isinstance(function, FrameFunctionOperator)
+                own = function.divides_to(sender.name)
+                assert own is not None, sender
+                with self.gate.job(sender.operator, at):
+                    return late_in(frame, own, self._settings.connections.params)
 
     def _windows(self, receiver: Port, dataset: Dataset, frame: SparkFrame, at: FailurePoint) -> Mapping[int, int]:
         """How many records each window of time has; nothing where windows count events."""

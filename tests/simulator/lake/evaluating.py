@@ -23,7 +23,17 @@ from airflow_logio.protocol.group import GroupProtocol
 from airflow_logio.protocol.logic import Emit, Output, Read
 from airflow_logio.protocol.values import Event, Kind, Port
 from airflow_logio.protocol.writes import PendingWrite
-from airflow_logio.spark.chains import Apply, Chains, CountWindows, Duplicate, Evaluated, Materialize, Reopen, Step
+from airflow_logio.spark.chains import (
+    Apply,
+    Chains,
+    CountLate,
+    CountWindows,
+    Duplicate,
+    Evaluated,
+    Materialize,
+    Reopen,
+    Step,
+)
 from airflow_logio.spark.dataset_parts import DatasetPart
 from airflow_logio.spark.spark_effects import StoredEvent, stored_events
 from airflow_logio.store.records.upkeep_records import Collected
@@ -294,6 +304,8 @@ class Evaluating:
                 grid = cast(FrameWindowOperator, self._members[receiver.operator]).window.grid()
                 numbers = [] if grid is None else [grid.number(record[0]) for record in frame]
                 return {number: numbers.count(number) for number in numbers}
+            case CountLate(sender):
+                raise AssertionError(f"{sender}: no pipeline of the lake divides days")
 
 
 def _sent(port: Port, dataset: Dataset | None) -> Sequence[Output]:

@@ -87,6 +87,21 @@ def test_a_day_computed_again_replaces_itself_and_nothing_else(
     assert whole == len(expected(again, FIRST)) + len(expected(next_day, SECOND))
 
 
+def test_late_records_that_are_only_part_of_a_plan_are_counted_by_their_day(
+    tmp_path: Path, sessions: SparkSessions
+) -> None:
+    (tmp_path / "one").mkdir()
+    tables = orders_at(1, 25, 26, 49), orders_at(2, 3, first=10), orders_at(27, 24 * 99, first=20)
+    group = Group(tmp_path / "one", sessions, day=(DAYS, FIRST), orders=tables)
+    own = group.operator("own", OwnPartition("day", on="ts", mode="dataframe"), "from_orders")
+    for port in ("own", "other"):
+        group.save(group.operator(f"dated_{port}", stateless(mode="dataframe")(dated), own.port(port)), port)
+    assert group.run()
+    assert group.late() == {"2024-03-10": 3, "2024-03-11": 1, "later": 1}
+    other = f"WHERE ts::DATE <> DATE '{FIRST}'"
+    assert group.published(COLUMNS, "other") == group.expected(COLUMNS, other)
+
+
 def test_a_record_of_another_day_is_refused_by_its_count_before_it_is_logged(
     tmp_path: Path, sessions: SparkSessions
 ) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,10 +26,11 @@ from airflow_logio import (
     stateless,
 )
 from airflow_logio.dataflow.functions.function_operators import FrameFunctionOperator
-from airflow_logio.dataflow.pipeline.days import Partitioning
+from airflow_logio.dataflow.pipeline.days import Partitioning, PartitionKey
 from airflow_logio.dataflow.windows.zones import SESSION_ZONE
 from airflow_logio.driver.spark_session import SparkSessions
 from airflow_logio.errors import OperatorFailed
+from airflow_logio.spark.dataset_parts import late_in
 from airflow_logio.spark.determinism import check_repeatable
 from tests.support.frame_groups import Group, query
 from tests.support.warehouse import change, rows_of
@@ -129,6 +133,9 @@ def test_a_day_is_one_input_set_of_its_own_records_also_after_a_driver_has_died(
     everything = "id, epoch_us(ts), epoch_us(wall), date, store, cents"
     assert group.published(everything, "kept") == group.expected(everything, f"WHERE {INSIDE}")
     assert group.published(everything, "late") == group.expected(everything, f"WHERE NOT ({INSIDE})")
+    rows = group.expected("epoch_us(ts)", f"WHERE NOT ({INSIDE})")
+    moments = ((EPOCH + micros * MICRO).astimezone(ZoneInfo(BERLIN.zone)) for (micros,) in rows)
+    assert group.late() == Counter(str(at.date()) for at in moments), "once, also after a driver has died"
     ranks = "row_number() OVER (PARTITION BY store ORDER BY cents DESC, id)"
     names = "CASE store WHEN 0 THEN 'zero' WHEN 1 THEN 'one' ELSE 'two' END"
     expected = group.expected(
@@ -168,22 +175,52 @@ TYPES: dict[str, tuple[Partitioning, str, str, str]] = {
 
 def divided(spark: Any, partition: Partitioning, text: str, on: str, file: Path, *ports: str) -> dict[str, pa.Table]:
     """Port → the records that a run of the partition sends there; only those of `ports` are evaluated, if there are any."""
+    _, outputs, _ = frames_of(spark, partition, text, on, file)
+    check_repeatable(outputs)
+    return {port: frame.toArrow() for port, frame in outputs.items() if port in (ports or outputs)}
+
+
+def frames_of(
+    spark: Any, partition: Partitioning, text: str, on: str, file: Path
+) -> tuple[FrameFunctionOperator, Mapping[str, Any], dict[str, str]]:
+    """The operator, port → what it sends there, and the parameters of the run."""
     made = Pipeline("p", partition=partition)
     own = OwnPartition("day", on=on, mode="dataframe")
     made.operator("own", own, made.source("web", FolderSource("days")))
     operator = made._definition.operators["own"]
     assert isinstance(operator, FrameFunctionOperator)
     params = made.check_params({}, partition.key_of(text))
-    outputs = operator.frames("in", spark.read.parquet(str(file)), params)
-    check_repeatable(outputs)
-    return {port: frame.toArrow() for port, frame in outputs.items() if port in (ports or outputs)}
+    return operator, operator.frames("in", spark.read.parquet(str(file)), params), params
+
+
+def counted_late(spark: Any, partition: Partitioning, text: str, on: str, file: Path) -> Mapping[str, int]:
+    """As the log counts what goes to port `other`."""
+    operator, outputs, params = frames_of(spark, partition, text, on, file)
+    own = operator.divides_to("other")
+    assert own is not None and operator.divides_to("own") is None
+    return late_in(outputs["other"], own, params)
+
+
+def of_partition(partition: Partitioning, key: PartitionKey, value: dt.datetime | dt.date) -> str:
+    """What counts a time, by the calendar of Python."""
+    if not isinstance(value, dt.datetime):
+        at = dt.datetime.combine(value, dt.time(12), ZoneInfo(partition.zone))
+    else:
+        at = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+    away = (at - key.start).total_seconds() / partition.seconds
+    if not -399 < away < 41:
+        return "earlier" if away < 0 else "later"
+    if isinstance(partition, Days):
+        return str(at.astimezone(ZoneInfo(partition.zone)).date())
+    return f"{at - (at - key.start) % (key.end - key.start):%Y-%m-%dT%H%M}Z"
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
 def test_types_of_times_are_divided_as_duckdb_divides_them(spark: Any, tmp_path: Path, zone: str) -> None:
     """Whatever the zone of Spark's session is."""
     file = tmp_path / "days.parquet"
-    pq.write_table(pa.concat_tables(days()), file)
+    far = orders(START - dt.timedelta(days=500), END + dt.timedelta(days=60), first=200)
+    pq.write_table(pa.concat_tables([*days(), far]), file)
     before = spark.conf.get(SESSION_ZONE)
     spark.conf.set(SESSION_ZONE, zone)
     try:
@@ -192,6 +229,10 @@ def test_types_of_times_are_divided_as_duckdb_divides_them(spark: Any, tmp_path:
             for port, condition in (("own", inside), ("other", f"NOT ({inside})")):
                 wanted = query(f"SELECT id FROM '{file}' WHERE {condition} ORDER BY id")
                 assert [(number,) for number in sorted(found[port]["id"].to_pylist())] == wanted != [], (case, port)
+            key = partition.key_of(text)
+            expected = Counter(of_partition(partition, key, at) for at in found["other"][on].to_pylist())
+            assert counted_late(spark, partition, text, on, file) == expected, case
+            assert {"earlier", "later"} < expected.keys()
     finally:
         spark.conf.set(SESSION_ZONE, before)
 
