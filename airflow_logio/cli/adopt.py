@@ -10,7 +10,7 @@ import typer
 
 from airflow_logio.cli.common import LogOption, opened, out, warn
 from airflow_logio.cli.connection_file import ConnectionUrls
-from airflow_logio.dataflow import Pipeline, TableWriter
+from airflow_logio.dataflow import DatasetWriter, Pipeline, TableWriter
 from airflow_logio.dataflow.query_text import check_select, query_parameters
 from airflow_logio.errors import ConfigurationError, PipelineDefinitionError
 from airflow_logio.launch import bundle
@@ -50,6 +50,7 @@ def adopt(
     if made.partition is None:
         raise ConfigurationError(f"pipeline {made.name!r} has no partitions: no run of it replaces rows of one")
     key = made.partition.key_of(partition)
+    _check_is_table(made, connection, table, key.text)
     writer = TableWriter(connection, table, on_new_run="supersede", run_column=run_column)
     writer = writer.in_pipeline_by(made.partition.name).for_run(made.partition.parameters(key))
     run = DayRun(made.name, log_uid, 0, ADOPTED)
@@ -63,6 +64,21 @@ def adopt(
     finally:
         warehouse.close()
     out.print(f"{adopted:,} rows belong to {key.text} of {made.name}: the next run of it replaces them", markup=False)
+
+
+def _check_is_table(made: Pipeline, connection: str, table: str, key: str) -> None:
+    """Raises `ConfigurationError` for the folder of a writer: its files cannot be adopted.
+
+    Which run has published a file is in its name and in a receipt, and no receipt is changed or removed. A file would have to
+    be renamed and named in one, while readers that list the folder see each step.
+    """
+    if any(isinstance(one, DatasetWriter) and one.connection == connection for one in made.operators.values()):
+        raise ConfigurationError(
+            f"connection {connection!r} is a folder, and only rows of tables can be adopted: which run a file is of, its "
+            f"name and a receipt say. Files in {table!r} that no run has published stay, and `published_files` does not "
+            f"count them. When a run of {key} has finished, what is to be there is published: then remove the files from "
+            "before that were of that day yourself, once. Those of runs with on_new_run='append' count until you move them"
+        )
 
 
 def _check_condition(where: str) -> None:

@@ -26,7 +26,7 @@ from airflow_logio.run_report.causes import HIDDEN, Cause, cause_of, most_pressi
 from airflow_logio.run_report.report import IsPaused, condition_seen, not_known
 from airflow_logio.status.condition import WAITING, RunCondition, awaits_airflow
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.day_records import DayRead, LateArrival, PartitionBounds, PartitionRun
+from airflow_logio.store.records.day_records import DayRead, LateArrival, PartitionBounds, PartitionRun, told_late
 from airflow_logio.store.records.run_records import Allowed, RunSpec
 from airflow_logio.store.records.status_records import RunSight
 from airflow_logio.store.records.upkeep_records import RemovedRun
@@ -228,7 +228,7 @@ class CalendarReader:
     def _came(
         self, pipeline: str, partitioning: Partitioning, shown: Sequence[PartitionKey], operators: frozenset[str]
     ) -> Mapping[str, Sequence[LateArrival]]:
-        """Partition → what came for it, before or after its run, with the runs of partitions that count it."""
+        """Partition → what came for it, before or after its run, with runs of partitions that are near it."""
         reach = timedelta(seconds=partitioning.seconds)
         ends = shown[0].start - (BEHIND + 1) * reach, shown[-1].end + (BEFORE + 1) * reach
         bounds = PartitionBounds(*(partitioning.containing(end).text for end in ends))
@@ -307,9 +307,9 @@ def _oldest(partitioning: Partitioning, known: PartitionBounds) -> PartitionKey:
 def _without_run(key: PartitionKey, removed: RemovedRun | None, came: Sequence[LateArrival], *, is_last: bool) -> Day:
     """What came for a partition is told unless its first run is still expected, which is to find its records anyway."""
     if removed is not None:
-        later = [one for one in came if one.ordinal > removed.ordinal]
+        later = [one for one in told_late(came, ()) if one.ordinal > removed.ordinal]
         return Day(key, DayState.REMOVED, removed=removed, came=later)
-    return Day(key, DayState.NO_RUN_YET) if is_last else Day(key, DayState.MISSING, came=came)
+    return Day(key, DayState.NO_RUN_YET) if is_last else Day(key, DayState.MISSING, came=told_late(came, ()))
 
 
 _STATES = {RunState.FINISHED: DayState.DONE, RunState.SUPERSEDED: DayState.GIVEN_UP}
@@ -330,7 +330,7 @@ def _day(
         runs,
         RunCondition(run.state.value),
         late=late_of.get(run.run_id),
-        came=[one for one in came if not any(one.is_before(each) for each in runs)],
+        came=told_late(came, runs),
         stale=[one for one in read.get(run.run_id, ()) if one.is_stale],
     )
     if run.uid not in sights:

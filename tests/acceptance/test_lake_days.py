@@ -15,6 +15,7 @@ from airflow_logio.crash import CrashPoint
 from airflow_logio.launch import bundle
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import GroupState
+from airflow_logio.store.records.day_records import PartitionBounds
 from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import Allowed
 from airflow_logio.store.sql import migrate
@@ -33,6 +34,8 @@ COLUMNS = "id, epoch_us(ts), store, cents"
 OLD = (orders_at(1, 2, 3, 25), orders_at(4, 5, first=10))
 NEW = (orders_at(7, 8, 30, first=50), orders_at(5, 9, first=100))
 LATER = (orders_at(7, 33, first=200), orders_at(30, 31, 32, 8, first=300))
+
+MARCH = PartitionBounds("2024-03-01", "2024-03-31")
 
 
 class Lake:
@@ -192,8 +195,10 @@ def test_late_orders_are_superseded_by_those_of_the_next_run_of_their_day(tmp_pa
     with lake.run("new", LATER, armed, ref=LATE) as run:
         run.until(lambda: run.is_running("all", 3), "the driver behind those that died runs", timeout=400)
         run.finish(timeout=400)
+        counted = run.store.late_arrivals("lake_days", MARCH, MARCH, {"own"})
     after = lake.expected_late(new=DAY.text, next=NEXT_DAY.text)
     assert lake.late() == lake.late_listed() == after != before
+    assert sum(one.records for one in counted if one.stands) == len(after), "as the log has counted them"
     assert lake.counted() == lake.expected("new")
 
 

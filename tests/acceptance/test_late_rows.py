@@ -79,7 +79,7 @@ class LateRows:
         found = run.store.late_arrivals(
             "late_rows", PartitionBounds("2026", "2027"), PartitionBounds(day, day), {"own"}
         )
-        return {one.partition: one.records for one in found}
+        return {one.partition: one.records for one in found if one.stands}
 
     def there(self) -> list[tuple[Any, ...]]:
         rows = rows_of(self.warehouse_url, "SELECT id, ts, page FROM late")

@@ -211,6 +211,20 @@ def test_records_that_came_late_are_told_for_the_day_that_they_are_of(log_store:
     assert came(calendar(log_store)) == {}
 
 
+def test_what_was_known_before_is_not_told_once_more(log_store: LogStore) -> None:
+    """With a lookback each run has the day before computed again, which brings once more what it had brought."""
+    finished(log_store, of("2026-03-01", function=DRIVER))
+    finished(log_store, of("2026-03-02", function=DRIVER), late_for("2026-03-01", 5))
+    finished(log_store, of("2026-03-01", function=DRIVER, dag_run="back 1"))
+    finished(log_store, of("2026-03-03", function=DRIVER), late_for("2026-03-02", 7))
+    finished(log_store, of("2026-03-02", function=DRIVER, dag_run="back 2"), late_for("2026-03-01", 5))
+    assert came(calendar(log_store)) == {}
+    finished(log_store, of("2026-03-02", function=DRIVER, dag_run="more"), late_for("2026-03-01", 8))
+    assert came(calendar(log_store)) == {"2026-03-01": {"2026-03-02": 3}}
+    finished(log_store, of("2026-03-02", function=DRIVER, dag_run="none"))
+    assert came(calendar(log_store)) == {}
+
+
 def test_of_runs_at_work_at_once_it_is_not_known_what_the_one_has_found(log_store: LogStore) -> None:
     finished(log_store, of("2026-03-01", function=DRIVER))
     brings = log_store.start_run(of("2026-03-02", function=DRIVER))

@@ -114,8 +114,8 @@ class WatchLog(ABC):
     def late_arrivals(
         self, pipeline: str, partitions: PartitionBounds, brought_by: PartitionBounds, operators: Collection[str]
     ) -> Sequence[LateArrival]:
-        """Records of these partitions that came with runs of others: of each partition within `brought_by` its youngest run,
-        as these operators have counted them. By partition, then by run. One statement, by indexes."""
+        """Records of these partitions that came with runs of the partitions within `brought_by`, as these operators have
+        counted them; also with runs that do not stand any more. By partition, then by run. One statement, by indexes."""
 
     @abstractmethod
     def computed_from(self, uid: str) -> Sequence[Run]:

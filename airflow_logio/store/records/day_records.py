@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -50,10 +50,8 @@ class LateArrival(NamedTuple):
     """Of that run."""
     ended_at: float | None
     """When that run has ended: until then more may come."""
-
-    @classmethod
-    def of(cls, partition: str, records: int, run: PartitionRun) -> LateArrival:
-        return cls(partition, records, run.partition, run.dag_id, run.ordinal, run.ended_at)
+    stands: bool
+    """Whether that run is the youngest one of its partition."""
 
     def is_before(self, run: PartitionRun) -> bool:
         """Whether they came before a run of their partition began, which has not been given up: so it could have had them.
@@ -64,6 +62,22 @@ class LateArrival(NamedTuple):
         if run.state is RunState.SUPERSEDED or run.ordinal <= self.ordinal:
             return False
         return self.ended_at is not None and self.ended_at <= run.created_at
+
+
+def told_late(arrivals: Iterable[LateArrival], runs: Sequence[PartitionRun]) -> Sequence[LateArrival]:
+    """What came for a partition with the runs of others that stand, and that none of its own `runs` could have had.
+
+    Of a run that was computed again: what it brought more than the one before it, where that was known in time. By count: a
+    log does not know which records they are.
+    """
+    known: dict[str, LateArrival] = {}
+    last: dict[str, LateArrival] = {}
+    for one in sorted(arrivals, key=lambda one: one.ordinal):
+        last[one.came_with] = one
+        if any(one.is_before(run) for run in runs):
+            known[one.came_with] = one
+    more = ((one, one.records - (known[name].records if name in known else 0)) for name, one in last.items())
+    return [one._replace(records=records) for one, records in more if one.stands and records > 0]
 
 
 class Standing(StrEnum):

@@ -184,7 +184,7 @@ class SqlWatchLog(SqlPart, WatchLog):
         )
         of_run = [run.c[name] for name in ("partition", "dag_id", "ordinal", "ended_at")]
         query = _runs_of_partitions(pipeline, brought_by).with_only_columns(
-            counted.port, sa.func.sum(counted.records), *of_run
+            counted.port, sa.func.sum(counted.records), *of_run, ~is_replaced
         )
         query = query.join(schema.port_counter, counted.run_id == run.c.run_id)
         with reading(self.engine) as connection:
@@ -192,10 +192,13 @@ class SqlWatchLog(SqlPart, WatchLog):
                 among(connection, counted.op, sorted(operators)),
                 counted.port.between(*partitions),
                 counted.direction == LATE,
-                ~is_replaced,
             )
-            query = query.group_by(counted.port, run.c.run_id, *of_run).order_by(counted.port, run.c.run_id)
-            return [LateArrival(name, int(records), *rest) for name, records, *rest in connection.execute(query)]
+            query = query.group_by(counted.port, run.c.run_id, *of_run).order_by(counted.port, run.c.ordinal)
+            # SQLite says 1 for true.
+            return [
+                LateArrival._make(row)._replace(records=int(row[1]), stands=bool(row[6]))
+                for row in connection.execute(query)
+            ]
 
 
 def days_read(connection: Connection, run_ids: Collection[int]) -> dict[int, list[DayRead]]:

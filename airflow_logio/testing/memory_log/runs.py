@@ -427,15 +427,20 @@ def partition_records(
 def late_arrivals(
     tables: Tables, pipeline: str, partitions: PartitionBounds, brought_by: PartitionBounds, operators: Collection[str]
 ) -> Sequence[LateArrival]:
-    runs = list(_of_partitions(tables, pipeline))
-    standing = {one.partition: one for one in sorted(runs, key=lambda one: one.ordinal)}
-    ours = {one.run_id: one for one in standing.values() if brought_by.first <= one.partition <= brought_by.last}
+    runs = {one.run_id: one for one in _of_partitions(tables, pipeline)}
+    youngest = {one.partition: one.run_id for one in sorted(runs.values(), key=lambda one: one.ordinal)}
     found: Counter[tuple[str, int]] = Counter()
     for (run_id, port, direction), row in tables.counters.items():
         is_asked = partitions.first <= port.name <= partitions.last and port.operator in operators
-        if run_id in ours and direction == LATE and is_asked:
+        is_within = run_id in runs and brought_by.first <= runs[run_id].partition <= brought_by.last
+        if is_within and direction == LATE and is_asked:
             found[port.name, run_id] += row.records
-    return [LateArrival.of(key, found[key, run_id], ours[run_id]) for key, run_id in sorted(found)]
+    arrivals = []
+    for (key, run_id), records in found.items():
+        run = runs[run_id]
+        stands = youngest[run.partition] == run_id
+        arrivals.append(LateArrival(key, records, run.partition, run.dag_id, run.ordinal, run.ended_at, stands))
+    return sorted(arrivals, key=lambda one: (one.partition, one.ordinal))
 
 
 def days_read(tables: Tables, run_ids: Collection[int]) -> Mapping[int, Sequence[DayRead]]:

@@ -17,12 +17,15 @@ from tests.support.table_runs import Superseding, numbered
 
 Logio = Callable[..., tuple[int, str]]
 CLICKS = """
-from airflow_logio import Days, ParquetSource, Pipeline, TableWriter
+from airflow_logio import DatasetWriter, Days, FolderSource, ParquetSource, Pipeline, TableWriter
 
 clicks = Pipeline("clicks", partition=Days("day"), connections=["wh"])
 columns = {"day": "date", "a": "bigint", "who": "text"}
 late = TableWriter("wh", "t", columns, on_new_run="supersede")
 clicks.writer("save", late, clicks.source("read", ParquetSource("day.parquet")))
+lake = Pipeline("lake", partition=Days("day"), connections=["wh"])
+folder = DatasetWriter("wh", "late_clicks", on_new_run="supersede")
+lake.writer("save", folder, lake.source("read", FolderSource("days")))
 plain = Pipeline("plain", connections=["wh"])
 plain.writer("save", TableWriter("wh", "t", columns), plain.source("read", ParquetSource("day.parquet")))
 """
@@ -51,7 +54,7 @@ def logio(
     monkeypatch.setenv("LOGIO_URL", sqlite_url)
 
     def command(*arguments: str, partition: str = D1, pipeline: str = "clicks") -> tuple[int, str]:
-        named = f"{module}:{pipeline}" if pipeline in ("clicks", "plain") else pipeline
+        named = f"{module}:{pipeline}" if pipeline in ("clicks", "lake", "plain") else pipeline
         given = ["--connection", "wh", "--pipeline", named, "--partition", partition, *arguments]
         monkeypatch.setattr(sys, "argv", ["logio", "adopt", "t", *given])
         with pytest.raises(SystemExit) as ended:
@@ -115,6 +118,7 @@ def test_what_is_not_adopted_changes_nothing(
     [
         ({"partition": "yesterday"}, "yesterday"),
         ({"pipeline": "plain"}, "pipeline 'plain' has no partitions"),
+        ({"pipeline": "lake"}, "connection 'wh' is a folder, and only rows of tables can be adopted"),
         ({"pipeline": "unknown"}, "the log has no run of pipeline 'unknown'; name its file instead"),
     ],
 )
