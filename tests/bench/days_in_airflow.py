@@ -13,11 +13,11 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import duckdb
@@ -44,6 +44,8 @@ from tests.support.warehouse import rows_of
 SLOTS, PLACES = 4, 4
 """Of workers, which the instance is given; of drivers, as the pipeline says."""
 LOOK_SECONDS = 0.5
+NAMED = {"scheduler": "scheduler and tasks"}
+"""The scheduler starts the processes of tasks."""
 LONGEST_SECONDS = 3_600.0
 """Of the whole backfill, on a machine with much else to do."""
 DAG_ID, GROUP = "bench_days", "read"
@@ -76,7 +78,7 @@ _TASKS = """
 _BEGUN_AGAIN = "SELECT count(*) FROM task_instance WHERE dag_id = :dag_id AND try_number > 1"
 _COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
 _SIZE = "SELECT pg_database_size(current_database())"
-_IN_VAIN = "It begins when there is one"
+_REFUSED = "It begins when there is one"
 """What a group's task says that has asked for a place and has got none."""
 
 
@@ -121,7 +123,7 @@ class Backfilled:
     beside: Commanded
     drivers: Drivers
     seen_drivers: int
-    """Processes at once, at most."""
+    """Processes at once, at most: one that has ended for the log may take a while to be gone."""
     dag_runs: int
     """Running at once, at most."""
     deferred: int
@@ -133,9 +135,10 @@ class Backfilled:
     most_slots: int
     held: dict[str, float]
     """Task → seconds for which it held a slot, for each run."""
-    vain: float
-    """How often a run has asked for a place and got none, on average."""
-    most_vain: int
+    waited: int
+    """Runs whose task has asked for a place and got none."""
+    vain: int
+    """How often such a task was woken and got none again."""
     begun_again: int
     """Tasks that needed more than one try."""
     cpu: dict[str, float]
@@ -159,10 +162,10 @@ class Backfilled:
         yield "worker slots held, at most; on average", f"{self.most_slots}; {self.slots:.1f}", "-"
         for task, seconds in self.held.items():
             yield f"`{task}` of a run holds a slot, s", f"{seconds:.1f}", "-"
-        yield "a run asks for a place in vain, times: on average; at most", f"{self.vain:.1f}; {self.most_vain}", "-"
+        yield "runs that waited for a place; woken in vain, times", f"{self.waited}; {self.vain}", "-"
         yield "tasks that needed another try", f"{self.begun_again}", "-"
         for name, seconds in self.cpu.items():
-            yield f"CPU for each run, {name}, s", f"{seconds / self.days:.1f}", "-"
+            yield f"CPU for each run, {NAMED.get(name, name)}, s", f"{seconds / self.days:.1f}", "-"
         yield "memory of the triggerer, at most, MB", f"{self.triggerer_mb:.0f}", "-"
         yield "Airflow's database: commits/s; MB", f"{self.commits:.0f}; {self.database_mb:.0f}", "-"
 
@@ -264,9 +267,10 @@ class _Bench:
     engine: sa.Engine
 
     def backfilled(self, beside: Commanded) -> Backfilled:
-        components = {name: one for one in self.standalone.components() if (name := component_of(one)) is not None}
-        if missing := set(COMPONENTS) - components.keys():
+        found = {component_of(one): one for one in self.standalone.components()}
+        if missing := set(COMPONENTS) - found.keys():
             raise WrongResult(f"Airflow's {', '.join(sorted(missing))} is not found")
+        components = {name: found[name] for name in COMPONENTS}
         components["PostgreSQL"] = psutil.Process(server_pid(self.places.log_url))
         looks = _Sights(self.store, self.engine, components["triggerer"])
         self.person.unpause(DAG_ID)
@@ -278,14 +282,16 @@ class _Bench:
             self._begin()
             while not looks.look():
                 self.standalone.check_alive()
+                if ended := [name for name, one in components.items() if not _is_alive(one)]:
+                    raise WrongResult(f"{', '.join(ended)} has ended: {looks.states}")
                 if time.monotonic() - began > LONGEST_SECONDS:
                     raise WrongResult(f"not over after {LONGEST_SECONDS:.0f} s: {looks.states}")
                 time.sleep(LOOK_SECONDS)
             seconds = time.monotonic() - began
         cpu = {name: cpu_seconds(one) - cpu[name] for name, one in components.items()}
         self._check_all(looks)
-        drivers, vain = _drivers(self.store), self._vain()
-        if max(drivers.most, processes.most) > PLACES:
+        drivers, refused = _drivers(self.store), self._refused()
+        if drivers.most > PLACES:
             raise WrongResult(f"{drivers.most} drivers at once by the log, {processes.most} processes")
         return Backfilled(
             self.form,
@@ -300,8 +306,8 @@ class _Bench:
             sum(looks.held.values()) / seconds,
             looks.slots,
             {task: looks.held[task] / len(self.names) for task in ("start_run", GROUP, "supervise", "finish_run")},
-            mean(vain),
-            max(vain),
+            sum(asked > 0 for asked in refused),
+            sum(max(0, asked - 1) for asked in refused),
             self._ask(_BEGUN_AGAIN),
             cpu,
             looks.memory / 2**20,
@@ -326,14 +332,14 @@ class _Bench:
             raise WrongResult(f"no run, or one too many, of {found}")
         _check(self.places.warehouse_url, self.data, self.names)
 
-    def _vain(self) -> list[int]:
+    def _refused(self) -> list[int]:
         """How often each run has asked for a place and has got none."""
         logs = (self.places.airflow_home / "logs" / f"dag_id={DAG_ID}").glob(
             f"run_id=*/task_id=*{GROUP}/attempt=*.log*"
         )
         found = Counter[str]()
         for log in logs:
-            found[log.parts[-3]] += len(re.findall(_IN_VAIN, log.read_text(errors="replace")))
+            found[log.parts[-3]] += len(re.findall(_REFUSED, log.read_text(errors="replace")))
         if len(found) != len(self.names):
             raise WrongResult(f"{len(found)} of {len(self.names)} tasks have a log")
         return list(found.values())
@@ -376,6 +382,12 @@ class _Sights:
         self.waiting = max(self.waiting, len(sleeping & new))
         self.memory = max(self.memory, _memory(self.triggerer))
         return bool(rows) and self.states.keys() <= {"success", "failed"}
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def _memory(root: psutil.Process) -> int:
