@@ -56,6 +56,7 @@ from airflow_logio.launch.input_arrival import Waiting
 from airflow_logio.launch.launcher import LaunchContext
 from airflow_logio.protocol.states import CONCLUDED, ENDED, GroupState, RunState
 from airflow_logio.status.authored_figures import ports_seen
+from airflow_logio.status.condition import step_after
 from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store.port import LogStore
 from airflow_logio.store.records.status_records import GroupStatus
@@ -333,7 +334,9 @@ def _next(summary: RunSummary) -> Iterator[str]:
     uid = summary.run.uid[:8]
     retry = f"`logio retry {uid}`"
     if len(summary.parked) == 1:
-        yield f"Fix the cause, then: `logio retry {uid} {summary.parked[0].group}` ({CHANGED})"
+        step = f"Fix the cause, then: `logio retry {uid} {summary.parked[0].group}` ({CHANGED})"
+        step = step_after(summary.parked, step)
+        yield f"{step[0].upper()}{step[1:]}"
     elif summary.parked:  # they are retried together: while one is parked, `logio retry` of another one ends at once
         yield f"Fix the causes, then: {retry} ({CHANGED})"
     aside = len(summary.quarantined)

@@ -22,7 +22,7 @@ from airflow_logio.errors import ConfigurationError, UnknownRun
 from airflow_logio.protocol.replicas import base_operator
 from airflow_logio.protocol.states import GroupState, RunState
 from airflow_logio.protocol.values import Port
-from airflow_logio.run_report.causes import HIDDEN, Cause, cause_of, most_pressing, options_in
+from airflow_logio.run_report.causes import HIDDEN, Cause, cause_of, most_pressing
 from airflow_logio.run_report.report import IsPaused, condition_seen, not_known
 from airflow_logio.status.condition import WAITING, RunCondition, awaits_airflow
 from airflow_logio.store.port import LogStore
@@ -30,6 +30,7 @@ from airflow_logio.store.records.day_records import DayRead, LateArrival, Partit
 from airflow_logio.store.records.run_records import Allowed, RunSpec
 from airflow_logio.store.records.status_records import RunSight
 from airflow_logio.store.records.upkeep_records import RemovedRun
+from airflow_logio.store.rules.allowed_rules import options_in
 from airflow_logio.store.rules.removed_rules import when_and_why
 from airflow_logio.supervision.presence import last_look
 

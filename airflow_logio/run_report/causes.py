@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from airflow_logio.protocol.states import GroupState
-from airflow_logio.store.records.run_records import Allowed
 from airflow_logio.store.records.status_records import GroupStatus
 
 LONGEST_SAID = 300
@@ -60,11 +59,6 @@ def most_pressing(groups: Sequence[GroupStatus]) -> Sequence[GroupStatus]:
     """Those that have stopped, the most pressing first."""
     stopped = (group for group in groups if group.state in STOPPED)
     return sorted(stopped, key=lambda group: STOPPED.index(group.state))
-
-
-def options_in(error: str) -> Sequence[Allowed]:
-    """What a refusal says that only a person lets the next run do: the options of `logio again` that its text names."""
-    return [one for one in Allowed if one.option in error]
 
 
 def brief(error: str) -> Cause:

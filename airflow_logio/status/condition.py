@@ -13,6 +13,7 @@ from airflow_logio.protocol.states import ALIVE, CONCLUDED, ENDED, LAUNCHING, Gr
 from airflow_logio.status.run_summary import Outcome
 from airflow_logio.store.records.run_records import Run, Supervision
 from airflow_logio.store.records.status_records import GroupStatus, SupervisorRecord
+from airflow_logio.store.rules.allowed_rules import options_in
 
 WAITING = "waiting for a person"
 LEFT_SECONDS = 30.0
@@ -65,11 +66,22 @@ def _condition(
     states = {group.state for group in groups}
     if states <= ENDED and not states <= CONCLUDED:
         if GroupState.PARKED in states:
-            return RunCondition("parked", f"fix the cause, then `{retry}` (with changed code: `--code new`)")
+            return RunCondition(
+                "parked", step_after(groups, f"fix the cause, then `{retry}` (with changed code: `--code new`)")
+            )
         return RunCondition("halted", f"`{retry}` continues it")
     if run.spec.supervision is not Supervision.PROCESS:
         return _of_airflow(run, groups, at, looked, is_paused=is_paused)
     return _of_a_terminal(run, groups, at, looked, retry)
+
+
+def step_after(groups: Sequence[GroupStatus], otherwise: str) -> str:
+    """What a person does about groups that have parked: what a refusal says that only the next run may do, a retry of this
+    one would be refused."""
+    causes = (group.error or "" for group in groups if group.state is GroupState.PARKED)
+    if any(map(options_in, causes)):
+        return "its cause names the `logio again` for the next run; a retry of this one would be refused as well"
+    return otherwise
 
 
 def _of_a_terminal(
@@ -101,7 +113,8 @@ def _of_airflow(
     if (lost or len(still) < len(groups)) and not (is_paused and run.spec.supervision is Supervision.TASK):
         steps.append(_of_supervision(run, looked))
     if stopped:
-        steps.append(f"{stopped}: fix the cause, then clear the task, or `logio retry {uid}`")
+        step = step_after(still, f"fix the cause, then clear the task, or `logio retry {uid}`")
+        steps.append(f"{stopped}: {step}")
     if new:
         steps.append(f"{new}: launched by no task of DAG run {dag_run} yet")
     waits = len(still) == len(groups) and (lost or stopped)

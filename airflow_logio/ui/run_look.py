@@ -14,7 +14,7 @@ from airflow_logio.protocol.replicas import base_operator, is_dispatcher, is_mer
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.protocol.values import Port
 from airflow_logio.run_report import as_json
-from airflow_logio.run_report.causes import STOPPED, cause_of, most_pressing, options_in
+from airflow_logio.run_report.causes import STOPPED, cause_of, most_pressing
 from airflow_logio.run_report.report import WORKING, Replicas, Report
 from airflow_logio.status.authored_figures import AuthoredConnections
 from airflow_logio.status.condition import condition_of, standby_of
@@ -23,6 +23,7 @@ from airflow_logio.status.snapshot import ConnectionView, GroupView, Snapshot
 from airflow_logio.store.records.driver_records import UNAVAILABLE_SINCE, WAIT, Load
 from airflow_logio.store.records.run_records import RunSpec
 from airflow_logio.store.records.status_records import GroupStatus
+from airflow_logio.store.rules.allowed_rules import options_in
 from airflow_logio.ui.access import error_text, names_input_set, without_ids
 from airflow_logio.ui.run_history import happenings, noted
 

@@ -107,6 +107,7 @@ def test_each_day_is_as_its_youngest_run_is(log_store: LogStore) -> None:
     stopped = day(found, "2026-03-05")
     assert str(stopped.cause).startswith("WriteRefused: day=2026-03-05")
     assert (stopped.options, stopped.condition.word) == ([Allowed.TAKE_OVER], "parked")
+    assert stopped.condition.next_step.startswith("its cause names the `logio again` for the next run")
     assert day(found, "2026-03-06").because == "the input was wrong"
 
 

@@ -7,7 +7,7 @@ allowed more: what it may do would depend on when a driver has read it. The same
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from airflow_logio.errors import ConfigurationError, IncompatibleRun, ProtocolViolation
 from airflow_logio.protocol.run_writers import Together
@@ -18,6 +18,12 @@ from airflow_logio.store.records.run_records import Allowed, Run, RunSpec
 def options_of(allowed: Collection[Allowed]) -> str:
     """As a person types them."""
     return " ".join(sorted(one.option for one in allowed))
+
+
+def options_in(error: str) -> Sequence[Allowed]:
+    """What a refusal says that only a person lets the next run do: the options of `logio again` that its text names. Another
+    driver of the run that was refused would be told the same."""
+    return [one for one in Allowed if one.option in error]
 
 
 def check_allowed(spec: RunSpec, allowed: Collection[Allowed]) -> None:

@@ -74,6 +74,16 @@ def test_of_one_parked_group_the_command_names_it(flow: TwoGroups, ended: Ended,
     assert f"Everything it has printed: {log_path}" in said(ended(Outcome.PARKED)), "it may be on another machine"
 
 
+def test_what_only_the_next_run_may_do_is_not_retried(flow: TwoGroups, ended: Ended) -> None:
+    cause = (
+        "WriteRefused: day=2026-03-01 is of another log: `logio again --pipeline p --partition 2026-03-01 --take-over`"
+    )
+    assert flow.store.park(flow.drivers["totals"].ref, cause)
+    assert flow.store.halted(flow.drivers["ingest"].ref)
+    last = said(ended(Outcome.PARKED))[-1]
+    assert last == "Its cause names the `logio again` for the next run; a retry of this one would be refused as well"
+
+
 def test_of_several_it_launches_all(flow: TwoGroups, ended: Ended) -> None:
     """One by one they would end at once, since the other one is parked."""
     for driver in flow.drivers.values():
