@@ -71,17 +71,29 @@ def calendar_page(calendar: Calendar) -> Group:
     said = [day for day in calendar.days if _remark(day)]
     if said:
         table = new_table(calendar.partitioning.what, "state", "run", "")
-        for day in said[-MOST_LINES:]:
+        for day in _told(said):
             run = day.youngest
             sign, style = _sign(day)
             state = Text(f"{sign} {day.state.value}", style=style)
             add_row(table, day.key.text, state, "" if run is None else run.uid[:8], _remark(day))
         parts.append(table)
     if len(said) > MOST_LINES:
-        parts.append(Text(f"and {len(said) - MOST_LINES:,} before these: give --to, or --json", style="dim"))
+        parts.append(Text(f"and {len(said) - MOST_LINES:,} others: give --from and --to, or --json", style="dim"))
     if late := [day for day in calendar.days if day.came]:
         parts.append(_late_hint(calendar, late))
     return spaced(parts)
+
+
+def _told(days: Sequence[Day]) -> Sequence[Day]:
+    """Those of which a line is said: rather one that is red or was replaced than one of which only late records are told."""
+    first = [day for day in days if not _is_only_late(day)][-MOST_LINES:]
+    late = [day for day in days if _is_only_late(day)]
+    left = max(0, len(late) - (MOST_LINES - len(first)))
+    return sorted(first + late[left:], key=lambda day: day.key.start)
+
+
+def _is_only_late(day: Day) -> bool:
+    return day.state is DayState.DONE and not (day.replaced or day.stale)
 
 
 def _late_hint(calendar: Calendar, days: Sequence[Day]) -> Text:
@@ -89,7 +101,7 @@ def _late_hint(calendar: Calendar, days: Sequence[Day]) -> Text:
     again = f"logio again --partition {days[-1].key.text} --pipeline {calendar.pipeline}"
     return Text(
         f"{counted(records, 'late record')} came for {counted(len(days), what)} of these with runs of others. Where the "
-        f"source finds them, compute the {what} again: `{again}`, or begin its followers with --lookback"
+        f"source finds them, compute the {what} again: `{again}`. A lookback does that by itself for the {what} before"
     )
 
 

@@ -237,7 +237,7 @@ function Said({ cells, what }: { cells: Cell[]; what: string }) {
       {first.cause !== undefined && <p className="problem">{first.cause}</p>}
       {first.next_step !== undefined && <p className="next">Next: {first.next_step}</p>}
       {first.came && first.uid && (
-        <p className="small">Where the source of this {what} finds them, compute it again. <code>--lookback</code>, of the runs after it, does that by itself.</p>
+        <p className="small">Where the source of this {what} finds them, compute it again. A lookback does that by itself for the {what} before.</p>
       )}
       {(first.state === "missing" || first.state === "no run yet") && (
         <p className="small">

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_late_records_are_told_for_the_day_that_they_are_of(store: LogStore, day
     said = " ".join(text.split())
     assert "12 late records came for it with 2026-03-02 (8) and 2026-03-03 (4), after its run" in said
     assert "12 late records came for 1 day of these with runs of others." in said
-    assert "`logio again --partition 2026-03-01 --pipeline sales`, or begin its followers with --lookback" in said
+    assert "compute the day again: `logio again --partition 2026-03-01 --pipeline sales`. A lookback does that" in said
     for number in range(4, 8):
         finished(store, of(f"2026-03-0{number}", function=DRIVER), count("own", "2026-03-01", "late", 1))
     _, text = days("sales")
@@ -74,6 +75,17 @@ def test_late_records_are_told_for_the_day_that_they_are_of(store: LogStore, day
         "16 late records came for it with 3 others, 2026-03-05 (1), 2026-03-06 (1) and 2026-03-07 (1), after its run"
     )
     assert named in " ".join(text.split())
+
+
+def test_a_red_day_is_told_before_late_records_are(store: LogStore, days: Days) -> None:
+    red = start_driver(store, run=store.start_run(of("2026-01-01", function=DRIVER)))
+    red.session.park("WriteRefused: day=2026-01-01 has no rows")
+    for number in range(2, 42):
+        key = (date(2026, 1, 1) + timedelta(days=number)).isoformat()
+        finished(store, of(key, function=DRIVER), count("own", "other", "out", number))
+    _, text = days("sales", "--to", "2026-02-11")
+    lines = [line for line in text.splitlines() if line.startswith("2026-") and ("late" in line or "Refused" in line)]
+    assert len(lines) == 30 and "2026-01-01" in lines[0] and "41 late records came with it" in lines[-1]
 
 
 def test_programs_get_the_same(seen: LogStore, days: Days) -> None:
