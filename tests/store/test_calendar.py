@@ -449,6 +449,17 @@ def test_a_day_that_no_run_had_is_marked_when_one_has_it(log_store: LogStore) ->
     assert f"before a run was known to have it, which was replaced by run {first.uid[:8]}" in said
 
 
+def test_days_that_no_run_had_cost_as_many_statements_however_many_there_are(sql_store: SqlLogStore) -> None:
+    read = [finished(sql_store, of_table("", is_whole=False, dag_run=f"of {number}")).run_id for number in range(3)]
+    finished(sql_store, owning("2026-03-02", "wh", "top"))
+    with counted_statements() as of_one:
+        sql_store.days_read(read[:1])
+    with counted_statements() as of_all:
+        found = sql_store.days_read(read)
+    assert {one.standing for days in found.values() for one in days} == {Standing.REPLACED}
+    assert (len(found), len(of_all)) == (3, len(of_one))
+
+
 def test_a_run_does_not_mark_itself(log_store: LogStore) -> None:
     """It may read the day of a table that it is about to replace."""
     one = owning("2026-03-02", "wh", "top")

@@ -225,8 +225,10 @@ def days_read(connection: Connection, run_ids: Collection[int]) -> dict[int, lis
         .order_by(read.c.run_id, read.c.op, read.c.place, read.c.scope, read.c.live_run)
     )
     found: dict[int, list[DayRead]] = {}
+    rows_read = connection.execute(query).all()
+    owning = _owning(connection, {(row.place, row.scope) for row in rows_read if not row.live_run})
     names = itemgetter(0, 1, 2, 3, 4)  # the key of `logio_day_read`
-    for key, rows in groupby(connection.execute(query).all(), key=names):
+    for key, rows in groupby(rows_read, key=names):
         run_id, operator, place, scope, live_run = key
         several = list(rows)
         if live_run:
@@ -234,29 +236,43 @@ def days_read(connection: Connection, run_ids: Collection[int]) -> dict[int, lis
             left_as = several[0].left_as
             standing, by = standing_of(None if left_as is None else run_state(left_as)[0], runs)
         else:
-            standing, by = standing_of(RunState.RUNNING, _owning(connection, run_id, place, scope))
+            others = [one for one in owning[place, scope] if one[0] != run_id]
+            standing, by = standing_of(RunState.RUNNING, others)
         is_whole = bool(several[0].is_whole)
         found.setdefault(run_id, []).append(DayRead(operator, place, scope, live_run, standing, by, is_whole))
     return found
 
 
-def _owning(connection: Connection, reader: int, place: str, scope: str) -> list[Since]:
-    """The runs that own a day of a table of that name, but for the one that has read it."""
+def _owning(connection: Connection, days: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], list[Since]]:
+    """(place, scope) → the runs that own that day of a table of that name, by their numbers. However many days there are, two
+    statements; none for none."""
+    if not days:
+        return {}
     runs, groups = schema.run, schema.group
-    pipelines = sa.select(schema.pipeline.c.name)  # by which the index of partitions is used
+    keys = sorted({scope.partition("=")[2] for _, scope in days})
     query = sa.select(runs).where(
-        runs.c.pipeline.in_(pipelines),
-        runs.c.partition == scope.partition("=")[2],
+        runs.c.pipeline.in_(sa.select(schema.pipeline.c.name)),  # by which the index of partitions is used
+        among(connection, runs.c.partition, keys),
         runs.c.state != RunState.REMOVING.value,
-        runs.c.run_id != reader,
     )
-    found = [run for run in described_runs(connection, query) if owns(run.spec, place, scope)]
-    is_open = sa.select(groups.c.run_id).where(
-        groups.c.run_id.in_([run.run_id for run in found]),
-        groups.c.state.not_in([state.value for state in CONCLUDED]),
+    of_key: dict[str | None, list[Run]] = {}
+    for run in described_runs(connection, query):
+        of_key.setdefault(run.partition, []).append(run)
+    numbers = [run.run_id for several in of_key.values() for run in several]
+    is_open = groups.c.state.not_in([state.value for state in CONCLUDED])
+    left = set(
+        connection.execute(
+            sa.select(groups.c.run_id).where(among(connection, groups.c.run_id, sorted(numbers)), is_open)
+        ).scalars()
     )
-    left = set(connection.execute(is_open).scalars())
-    return [(run.run_id, run.uid, run.run_id not in left) for run in found]
+    return {
+        (place, scope): [
+            (run.run_id, run.uid, run.run_id not in left)
+            for run in of_key.get(scope.partition("=")[2], ())
+            if owns(run.spec, place, scope)
+        ]
+        for place, scope in days
+    }
 
 
 def _runs_of_partitions(pipeline: str, bounds: PartitionBounds | None = None) -> sa.Select[Any]:
