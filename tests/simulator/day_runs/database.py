@@ -249,8 +249,8 @@ class RunsSchedule(DaySchedule):
         else:
             super()._choose()
 
-    def _made(self, log: DayLog, day: str, above: int, **allowed: Any) -> Sequence[Run]:
-        return [log.begin(f"{day}@{log.name}", self._actions(), above=above, **allowed)]
+    def _made(self, log: DayLog, day: str, above: int, takes_over: bool) -> Sequence[Run]:
+        return super()._made(log, f"{day}@{log.name}", above, takes_over)
 
     def _days(self) -> Sequence[str]:
         return [f"{day}@{log.name}" for day in DAYS for log in self.logs]

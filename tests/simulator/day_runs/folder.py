@@ -263,8 +263,10 @@ class FolderPlace:
         self._target(driver).close_group(self._claim(driver), closing, len(run.rows), pages)
 
     def fill(self, driver: Driver, first: int, last: int) -> None:
-        """Its runs close their days."""
-        raise NotImplementedError
+        actions = [_action(driver, number, {}, dataset=str(number)) for number in range(max(first, 2), last + 1)]
+        if first == 1:
+            actions.insert(0, _action(driver, 1, {"action": BEGIN}))
+        self._target(driver).write_group(self._claim(driver), actions)
 
     def end(self, driver: Driver) -> None:
         """Its host shows nothing any more."""
@@ -280,7 +282,11 @@ class FolderPlace:
     def _target(self, driver: Driver) -> DayTarget:
         run = driver.run
         return DayTarget(
-            _writer(run.day), _identity(driver), lambda _, number: dataset_of(run, int(number)), _no_job, _no_job
+            _writer(run.day, run.fills),
+            _identity(driver),
+            lambda _, number: dataset_of(run, int(number)),
+            _no_job,
+            _no_job,
         )
 
 
@@ -310,8 +316,9 @@ class Described(Dataset):
 
 
 @cache
-def _writer(day: str) -> DatasetWriter:
-    writer = DatasetWriter("lake", "clicks", partition_by=("day",), on_new_run="overwrite", by=("day",))
+def _writer(day: str, fills: bool) -> DatasetWriter:
+    said: dict[str, Any] = {"on_new_run": "overwrite", "by": ("day",)} | ({"switch": "at once"} if fills else {})
+    writer = DatasetWriter("lake", "clicks", partition_by=("day",), **said)
     return writer.for_run({"day": day, "day_start": f"{day}T00:00:00+00:00"})
 
 

@@ -94,17 +94,19 @@ class DaySchedule:
             self._restore(log)
         takes_over = self.lines > 1 and self.chance.random() < 0.4
         above = self._most(log) if self.chance.random() < 0.3 else 0
-        allowed = {"takes_over": takes_over, "word": self.chance.random() < 0.3}
-        runs = self._made(log, day, above, **allowed)
+        runs = self._made(log, day, above, takes_over)
         self.figures["begun again"] += bool(runs[0].given_up)
         self.figures["takes over"] += takes_over
         self.figures["no rows"] += not any(run.rows for run in runs)
         for run in runs:
             self._launch(log, run)
 
-    def _made(self, log: DayLog, day: str, above: int, **allowed: Any) -> Sequence[Run]:
+    def _made(self, log: DayLog, day: str, above: int, takes_over: bool) -> Sequence[Run]:
         """A run, with a part for each of its writers."""
-        return [log.begin(day, self._actions(), above=above, **allowed)]
+        return [log.begin(day, self._actions(), above=above, takes_over=takes_over, word=self._may_be_empty())]
+
+    def _may_be_empty(self) -> bool:
+        return self.chance.random() < 0.3
 
     def _restore(self, log: DayLog) -> None:
         """An older copy of the log: it has forgotten its last runs, and gives their numbers again."""
@@ -248,11 +250,12 @@ def day_number(day: str) -> int:
 class FillingSchedule(DaySchedule):
     """Most runs fill their days at once, some of them with two writers. The others close them."""
 
-    def _made(self, log: DayLog, day: str, above: int, **allowed: Any) -> Sequence[Run]:
+    def _made(self, log: DayLog, day: str, above: int, takes_over: bool) -> Sequence[Run]:
         fills = self.chance.random() < 0.8
-        slots = 2 if fills and self.chance.random() < 0.4 else 1
+        slots = 2 if fills and isinstance(self.judge, FillingJudge) and self.chance.random() < 0.5 else 1
         actions = self._actions()
-        run = log.begin(day, actions[::slots], above=above, fills=fills, **allowed)
+        said: dict[str, Any] = {"takes_over": takes_over, "word": self._may_be_empty(), "fills": fills}
+        run = log.begin(day, actions[::slots], above=above, **said)
         self.figures["fills"] += fills
         self.figures["two writers"] += slots == 2
         return [run, *(replace(run, slot=slot, actions=actions[slot::slots]) for slot in range(1, slots))]
@@ -276,7 +279,7 @@ class UpdatingSchedule(DaySchedule):
         if not self._by_version:
             self.logs = self.logs[:1]
 
-    def _made(self, log: DayLog, day: str, above: int, **allowed: Any) -> Sequence[Run]:
+    def _made(self, log: DayLog, day: str, above: int, takes_over: bool) -> Sequence[Run]:
         slots = 1 + (self.chance.random() < 0.3)
         replaces = self._by_version and self.chance.random() < 0.1
         self.figures["two writers"] += slots == 2
@@ -365,10 +368,14 @@ PLACES: Mapping[str, Made] = {
     "last_events": partial(_updating_table, by_version=False),
     "days_in_a_bucket": partial(_folder, late=0.0),
     "days_in_a_folder": partial(_folder, late=0.3),
+    "days_at_once_in_a_bucket": partial(_folder, late=0.0),
+    "days_at_once_in_a_folder": partial(_folder, late=0.3),
 }
 """A listing of a bucket shows what was put before it; one of a folder that several hosts mount may show it late."""
 SCHEDULES: Mapping[str, type[DaySchedule]] = {
     "days_at_once": FillingSchedule,
+    "days_at_once_in_a_bucket": FillingSchedule,
+    "days_at_once_in_a_folder": FillingSchedule,
     "versions": UpdatingSchedule,
     "last_events": UpdatingSchedule,
 }

@@ -129,19 +129,19 @@ def rows_are_added_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Marker, "unapplied", lambda _self, actions, *_marked: actions)
 
 
-@broken("superseded", WHOLE)
+@broken("superseded", WHOLE, STAYS)
 def all_rows_of_runs_are_replaced(patch: pytest.MonkeyPatch) -> None:
     """Rows of other partitions, and of other pipelines, go with those of the run's."""
     patch.setattr(RunRows, "_is_mine", property(lambda self: self._column > 0))
 
 
-@broken("superseded", GETS)
+@broken("superseded", GETS, WHOLE, STAYS)
 def pipelines_share_a_partition(patch: pytest.MonkeyPatch) -> None:
     """A pipeline finds that another one has claimed its partition."""
     patch.setattr(ScopeContender, "key", property(lambda self: self.scope))
 
 
-@broken("superseded", WHOLE)
+@broken("superseded", WHOLE, STAYS)
 def a_number_is_given_again(patch: pytest.MonkeyPatch) -> None:
     """Numbers of scopes are one more than the greatest of the scopes, also where rows have a greater one."""
     patch.setattr(table_runs, "_greatest", lambda *_: 0)
@@ -247,7 +247,7 @@ def an_event_is_applied_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Marker, "unapplied", again)
 
 
-@broken("last_events", OLDER, rare=100)
+@broken("last_events", OLDER, rare=340)
 def an_older_run_writes_on(patch: pytest.MonkeyPatch) -> None:
     """The owner of the table is not compared behind the first write action."""
     patch.setattr(Contender, "check_owner", lambda _self, _owner: None)

@@ -14,6 +14,8 @@ SCHEDULES = {
     "days_in_a_bucket": 480,
     "days_in_a_folder": 480,
     "days_at_once": 2_000,
+    "days_at_once_in_a_bucket": 320,
+    "days_at_once_in_a_folder": 320,
     "versions": 1_600,
     "last_events": 1_600,
 }
@@ -36,6 +38,8 @@ MORE = {
     "days_in_a_bucket": {"read"},
     "days_in_a_folder": {"read"},
     "days_at_once": {"fills", "two writers"},
+    "days_at_once_in_a_bucket": {"fills", "read"},
+    "days_at_once_in_a_folder": {"fills", "read"},
     "versions": {"two writers", "replaces"},
     "last_events": {"two writers"},
 }

@@ -121,7 +121,7 @@ def cleared_by_ordinals_of_all_lines(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FolderDay, "known_older", known_older)
 
 
-@mutant(BUCKET, LISTED, rare=1_440)
+@mutant(BUCKET, LISTED, rare=3_250)
 def withdrawn_under_its_own_files(patch: pytest.MonkeyPatch) -> None:
     """An opening that is refused withdraws its claim, though another driver of the run has put files: they stay for ever."""
     patch.setattr(DayClaim, "_is_known_for_good", lambda _self: False)

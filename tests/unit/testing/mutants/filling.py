@@ -1,4 +1,4 @@
-"""Broken rules of runs that fill their days of a table at once, beside runs that close them."""
+"""Broken rules of runs that fill their days at once, in a table or a folder, beside runs that close them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
+from airflow_logio.dataflow.writers import folder_days
+from airflow_logio.dataflow.writers.folder_days import FolderDay
 from airflow_logio.protocol import external_rules
 from airflow_logio.protocol.scope_rules import ScopeContender
+from airflow_logio.spark.day_claims import DayClaim
+from airflow_logio.spark.published_places import FillingNames, Publication
+from airflow_logio.spark.publishing import DayTarget
 from tests.simulator.day_runs import filling
 from tests.simulator.day_runs.filling import FillingTable
-from tests.simulator.day_runs.judges import FILLS, GETS, LINES, OLDER, ONCE, TOKEN, WHOLE
+from tests.simulator.day_runs.judges import FILLS, GETS, LINES, LISTED, OLDER, ONCE, ONE_INSTANT, STAYS, TOKEN, WHOLE
 from tests.simulator.day_runs.runs import Driver
 from tests.unit.testing.mutants.registry import mutant
 
-AT_ONCE = "days_at_once"
+AT_ONCE, BUCKET, FOLDER = "days_at_once", "days_at_once_in_a_bucket", "days_at_once_in_a_folder"
 
 
 @mutant(AT_ONCE, FILLS)
@@ -53,16 +58,17 @@ def a_writer_begins_beside_what_is_gone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ScopeContender, "clears", asks_nothing)
 
 
-@mutant(AT_ONCE, LINES)
+@mutant(AT_ONCE, LINES, rare=1_200)
 def a_late_writer_takes_the_day_back(patch: pytest.MonkeyPatch) -> None:
     """A writer of a run that was told to take the day over claims it behind a run that was told so later."""
-    check = ScopeContender.check_fill
+    clears = ScopeContender.clears
 
-    def only_once_it_has_begun(self: ScopeContender, row: Any) -> None:
-        if row is None or row.live_run != self.mine.run_uid:
-            check(self, row)
+    def asks_whose_rows_are_there(self: ScopeContender, row: Any, *, has_begun: bool) -> bool:
+        if row is not None and row.live_run == self.mine.run_uid:
+            row = row._replace(claimed_by=self.mine.run_uid)
+        return clears(self, row, has_begun=has_begun)
 
-    patch.setattr(ScopeContender, "check_fill", only_once_it_has_begun)
+    patch.setattr(ScopeContender, "clears", asks_whose_rows_are_there)
 
 
 @mutant(AT_ONCE, OLDER)
@@ -121,6 +127,77 @@ def a_run_without_records_never_begins(patch: pytest.MonkeyPatch) -> None:
     """The first write action waits for a record: a run that has none leaves the old day, and is done."""
     filled = Driver._filling
     patch.setattr(Driver, "_filling", lambda self, many: filled(self, many) if self.run.rows else _done(self))
+
+
+# --- a folder ---------------------------------------------------------------------------------------------------------
+
+
+@mutant(BUCKET, STAYS, FILLS)
+def the_old_day_is_not_hidden_as_it_fills(patch: pytest.MonkeyPatch) -> None:
+    """The first write action of a run puts no receipt: the old day counts until there is a file."""
+    put = DayClaim.put_receipt
+
+    def put_receipt(self: DayClaim, names: Any, files: Any, **said: bool) -> None:
+        if names.number > 1:
+            put(self, names, files, **said)
+
+    patch.setattr(DayClaim, "put_receipt", put_receipt)
+
+
+@mutant(BUCKET, FILLS, ONE_INSTANT)
+def one_receipt_of_many_counts(patch: pytest.MonkeyPatch) -> None:
+    """Of the receipts of a run that fills its day, only one is asked for its files."""
+    patch.setattr(folder_days, "_as_one", lambda receipts: receipts[0])
+
+
+@mutant(BUCKET, WHOLE)
+def a_receipt_comes_before_its_files(patch: pytest.MonkeyPatch) -> None:
+    """Readers find a write action whose files are not there yet. A driver that dies there leaves it so."""
+    put = DayTarget._put
+
+    def puts(self: DayTarget, claim: DayClaim, action: Any) -> Any:
+        names = FillingNames(action.run_uid, action.operator, action.number, action.token, claim.mine)
+        manifest = self._dataset("", action.dataset).manifest
+        plan = Publication(action.run_uid, action.operator, action.number, action.token, manifest)
+        claim.put_receipt(names, plan.files(), has_records=True)
+        return put(self, claim, action)
+
+    patch.setattr(DayTarget, "_put", puts)
+
+
+@mutant(BUCKET, OLDER, LINES)
+def who_has_claimed_the_folder_is_not_asked_again(patch: pytest.MonkeyPatch) -> None:
+    """A run that has claimed its day fills it, whatever was claimed since."""
+    check = DayClaim.check_not_replaced
+
+    def looks(self: DayClaim) -> FolderDay:
+        day = folder_days.day_of(self._files, self.scope)
+        return day if self.mine in day.runs else check(self)
+
+    patch.setattr(DayClaim, "check_not_replaced", looks)
+
+
+@mutant(BUCKET, LISTED)
+def old_files_stay_in_a_day_that_fills(patch: pytest.MonkeyPatch) -> None:
+    """The first write action removes no file: who lists the folder sees both days."""
+    patch.setattr(DayClaim, "clear", lambda _self: None)
+
+
+@mutant(BUCKET, GETS)
+def a_run_without_records_never_begins_in_a_folder(patch: pytest.MonkeyPatch) -> None:
+    """As in a table."""
+    filled = Driver._filling
+    patch.setattr(Driver, "_filling", lambda self, many: filled(self, many) if self.run.rows else _done(self))
+
+
+@mutant(FOLDER, STAYS, FILLS, WHOLE)
+def what_is_not_known_is_removed_as_it_fills(patch: pytest.MonkeyPatch) -> None:
+    """The first write action removes the files of all other runs, also those of a younger one whose claim is shown late."""
+
+    def clear(self: DayClaim) -> None:
+        self._remove({run for _, run in self._found() if run is not None} - {self.mine.run_uid})
+
+    patch.setattr(DayClaim, "clear", clear)
 
 
 def _done(driver: Driver) -> Any:
