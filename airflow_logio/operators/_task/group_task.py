@@ -26,6 +26,7 @@ from airflow_logio.launch.launcher import LaunchContext, launch_group
 from airflow_logio.operators._task.run_lookup import first_try
 from airflow_logio.protocol.replicas import replicated_group
 from airflow_logio.protocol.states import CONCLUDED, OPEN_SCALING, WAITING, GroupState, ScalingState
+from airflow_logio.status.condition import step_after
 from airflow_logio.status.whole_group import alert_figures, deciding, result
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.records.status_records import GroupStatus
@@ -238,7 +239,8 @@ class GroupTask:
         return (
             f"{what} {self.group!r} of run {run.spec.key} is parked (incarnation {status.incarnation}, "
             f"{status.recoveries} recoveries): {status.error}\n"
-            f"Fix the cause, then clear this task: it resumes where it stopped.\n{self._driver_log(status)}"
+            f"Next: {step_after([status], 'fix the cause, then clear this task: it resumes where it stopped')}.\n"
+            f"{self._driver_log(status)}"
         )
 
 

@@ -7,9 +7,10 @@ allowed more: what it may do would depend on when a driver has read it. The same
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
-from airflow_logio.errors import ConfigurationError, IncompatibleRun, ProtocolViolation
+from airflow_logio.errors import ConfigurationError, IncompatibleRun, ProtocolViolation, WriteRefused
 from airflow_logio.protocol.run_writers import Together
 from airflow_logio.protocol.states import RunState
 from airflow_logio.store.records.run_records import Allowed, Run, RunSpec
@@ -21,9 +22,12 @@ def options_of(allowed: Collection[Allowed]) -> str:
 
 
 def options_in(error: str) -> Sequence[Allowed]:
-    """What a refusal says that only a person lets the next run do: the options of `logio again` that its text names. Another
-    driver of the run that was refused would be told the same."""
-    return [one for one in Allowed if one.option in error]
+    """What a refused write says that only a person lets the next run do: the options of `logio again` that its text names.
+    Another driver of that run would be told the same. One that reads a folder in doubt is told so, too, and can be resumed
+    when that is decided."""
+    if f"{WriteRefused.__name__}: " not in error:
+        return []
+    return [one for one in Allowed if re.search(rf"`logio again [^`]*{one.option}", error)]
 
 
 def check_allowed(spec: RunSpec, allowed: Collection[Allowed]) -> None:

@@ -16,9 +16,10 @@ from airflow_logio.errors import ConfigurationError
 from airflow_logio.protocol.values import Port
 from airflow_logio.status.run_summary import Outcome, RunSummary
 from airflow_logio.store.port import LogStore
-from airflow_logio.store.records.run_records import ReplicatedShape
+from airflow_logio.store.records.run_records import Allowed, ReplicatedShape
 from airflow_logio.store.records.status_records import PortProgress
 from airflow_logio.store.records.upkeep_records import QuarantinedInputSet
+from airflow_logio.store.rules.allowed_rules import options_in
 from tests.support.two_groups import TwoGroups
 
 Ended = Callable[..., RunSummary]
@@ -81,6 +82,10 @@ def test_what_only_the_next_run_may_do_is_not_retried(flow: TwoGroups, ended: En
     assert flow.store.park(flow.drivers["totals"].ref, cause)
     assert flow.store.halted(flow.drivers["ingest"].ref)
     last = said(ended(Outcome.PARKED))[-1]
+    reads_it = cause.replace("WriteRefused", "ConfigurationError")
+    assert (
+        options_in(cause) == [Allowed.TAKE_OVER] and options_in(reads_it) == options_in("WriteRefused: --empty") == []
+    )
     assert last == "Its cause names the `logio again` for the next run; a retry of this one would be refused as well"
 
 
