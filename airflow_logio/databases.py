@@ -325,9 +325,8 @@ def savepoint(connection: Connection) -> Iterator[sa.NestedTransaction]:
         with connection.begin_nested() as part:
             yield part
     except sa.exc.DBAPIError as error:
-        ended = (
-            None if error.orig is None else error.orig.__context__
-        )  # what was handled when there was none to go back to
+        # What was handled when there was none to go back to.
+        ended = None if error.orig is None else error.orig.__context__
         if str(error.statement).startswith("ROLLBACK TO") and isinstance(ended, sa.exc.DBAPIError):
             raise ended from ended.orig
         raise

@@ -335,10 +335,11 @@ def _next(summary: RunSummary) -> Iterator[str]:
     retry = f"`logio retry {uid}`"
     if len(summary.parked) == 1:
         step = f"Fix the cause, then: `logio retry {uid} {summary.parked[0].group}` ({CHANGED})"
+    else:  # they are retried together: while one is parked, `logio retry` of another one ends at once
+        step = f"Fix the causes, then: {retry} ({CHANGED})"
+    if summary.parked:
         step = step_after(summary.parked, step)
         yield f"{step[0].upper()}{step[1:]}"
-    elif summary.parked:  # they are retried together: while one is parked, `logio retry` of another one ends at once
-        yield f"Fix the causes, then: {retry} ({CHANGED})"
     aside = len(summary.quarantined)
     if aside > MAX_QUARANTINED:
         yield f"... and {aside - MAX_QUARANTINED:,} more quarantined: `logio status {uid} --json` shows all"

@@ -77,9 +77,8 @@ class ExternalDatasets:
             yield table_name(self.url_of(writer.connection), writer.table)
         elif isinstance(writer, DatasetWriter | ParquetWriter):
             root = file_name(self.url_of(writer.connection))
-            folder = in_folder_of_run(
-                writer, self.params
-            ).folder  # of one that owns its day, too, before there is a day
+            # Nothing else that depends on parameters: one that owns its day is known before there is a day.
+            folder = in_folder_of_run(writer, self.params).folder
             yield DatasetName(root.namespace, "/".join(filter(None, (root.name.rstrip("/"), folder))) or "/")
 
     def _table(self, name: str, read: TableRead) -> list[DatasetName]:
