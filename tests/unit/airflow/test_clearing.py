@@ -27,7 +27,7 @@ from airflow.sdk.definitions.dag import _run_task
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.state import DagRunState
 
-from airflow_logio.hooks.connections import external_url
+from airflow_logio.hooks.connections import database_url, external_url
 from airflow_logio.operators._task.partition_start import PartitionStart
 from airflow_logio.operators.pipeline_group import LogioPipelineGroup
 from airflow_logio.protocol import effects as fx
@@ -36,12 +36,14 @@ from airflow_logio.protocol.scope_rules import DayRun
 from airflow_logio.protocol.states import RunState
 from airflow_logio.protocol.values import Port, Status
 from airflow_logio.store.port import LogStore
+from airflow_logio.store.records.day_records import Standing
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.store.sql import run_log
 from airflow_logio.systems import warehouse_rows
 from airflow_logio.systems.databases.table_names import table_name
 from airflow_logio.systems.warehouse import Warehouse
 from tests.store.test_calendar import reader
+from tests.support import table_days
 from tests.support.faults import inject
 from tests.support.logs import Driver, sent, start_driver
 from tests.unit.airflow.support import make_dag_run
@@ -60,6 +62,12 @@ clicks.writer("save", LAST, "own.own")
 clicks.sink("late", Count(), "own.other")
 clicks.group("read", web, own, "late")
 clicks.group("count", "save")
+"""
+READING = f"""{CLICKS.replace("import ", "import QuerySource, ")}
+raw = QuerySource(
+    "warehouse", "SELECT id FROM raw", columns={{"id": "bigint"}}, order_by="id", append_only=True, replayable=True
+)
+clicks.sink("seen", Count(), clicks.source("raw", raw, days={{"raw": "day={{day}}"}}))
 """
 ADDING = CLICKS.replace(', on_new_run="overwrite", by=("day",)', ', on_new_run="append"')
 
@@ -188,6 +196,25 @@ def make(
 @pytest.fixture
 def days(make: Callable[..., Cleared]) -> Cleared:
     return make()
+
+
+def test_the_days_of_tables_that_a_run_reads_are_noted_when_it_begins(make: Callable[..., Cleared]) -> None:
+    """What is wrong with them is refused before, and stops no run that resumes."""
+    days, url = make(READING), database_url("warehouse_db")
+    days.begin()
+    assert "source 'raw': days of table 'raw': there is no table" in days.refused()
+    with closing(Warehouse("warehouse", url)) as warehouse:
+        table_days.Run(1, uid="f" * 32, table="raw", log_uid="another").all(warehouse, 7)
+        days.clear()
+        first = days.started()
+        (noted,) = days.log.days_read([first.run_id])[first.run_id]
+        assert (noted.operator, noted.scope, noted.standing) == ("raw", f"day={D1}", Standing.ELSEWHERE)
+        assert noted.place.startswith("table ") and noted.place.endswith("raw of connection warehouse_db")
+        table_days.execute(warehouse, "DROP TABLE raw")
+    days.mark("failed")
+    days.clear()
+    assert days.started().uid == first.uid
+    assert "which run had left the days of table 'raw' is not known" in days.said()
 
 
 def test_a_finished_one_is_computed_again_with_the_code_that_the_task_has(days: Cleared) -> None:
