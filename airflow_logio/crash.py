@@ -48,6 +48,8 @@ class CrashPoint(StrEnum):
     """A file of a write action has got its name in its folder, by a link, or all are copied; the folders are not durable."""
     IN_PUBLICATION = "in_publication"
     """The files of a write action are in their folder, its receipt is not."""
+    BEFORE_RECEIPT = "before_receipt"
+    """A run that owns a day has looked for the last time who else is there; its receipt, which shows its files, is not."""
     IN_CLEARING = "in_clearing"
     """The receipt of a day is there; a file of a run that it replaces is about to be removed."""
     BEFORE_CLOSING = "before_closing"

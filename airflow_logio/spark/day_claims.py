@@ -145,6 +145,7 @@ class DayClaim:
         hides = day.to_hide(self.mine)
         fills = isinstance(names, FillingNames)
         receipt = DayReceipt(self.mine, names.operator, names.number, self.scope, tuple(files), hides, fills)
+        crash_here(CrashPoint.BEFORE_RECEIPT)
         self.place.put_receipt(names, msgspec.json.encode(receipt.says()), self._records)
 
     def clear(self) -> None:

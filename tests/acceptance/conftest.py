@@ -43,11 +43,17 @@ def postgres_warehouse_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def day(log_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> OwnedDay:
+def tables_url(log_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of a database like that of the log, without tables of a pipeline."""
+    if log_url.startswith("postgresql"):
+        return str(request.getfixturevalue("postgres_warehouse_url"))
+    return f"sqlite:///{tmp_path}/tables.db"
+
+
+@pytest.fixture
+def day(log_url: str, tables_url: str, tmp_path: Path) -> OwnedDay:
     """A day that runs own, with log and tables in one kind of database."""
-    is_postgres = log_url.startswith("postgresql")
-    url = request.getfixturevalue("postgres_warehouse_url") if is_postgres else f"sqlite:///{tmp_path}/tables.db"
-    made = OwnedDay(log_url, url, tmp_path)
+    made = OwnedDay(log_url, tables_url, tmp_path)
     made.begin()
     return made
 

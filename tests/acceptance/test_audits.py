@@ -98,27 +98,27 @@ KNOWN = ("CREATE TABLE shops (name TEXT)", "INSERT INTO shops VALUES ('s0'), ('s
 
 
 def test_an_audit_that_refuses_keeps_the_old_day_until_a_person_asks_again(
-    log_url: str, warehouse_url: str, ref: PipelineRef, tmp_path: Path
+    log_url: str, tables_url: str, ref: PipelineRef, tmp_path: Path
 ) -> None:
     """Drivers die in a function, behind a query, and behind the transaction; then the next run of the day is refused."""
-    execute(warehouse_url, *KNOWN)
+    execute(tables_url, *KNOWN)
     given = {"ref": ref, "params": {"data": str(tmp_path)}}
     (tmp_path / "fault").touch()
     points = [*IN_AUDITS, CrashPoint.IN_WAREHOUSE_TRANSACTION, CrashPoint.AFTER_WRITE]
     armed = {("all", number): f"{point}:1" for number, point in enumerate(points, 2)}
     # The opening action passes two of these points as well: later incarnations find it applied.
     launcher = PlainLauncher(tmp_path / "drivers" / "first", armed)
-    with running(log_url, warehouse_url, tmp_path, launcher, partition=ZONE.key_of(DAY), name="first", **given) as run:
+    with running(log_url, tables_url, tmp_path, launcher, partition=ZONE.key_of(DAY), name="first", **given) as run:
         run.finish()
         assert run.status("all").incarnation == 1 + len(points) + 1, "every one of them was passed"
     assert not (tmp_path / "fault").exists()
     before = expected(tmp_path, DAY)
-    assert found(warehouse_url) == before
+    assert found(tables_url) == before
     write(tmp_path, DAY, "b", range(1_000, 1_200), shops=5)
     launcher = PlainLauncher(tmp_path / "drivers" / "again", {("all", 1): "before_park:1"})
     with running(
         log_url,
-        warehouse_url,
+        tables_url,
         tmp_path,
         launcher,
         partition=ZONE.key_of(DAY),
@@ -130,11 +130,11 @@ def test_an_audit_that_refuses_keeps_the_old_day_until_a_person_asks_again(
         said = str(run.status("all").error)
         assert "audit 'every shop is known' refuses the rows" in said and "2 rows: (shop=s3), (shop=s4)" in said
         assert "What is in the table stays as it is" in said and "`logio retry`" in said
-        assert found(warehouse_url) == before
-        execute(warehouse_url, "INSERT INTO shops VALUES ('s3'), ('s4')")
+        assert found(tables_url) == before
+        execute(tables_url, "INSERT INTO shops VALUES ('s3'), ('s4')")
         run.relaunch("all")
         run.finish()
-    assert found(warehouse_url) == expected(tmp_path, DAY) != before
+    assert found(tables_url) == expected(tmp_path, DAY) != before
 
 
 def test_an_audit_that_is_wrong_is_corrected_from_the_command_line(ref: PipelineRef, tmp_path: Path) -> None:

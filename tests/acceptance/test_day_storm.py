@@ -6,7 +6,7 @@ A seed that fails is in the message; `-k "storm_of_days and 3"` repeats that one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,15 +18,6 @@ from tests.support.lakes import BucketLake, FolderLake, reached
 from tests.support.object_store import ObjectStore
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(MOST_SECONDS + 100)]
-
-
-@pytest.fixture
-def tables_url(log_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Of a database like that of the log, without tables."""
-    if log_url.startswith("postgresql"):
-        yield request.getfixturevalue("postgres_warehouse_url")
-    else:
-        yield f"sqlite:///{tmp_path}/tables.db"
 
 
 def test_a_small_storm_of_days(log_url: str, tables_url: str, tmp_path: Path) -> None:

@@ -24,14 +24,12 @@ from tests.support import impatient
 from tests.support.commands import Terminal
 from tests.support.owned_day import DAY, LEASE, OwnedDay, parked, until_stopped
 from tests.support.postgres import PostgresServer
-from tests.support.relay import Relay, relay
+from tests.support.relay import HELD_PAGE, Relay, relay
 from tests.support.running import Running
 from tests.support.warehouse import change, rows_of
 
 pytestmark = pytest.mark.acceptance
 
-PAGE = re.compile(rb"SELECT \S*event_id, \S*size\s")
-"""How held write actions are asked for."""
 ON_SQLITE = pytest.mark.parametrize("log_url", ["sqlite"], indirect=True)
 ON_POSTGRES = pytest.mark.parametrize("log_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 
@@ -142,7 +140,7 @@ def test_the_log_goes_away_in_the_closing_and_answers_of_commits_are_lost(
     wanted = day.reads(0)
     answer = (re.compile(rb"SET live_ordinal"), re.compile(rb"COMMIT"))
     with day.run("run") as run, relayed(day, run, postgres_server) as (to_log, to_tables):
-        to_log.cut, to_tables.lost = PAGE, [answer, answer]
+        to_log.cut, to_tables.lost = HELD_PAGE, [answer, answer]
         run.until(lambda: to_log.cuts >= 2, "the log has gone away twice")
         day.assert_is(day.OLD)
         to_log.cut = None
@@ -162,7 +160,7 @@ def test_a_page_takes_longer_than_a_session_may_stand_still_and_one_cut_comes_la
     than the run is to be replayed."""
     wanted = day.reads(0)
     with day.run("run", replay_seconds=4.0) as run, relayed(day, run, postgres_server) as (to_log, to_tables):
-        to_log.slow = PAGE
+        to_log.slow = HELD_PAGE
         for number in (1, 2):
             run.until(lambda number=number: to_log.slowed == number, "a page is asked for")
             until = time.monotonic() + 7.0

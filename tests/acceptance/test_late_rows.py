@@ -24,7 +24,7 @@ from airflow_logio.launch.bundle import parse_ref
 from airflow_logio.launch.driver_config import REPLACED
 from airflow_logio.store.records.day_records import PartitionBounds
 from airflow_logio.store.records.driver_records import GroupRef
-from tests.support.crash_sites import IN_CLOSINGS, IN_SWITCHES
+from tests.support.crash_sites import OPENING, QUESTION, SWITCH
 from tests.support.owned_day import LEASE, until_alone, until_stopped
 from tests.support.running import PlainLauncher, Running, has_ended, running
 from tests.support.slow_driver import Slowness, sessions_wait_for_a_lock
@@ -36,11 +36,7 @@ pytestmark = pytest.mark.acceptance
 LATE_ROWS = parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'late_rows.py'}:late")
 ZONE = Days("day", zone="Europe/Berlin")
 D1, D2 = "2026-03-28", "2026-03-29"
-IN_TRANSACTION = f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1"
-OPENING = ("before_write:1", IN_TRANSACTION, "after_write:1")
 READING = (f"{CrashPoint.BEFORE_COMMIT}:1", f"{CrashPoint.IN_LOG_TRANSACTION}:1", f"{CrashPoint.AFTER_COMMIT}:1")
-QUESTION = tuple(f"{point}:1" for point in IN_CLOSINGS)
-SWITCH = (*(f"{point}:1" for point in IN_SWITCHES), "before_write:1", IN_TRANSACTION, "after_write:1")
 
 
 class LateRows:
@@ -92,11 +88,9 @@ def days_of(rows: list[tuple[Any, ...]]) -> dict[str, int]:
 
 
 @pytest.fixture
-def late(log_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> LateRows:
+def late(log_url: str, tables_url: str, tmp_path: Path) -> LateRows:
     """With the log and the table in one kind of database."""
-    is_postgres = log_url.startswith("postgresql")
-    url = request.getfixturevalue("postgres_warehouse_url") if is_postgres else f"sqlite:///{tmp_path}/tables.db"
-    return LateRows(log_url, url, tmp_path)
+    return LateRows(log_url, tables_url, tmp_path)
 
 
 def test_late_rows_are_exact_whatever_dies(late: LateRows) -> None:

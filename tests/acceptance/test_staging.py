@@ -18,6 +18,7 @@ from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched
 from airflow_logio.spark.table_staging import STAGED_BYTES
 from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.payloads import Payloads, sweep_run
 from tests.support.crash_sites import IN_STAGINGS
 from tests.support.running import ArmedSparkLauncher, PlainLauncher, Running, running
@@ -26,9 +27,9 @@ from tests.support.warehouse import change, rows_of
 pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 STAGED = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_orders.py'}:staged")
-DAYS, FILLED = (
+DAYS, FILLED, SUPERSEDED = (
     bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_days.py'}:{name}")
-    for name in ("staged", "filled")
+    for name in ("staged", "filled", "superseded")
 )
 UPSERTS = bundle.parse_ref(f"{Path(__file__).parents[1] / 'support' / 'bundle' / 'staged_upserts.py'}:staged")
 DAY, OTHER = "2026-03-01", "2026-03-02"
@@ -78,10 +79,11 @@ class Launcher(PlainLauncher):
         return super().launch(claim, launch)
 
 
-def write_orders(folder: Path, day: str | None = None) -> Path:
+def write_orders(folder: Path, day: str | None = None, files: int = FILES) -> Path:
+    """Of other pictures for another number of files."""
     folder.mkdir(parents=True)
-    rng = np.random.default_rng(1)
-    for number in range(FILES):
+    rng = np.random.default_rng(files)
+    for number in range(files):
         pictures = [rng.bytes(PICTURE) for _ in range(ROWS)]
         ids = np.arange(number * ROWS, (number + 1) * ROWS)
         table = pa.table({"id": ids, "picture": pictures})
@@ -143,6 +145,42 @@ def test_dying_around_the_staging_of_a_day(
         assert_nothing_is_left(run, postgres_warehouse_url, payloads)
 
 
+def test_dying_around_the_staging_of_what_runs_of_a_day_own(
+    postgres_url: str, postgres_warehouse_url: str, tmp_path: Path
+) -> None:
+    """The rows of the second run take the place of those of the first one, with the same keys. One of no run stays."""
+    payloads, key = tmp_path / "payloads", Days("day", zone="UTC").key_of(DAY)
+    points = (
+        CrashPoint.AFTER_STAGING,
+        CrashPoint.IN_DAY_SWITCH,
+        CrashPoint.IN_WAREHOUSE_TRANSACTION,
+        CrashPoint.BEFORE_UNSTAGING,
+    )
+    drawn = "SELECT count(*), count(DISTINCT drawn) FROM orders WHERE signature = md5(picture)"
+    begun: list[Run] = []
+    for name, files, deaths in (("old", FILES, ()), ("new", 1, points)):
+        orders = tmp_path / name
+        write_orders(orders / f"dt={DAY}", DAY, files)
+        armed = {("back", number): f"{point}:1" for number, point in enumerate(deaths, start=1)}
+        settings = {"ref": SUPERSEDED, "params": {"orders": str(orders)}, "payloads": str(payloads), "name": name}
+        launcher = Launcher(tmp_path / "drivers" / name, armed)
+        with running(postgres_url, postgres_warehouse_url, orders, launcher, partition=key, **settings) as run:
+            run.finish(timeout=800)
+            assert run.status("back").incarnation == 1 + len(deaths), "every one of them was passed"
+            with duckdb.connect() as database:
+                query = f"SELECT id, md5(picture) FROM '{orders}/dt={DAY}/*.parquet' ORDER BY id"
+                expected = database.execute(query).fetchall()
+            assert rows_of(postgres_warehouse_url, drawn) == [(files * ROWS, files * ROWS)]
+            rows = rows_of(postgres_warehouse_url, "SELECT id, md5(picture) FROM orders ORDER BY id")
+            if name == "old":
+                change(postgres_warehouse_url, f"INSERT INTO orders (day, id) VALUES ('{OTHER}', -1)")
+            else:
+                expected = [(-1, None), *expected]
+                assert_nothing_is_left(run, postgres_warehouse_url, payloads, *begun)
+            assert rows == expected
+            begun.append(run.run)
+
+
 def test_dying_around_the_staging_of_rows_that_are_updated(
     postgres_url: str, postgres_warehouse_url: str, tmp_path: Path
 ) -> None:
@@ -182,13 +220,15 @@ def assert_moved(run: Running, orders: Path, warehouse_url: str, payloads: Path)
     assert_nothing_is_left(run, warehouse_url, payloads)
 
 
-def assert_nothing_is_left(run: Running, warehouse_url: str, payloads: Path) -> None:
+def assert_nothing_is_left(run: Running, warehouse_url: str, payloads: Path, *others: Run) -> None:
+    """Of the run, and of others in its log."""
     tables = "SELECT count(*) FROM pg_class WHERE relname LIKE 'logio_staging_%' AND relkind = 'r'"
     assert rows_of(warehouse_url, tables) == [(0,)]
     assert rows_of(warehouse_url, "SELECT count(*) FROM logio_staging") == [(0,)]
-    store = Payloads(str(payloads))
-    sweep_run(store, run.store, run.run)
-    refs = run.store.references(run.run.run_id, f"{run.run.uid}/")
-    named = {path for ref in refs for path in store.dataset("a row", ref).paths()}
-    named |= {str(payloads / ref.partition("#")[0]) for ref in refs}
+    store, named = Payloads(str(payloads)), set()
+    for one in (run.run, *others):
+        sweep_run(store, run.store, one)
+        refs = run.store.references(one.run_id, f"{one.uid}/")
+        named |= {path for ref in refs for path in store.dataset("a row", ref).paths()}
+        named |= {str(payloads / ref.partition("#")[0]) for ref in refs}
     assert {str(path) for path in payloads.rglob("*") if path.is_file()} == named

@@ -23,8 +23,10 @@ from airflow_logio.errors import OtherRunUnfinished
 from airflow_logio.launch.bundle import PipelineRef, parse_ref
 from airflow_logio.launch.driver_config import REPLACED
 from airflow_logio.protocol.liveness import Lease
+from airflow_logio.store.records.driver_records import GroupRef
 from airflow_logio.store.records.run_records import ConcurrentRuns, Run
 from tests.support.running import PlainLauncher, Running, running
+from tests.support.slow_driver import Slowness, sessions_wait_for_a_lock
 from tests.support.warehouse import change, rows_of
 
 pytestmark = pytest.mark.acceptance
@@ -148,4 +150,41 @@ def test_a_zombie_that_wakes_up_changes_nothing(
         zombie.send_signal(signal.SIGCONT)
         child = next(child for child in launcher.children if child.pid == zombie.pid)
         assert child.wait(timeout=60) == REPLACED
+    assert found(postgres_warehouse_url, name) == greatest(path)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["of the replaced run", "of the same run"])
+@pytest.mark.parametrize("name", ["versions", "lasts"])
+def test_a_slow_driver_that_holds_its_rows_was_first(
+    name: str, is_replaced: bool, postgres_url: str, postgres_warehouse_url: str, tmp_path: Path
+) -> None:
+    """It has updated rows and is about to commit, and keeps its locks: what follows waits, and updates them again."""
+    path = write_changes(tmp_path, 5, numbered=True)
+    slow = Slowness(tmp_path / "slow", f'INSERT INTO "public"."{name}"', 2)
+    launcher = PlainLauncher(tmp_path / "drivers" / "old", variables={("writing.1", 1): slow.variables})
+    lease = Lease(seconds=600, launch_seconds=600)
+    given: dict[str, Any] = {"ref": ref(name), "params": {"changes": str(path)}, "lease": lease}
+
+    def is_waited_for() -> bool:
+        return sessions_wait_for_a_lock(postgres_warehouse_url)
+
+    arguments = (postgres_url, postgres_warehouse_url, path)
+    with running(*arguments, launcher, end_old_drivers=False, name="old", **given) as old:
+        old.until(slow.is_reached, "it is about to commit")
+        assert old.store.declare_dead(GroupRef(old.run.run_id, "writing.1", 1), "it is slow")
+        if is_replaced:
+            for group in ("reading", "writing.2"):  # they may have finished
+                if old.store.declare_dead(GroupRef(old.run.run_id, group, 1), "it is killed"):
+                    launcher.drivers[group, 1].kill()
+            assert old.store.supersede(old.run.run_id)
+            with running(*arguments, PlainLauncher(tmp_path / "drivers" / "young"), name="young", **given) as young:
+                young.until(is_waited_for, "the younger run waits")
+                slow.end()
+                young.finish()
+        else:
+            old.until(is_waited_for, "its successor waits")
+            slow.end()
+            old.finish()
+        assert launcher.drivers["writing.1", 1].wait(timeout=120) == REPLACED, old.last_words()
     assert found(postgres_warehouse_url, name) == greatest(path)

@@ -30,15 +30,9 @@ SITES = (f"{CrashPoint.IN_PLACING}:1", f"{CrashPoint.IN_PUBLICATION}:1", f"{Cras
 @pytest.fixture
 def url(objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Of a new bucket. Drivers and executors find credentials where their user keeps them; no variable and no URL has any."""
-    home = tmp_path / "home"
-    (home / ".aws").mkdir(parents=True)
-    access, secret = objects.variables["AWS_ACCESS_KEY_ID"], objects.variables["AWS_SECRET_ACCESS_KEY"]
-    (home / ".aws" / "credentials").write_text(
-        f"[default]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n"
-    )
-    monkeypatch.setenv("HOME", str(home))
-    scheme, _, endpoint = objects.endpoint.partition("://")
-    return f"s3://{objects.new_bucket()}/lake?scheme={scheme}&endpoint_override={endpoint}&region=us-east-1"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    objects.let_in(tmp_path / "home")
+    return objects.new_url("lake")
 
 
 def test_dying_around_publication_and_a_zombie_beside_its_successor(

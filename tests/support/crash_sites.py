@@ -17,7 +17,7 @@ IN_LAKES = named("_dataset_job", "_manifest", "_placing", "_publication")
 """test_lake.py: by drivers of mode ``dataframe``."""
 IN_STAGINGS = named("_staging", "_unstaging", "_staging_sweep")
 """test_staging.py: by writers of tables behind operators of mode ``dataframe``."""
-IN_CLEARINGS = named("_clearing")
+IN_CLEARINGS = named("_receipt", "_clearing")
 """test_lake_days.py: by writers that own a day of a lake."""
 IN_SPARK = [point for point in named("_job") if point not in IN_LAKES]
 """test_spark_drivers.py: passed by drivers with a Spark session only."""
@@ -71,3 +71,11 @@ ELSEWHERE = frozenset(
     + IN_AUDITS
 )
 """Gone through by the suites named above, and not by `acceptance/test_crash_points.py`."""
+
+# --- what a driver passes that replaces a day of a table, in its order ------------------------------------------------
+
+_IN_TRANSACTION = f"{CrashPoint.IN_WAREHOUSE_TRANSACTION}:1"
+OPENING = (f"{CrashPoint.BEFORE_WRITE}:1", _IN_TRANSACTION, f"{CrashPoint.AFTER_WRITE}:1")
+QUESTION = tuple(f"{point}:1" for point in IN_CLOSINGS)
+SWITCH = (*(f"{point}:1" for point in IN_SWITCHES), *OPENING)
+"""One that finds the opening applied dies around the closing."""

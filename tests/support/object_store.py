@@ -38,6 +38,20 @@ class ObjectStore:
         with urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")):
             return name
 
+    def let_in(self, home: Path) -> None:
+        """Whose home this is has credentials from now on, so that neither a variable nor a URL needs any."""
+        (home / ".aws").mkdir(parents=True)
+        access, secret = (self.variables[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+        (home / ".aws" / "credentials").write_text(
+            f"[default]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n"
+        )
+
+    def new_url(self, path: str) -> str:
+        """Of that path in a new bucket, without credentials."""
+        scheme, _, endpoint = self.endpoint.partition("://")
+        options = f"scheme={scheme}&endpoint_override={endpoint}&region={self.variables['AWS_DEFAULT_REGION']}"
+        return f"s3://{self.new_bucket()}/{path}?{options}"
+
     def files(self) -> fs.S3FileSystem:
         """As Arrow sees it, in a process without these variables."""
         variables = self.variables

@@ -11,6 +11,9 @@ from contextlib import contextmanager, suppress
 
 from tests.support.listening import Listener, cut
 
+HELD_PAGE = re.compile(rb"SELECT \S*event_id, \S*size\s")
+"""How the log is asked for held write actions."""
+
 
 class Relay:
     """Passes bytes on to a port of this machine.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,12 @@ def dated(orders: DataFrame, params: Any) -> DataFrame:
 
 
 def allowed(records: DataFrame, params: Any) -> str | None:
-    """Kills its driver once, if there is a file that says so, and refuses until there is one that allows."""
+    """Takes as long as there is a file that says so, kills its driver once, if there is one, and refuses until there is one
+    that allows."""
     orders = records.filter("store = 2").count()
+    while Path(f"{params['orders']}.slow").exists():
+        Path(f"{params['orders']}.reached").touch()
+        time.sleep(0.05)
     if (fault := Path(f"{params['orders']}.fault")).exists():
         fault.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -46,7 +51,7 @@ def _made(audit: Any = None, *, keeps_late: bool = False, switch: str = "at the 
     )
     made.writer("keep", kept, named)
     if keeps_late:
-        late = DatasetWriter("lake", "late", partition_by=("store",), on_new_run="supersede")
+        late = DatasetWriter("lake", "late", partition_by=("store",), on_new_run="supersede", audit=audit)
         made.writer("late", late, own.port("other"))
     else:
         made.sink("late", Count(), own.port("other"))
@@ -57,4 +62,5 @@ def _made(audit: Any = None, *, keeps_late: bool = False, switch: str = "at the 
 days = _made()
 audited = _made({"of the day": "SELECT id, day FROM records WHERE day <> :day OR ts < :day_start", "allowed": allowed})
 late = _made(keeps_late=True)
+audited_late = _made({"allowed": allowed}, keeps_late=True)
 filled = _made(switch="at once")

@@ -45,3 +45,4 @@ def made(**options: Any) -> Pipeline:
 
 staged = made(audit=audit)
 filled = made(switch="at once")
+superseded = made(on_new_run="supersede", by=())
