@@ -191,7 +191,8 @@ class Chains:
                 then |= further
                 writes |= written
         late: Mapping[str, int] = {}
-        if self._is_for_others(sender) and (dataset is None or dataset.num_rows):
+        whole = dataset or next(iter(writes.values()), None)  # the files of a writer right behind have the same records
+        if self._is_for_others(sender) and (whole is None or whole.num_rows):
             late = yield CountLate(sender, frame)  # what it divides is in files: it has several outputs
         return Evaluated(dataset, self._schema_of(frame), then, writes, windows, late=late)
 

@@ -119,10 +119,10 @@ class Group:
         )
         return driven(settings, driver, self.stop)
 
-    def late(self) -> dict[str, int]:
+    def late(self, operator: str = "own") -> dict[str, int]:
         """Day → how many records of it the log has counted on port `other` of an `OwnPartition`."""
         counters = self.store.tables.counters.items()
-        return {port.name: row.records for (_, port, way), row in counters if way == LATE}
+        return {port.name: row.records for (_, port, way), row in counters if way == LATE and port.operator == operator}
 
     def published(self, columns: str, folder: str = "out") -> list[tuple[Any, ...]]:
         return query(f"SELECT {columns} FROM read_parquet('{self.lake}/{folder}/*.parquet') ORDER BY ALL")

@@ -45,7 +45,8 @@ class OwnPartition:
     Records stay as they are, in their order. A timestamp belongs to the partition if it is at its start or later, and
     before its end, by the microsecond. Timestamps are instants; in mode ``driver`` those without a zone are in UTC. In
     mode ``dataframe`` wall times (``TIMESTAMP_NTZ``) are taken if the zone of the partition is UTC. A date belongs to
-    the day of that date, in any zone.
+    the day of that date, in any zone. The log counts what goes to ``other`` by the partition that it is of, and
+    `logio days` tells it for that one.
 
     Raises PipelineDefinitionError if the pipeline has no partition of that name; in a run OperatorFailed for a null, a
     column that is missing or no time, wall times in another zone than UTC, and dates in a pipeline of hours.

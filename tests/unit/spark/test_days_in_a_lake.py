@@ -90,14 +90,19 @@ def test_a_day_computed_again_replaces_itself_and_nothing_else(
 def test_late_records_that_are_only_part_of_a_plan_are_counted_by_their_day(
     tmp_path: Path, sessions: SparkSessions
 ) -> None:
+    """Behind a function, and right before a writer; one event has none."""
     (tmp_path / "one").mkdir()
     tables = orders_at(1, 25, 26, 49), orders_at(2, 3, first=10), orders_at(27, 24 * 99, first=20)
     group = Group(tmp_path / "one", sessions, day=(DAYS, FIRST), orders=tables)
     own = group.operator("own", OwnPartition("day", on="ts", mode="dataframe"), "from_orders")
     for port in ("own", "other"):
         group.save(group.operator(f"dated_{port}", stateless(mode="dataframe")(dated), own.port(port)), port)
+    written = group.operator("written", OwnPartition("day", on="ts", mode="dataframe"), "from_orders")
+    for port in ("own", "other"):
+        group.save(written.port(port), f"written_{port}")
     assert group.run()
-    assert group.late() == {"2024-03-10": 3, "2024-03-11": 1, "later": 1}
+    for operator in ("own", "written"):
+        assert group.late(operator) == {"2024-03-10": 3, "2024-03-11": 1, "later": 1}
     other = f"WHERE ts::DATE <> DATE '{FIRST}'"
     assert group.published(COLUMNS, "other") == group.expected(COLUMNS, other)
 
