@@ -6,6 +6,7 @@ runs. A number is never given twice while there are rows of it. Rows without a n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,19 @@ from airflow_logio.systems.owned_rows import OwnedRows
 from airflow_logio.systems.stored_records import StagedFiles
 
 _INTEGERS = ("bigint", "int")
+_FILLED_BY = sa.text("""
+    SELECT CASE
+        WHEN CAST(a.attidentity AS text) <> '' THEN 'GENERATED AS IDENTITY'
+        WHEN CAST(a.attgenerated AS text) <> '' THEN 'GENERATED ALWAYS'
+        ELSE pg_get_expr(d.adbin, d.adrelid)
+    END
+    FROM pg_catalog.pg_attribute AS a
+    JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE n.nspname = :schema AND c.relname = :table AND a.attname = :column AND NOT a.attisdropped
+""")
+_OF_NO_RUN = re.compile(r"\(?'?0'?\)?(::\w+)?|NULL(::\w+)?", re.IGNORECASE)
+"""Defaults of a column of runs by which a row that does not say belongs to none."""
 _COLUMNS_IN_SQLITE = sa.text('SELECT name, type, "notnull", dflt_value FROM pragma_table_info(:name) ORDER BY cid')
 
 
@@ -147,6 +161,13 @@ def check_run_column(connection: Connection, writer: TableWriter, name: TableNam
             f"{where}, column {column!r}, which says which rows are those of a run, has the type {kind} and must be bigint "
             "or integer; give run_column another name"
         )
+    filled_by = _filled_by(connection, name, column)
+    if filled_by is not None and _OF_NO_RUN.fullmatch(filled_by) is None:
+        raise WriteRefused(
+            f"{where}: the database fills column {column!r} by itself ({filled_by}), and rows that others write there would "
+            "be taken for those of a run, and deleted with them. Let its default be 0, and give rows that got another value "
+            "0, too; or give run_column another name"
+        )
     if statements := _missing(connection, name, column, kind is None):
         raise WriteRefused(
             f"{where} has {_lacks(column, kind)}, by which a run finds the rows that earlier runs of its partition have "
@@ -154,6 +175,16 @@ def check_run_column(connection: Connection, writer: TableWriter, name: TableNam
             f"partition own some: `logio adopt {writer.table} --connection {writer.connection} --pipeline PIPELINE "
             "--partition KEY --where CONDITION`"
         )
+
+
+def _filled_by(connection: Connection, name: TableName, column: str) -> str | None:
+    """What a row gets there that does not say; None for null."""
+    if connection.dialect.name == "sqlite":
+        rows = connection.execute(_COLUMNS_IN_SQLITE, {"name": name.table}).all()
+        return next((row.dflt_value for row in rows if folded(row.name) == folded(column)), None)
+    asked = {"schema": name.schema, "table": name.table, "column": column}
+    found: str | None = connection.execute(_FILLED_BY, asked).scalar()
+    return found
 
 
 def _lacks(column: str, kind: str | None) -> str:

@@ -72,6 +72,7 @@ def check_owned_by_value(connection: Connection, writer: TableWriter, name: Tabl
     if connection.dialect.name == "sqlite":
         if sqlite.is_view(connection, name):
             raise WriteRefused(_no_table(where, "a view"))
+        check_none_put_away(connection, where, name)
         _check_alone(where, writer, sqlite.changing_key(connection, name, whole=False))
         return
     if (found := _found(connection, name, whole=False)) is None:
@@ -85,6 +86,15 @@ def check_owned_by_value(connection: Connection, writer: TableWriter, name: Tabl
         )
     _check_all_seen(where, found)
     _check_alone(where, writer, found.changing)
+
+
+def check_none_put_away(connection: Connection, where: str, name: TableName) -> None:
+    """Raises `WriteRefused` for a table of SQLite in which a row goes without a word when another one comes with its key."""
+    if sqlite.puts_rows_away(connection, name):
+        raise WriteRefused(
+            f"{where} has a key with ON CONFLICT REPLACE: a row that another run has written, or one of another key, would "
+            "go when this run writes one that has the same value there. Make the table without that clause"
+        )
 
 
 def _where(writer: TableWriter) -> str:

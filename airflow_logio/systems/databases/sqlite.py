@@ -124,6 +124,16 @@ def is_view(connection: Connection, name: TableName) -> bool:
     return bool(connection.exec_driver_sql(query, (name.table,)).scalar())
 
 
+_REPLACES = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
+
+
+def puts_rows_away(connection: Connection, name: TableName) -> bool:
+    """Whether a key of the table puts the row away that has it, when another one comes (``ON CONFLICT REPLACE``), and counts
+    none for it."""
+    query = "SELECT sql FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type = 'table'"
+    return _REPLACES.search(str(connection.exec_driver_sql(query, (name.table,)).scalar())) is not None
+
+
 def changing_key(connection: Connection, name: TableName, *, whole: bool) -> str | None:
     """A foreign key by which rows of other tables are deleted or changed when rows of this one are deleted, in words; if all
     of them are, `whole`, one within the table does not matter. None where foreign keys are not enforced, as SQLite has it

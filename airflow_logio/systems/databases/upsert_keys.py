@@ -11,7 +11,7 @@ from airflow_logio.dataflow.column_types import ColumnType
 from airflow_logio.dataflow.writers.table_writer import TableWriter
 from airflow_logio.dataflow.writers.upserts import VERSION_TYPES, no_version
 from airflow_logio.errors import WriteRefused
-from airflow_logio.systems.databases import postgres, sqlite, table_inserts
+from airflow_logio.systems.databases import kept_rows, postgres, sqlite, table_inserts
 from airflow_logio.systems.databases.sql_types import described
 from airflow_logio.systems.databases.table_names import TableName, folded, in_double_quotes, quoted
 
@@ -90,6 +90,7 @@ def key_of(connection: Connection, writer: TableWriter, name: TableName) -> Mapp
 def _key_in_sqlite(connection: Connection, where: str, writer: TableWriter, name: TableName) -> Mapping[str, str]:
     if sqlite.is_view(connection, name):
         raise WriteRefused(_no_table(where, "a view"))
+    kept_rows.check_none_put_away(connection, where, name)
     wanted = {folded(column): column for column in writer.primary_key}
     for index in connection.execute(_UNIQUE_IN_SQLITE, {"name": name.table}).scalars():
         parts = connection.execute(_PARTS_IN_SQLITE, {"index": index}).all()

@@ -391,6 +391,18 @@ def test_parts_of_a_table_are_owned_as_the_whole(postgres: Warehouse) -> None:
         assert rows(postgres, whole) == [(D1, 10, run.name)]
 
 
+def test_a_key_of_sqlite_that_puts_rows_away_is_refused(tmp_path: Any) -> None:
+    """A row of another day would go with no word, as it has the same value there."""
+    warehouse = Warehouse("wh", f"sqlite:///{tmp_path}/wh.db")
+    execute(warehouse, "CREATE TABLE t (day DATE, a INTEGER UNIQUE ON CONFLICT REPLACE, who TEXT)")
+    execute(warehouse, f"INSERT INTO t VALUES ('{D2}', 10, 'other day')")
+    for run in (Run(1), Run(2, options=(("switch", "at once"),))):
+        with pytest.raises(WriteRefused, match="ON CONFLICT REPLACE: a row that another run has written"):
+            run.open(warehouse)
+    assert rows(warehouse) == [(D2, 10, "other day")]
+    warehouse.close()
+
+
 def test_a_view_has_no_days_of_its_own(warehouse: Warehouse) -> None:
     """Under its name another run could own the day as well."""
     execute(warehouse, *EXISTING, "CREATE VIEW v AS SELECT * FROM t")

@@ -296,6 +296,13 @@ def test_keys_of_sqlite_are_compared_as_their_index_does(file: Warehouse) -> Non
     assert contents(file) == [("a", 3, "z")]
 
 
+def test_a_key_of_sqlite_that_puts_rows_away_is_refused(file: Warehouse) -> None:
+    """The row of another key would go with no word, as it has the same value there."""
+    execute(file, "CREATE TABLE t (id BIGINT PRIMARY KEY, at BIGINT, who TEXT UNIQUE ON CONFLICT REPLACE)")
+    with pytest.raises(WriteRefused, match=r"ON CONFLICT REPLACE: .*one of another key"):
+        Run(writer=BY_VERSION).write(file, (1, 10, "a"), (2, 10, "a"))
+
+
 def test_a_key_of_sqlite_that_trims_is_refused(file: Warehouse) -> None:
     execute(file, "CREATE TABLE t (id TEXT COLLATE RTRIM PRIMARY KEY, at BIGINT, who TEXT)")
     with pytest.raises(WriteRefused, match="blanks at their ends"):
