@@ -18,7 +18,7 @@ from airflow_logio.store.rules.session_rules import Patience
 from airflow_logio.store.sql import migrate
 from airflow_logio.store.sql.store import SqlLogStore
 from airflow_logio.testing.memory_log import MemoryLogStore
-from tests.support import compiled_once, tiers
+from tests.support import compiled_once, left_behind, tiers
 from tests.support.logs import assert_counted
 from tests.support.object_store import ObjectStore, object_store
 from tests.support.postgres import RUNNING, PostgresServer
@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """A shell starts commands in the background with SIGINT ignored; their children inherit that, and hear no Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.option.tier != Tier.SLICE:  # what `make test` leaves out has not been looked through
+        config.pluginmanager.register(left_behind)  # a session's fixtures do not know the hooks of this file
 
 
 # --- tiers ------------------------------------------------------------------------------------------------------------

@@ -11,12 +11,16 @@ import threading
 import time
 import weakref
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from pytest import FixtureDef
 
 Left = TypeVar("Left", bound="subprocess.Popen[Any] | threading.Thread")
+TESTS = Path(__file__).parents[1]
+HOLD = ("unit/driver", "unit/launch", "unit/supervision")
+"""Folders whose tests hold it. The others have not been looked through."""
 SECONDS = 60.0
 """For what has been told to end."""
 LIBRARIES = ("airflow.", "py4j.", "pyspark.", "grpc.")
@@ -65,17 +69,24 @@ def pytest_fixture_setup(fixturedef: FixtureDef[Any]) -> Generator[None, Any, An
         _known.update(begun)
 
 
-def pytest_fixture_post_finalizer(fixturedef: FixtureDef[Any]) -> None:
-    if left := _outlasting(_running() & _of_fixtures.pop(fixturedef, set())):
+def pytest_fixture_post_finalizer(fixturedef: FixtureDef[Any], request: pytest.FixtureRequest) -> None:
+    begun = _of_fixtures.pop(fixturedef, set())
+    if _holds(request.config.rootpath / fixturedef.baseid) and (left := _outlasting(_running() & begun)):
         pytest.fail(f"fixture {fixturedef.argname} leaves behind:\n{left}")
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """The first fixture of each test: the last to end."""
     yield
+    if not _holds(request.path):
+        _known.update(_running())
     if left := _outlasting({one for one in _running() if one not in _known}):
         pytest.fail(f"the test leaves behind:\n{left}")
+
+
+def _holds(place: Path) -> bool:
+    return not place.is_relative_to(TESTS) or any(place.is_relative_to(TESTS / folder) for folder in HOLD)
 
 
 def _running() -> set[Any]:

@@ -11,8 +11,6 @@ ROOT = Path(__file__).parents[2]
 CONFTEST = """
 from tests.support import left_behind
 
-left_behind.SECONDS = 0.5
-
 def pytest_configure(config):
     config.pluginmanager.register(left_behind)
 """
@@ -22,10 +20,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.support import left_behind
 from tests.support.left_behind import shared
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 kept = []
+
+
+@pytest.fixture(autouse=True)
+def patience(request):
+    left_behind.SECONDS = 0.1 if request.node.name.endswith("_left") else 60.0
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ class TestClass:
     def test_first(self, forgotten):
         pass
 
-    def test_forgotten(self):
+    def test_fixture_left(self):
         pass
 
 def test_quiet(server, ended):
@@ -115,7 +119,7 @@ def test_each_test_that_leaves_something_behind_fails_and_no_other(tmp_path: Pat
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
     )
-    guilty = ["program_left", "daemon_left", "pool_left", "late_error", "forgotten"]
+    guilty = ["program_left", "daemon_left", "pool_left", "late_error", "fixture_left"]
     assert re.findall(r"^ERROR test_some.py::(?:TestClass::)?test_(\w+)", done.stdout, re.MULTILINE) == guilty, (
         done.stdout
     )

@@ -19,13 +19,13 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_logio.errors import ConfigurationError, LogUnavailable
 from airflow_logio.hooks.connections import connection_urls
-from airflow_logio.launch import bundle, processes, surroundings
+from airflow_logio.launch import bundle, processes, start_run, surroundings
 from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched
 from airflow_logio.operators.recover_group import LogioRecoverGroupOperator
 from airflow_logio.operators.spark import LogioSparkOperator
 from airflow_logio.operators.supervise import LogioSuperviseOperator
-from airflow_logio.protocol.liveness import RecoveryBudget
+from airflow_logio.protocol.liveness import Lease, RecoveryBudget
 from airflow_logio.protocol.states import GroupState
 from airflow_logio.sensors.failed_group import LogioFailedGroupSensor
 from airflow_logio.store import open_store
@@ -97,7 +97,9 @@ def log(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def run(log: LogStore, tmp_path: Path) -> Run:
+def run(log: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Its drivers give no heartbeat: they live until they are killed, however slow the machine is."""
+    monkeypatch.setattr(start_run, "Lease", lambda: Lease(600.0))
     return run_started(log, REF, tmp_path)
 
 
