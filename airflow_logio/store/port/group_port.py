@@ -55,7 +55,8 @@ class GroupLog(ABC):
     @abstractmethod
     def runs_ahead(self, run_ids: Collection[int]) -> Mapping[int, int | None]:
         """If the first claim of a run would find a place now, or is over: how many runs of its pipeline that wait for one
-        began before, without those for which there is a place as well. None if there is no place for it.
+        began before, without those for which there is a place as well. None if there is no place for it, or the
+        run was given up.
 
         In one snapshot, by two statements for each pipeline, however many runs are asked for. Without those that the log
         does not have, and those whose row is damaged."""

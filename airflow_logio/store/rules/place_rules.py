@@ -52,14 +52,14 @@ def check_place(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool)
 
 def runs_ahead(run: Run, runs: Mapping[int, GroupCounts], *, was_claimed: bool) -> int | None:
     """How many runs that wait began before this one and have no place beside it, if there is a place for it; None if there
-    is none. So as many as fit have none ahead.
+    is none, or the run was given up. So as many as fit have none ahead.
 
     It says who asks first, so that not all that wait ask for one place at once. It blocks no run: one whose DAG run was
     deleted waits, too, and never asks.
     """
     if was_claimed:
         return 0
-    if why_no_place(run, runs) is not None:
+    if run.run_id not in runs or why_no_place(run, runs) is not None:
         return None
     taken, bound = sum(_taken(run, runs).values()), run.spec.drivers_at_once
     if bound is None:

@@ -28,6 +28,7 @@ REF, GROUP = "pipelines.sales:sales", "ingest"
 def waiting(log: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run that may have as many drivers as it has groups, beside a first one that has them."""
     monkeypatch.setattr(log_poller, "PLACE_SECONDS", 0.01)
+    monkeypatch.setattr(group_trigger, "LINE_SECONDS", 0.01)
     spec = run_started(log, REF, tmp_path).spec
     bound = len(spec.groups)
     first, second = (
