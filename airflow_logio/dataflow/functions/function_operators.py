@@ -13,7 +13,7 @@ from airflow_logio.dataflow.arrow import pa, pc
 from airflow_logio.dataflow.arrow_tables import as_table, is_spark_frame, library_of, type_name
 from airflow_logio.dataflow.describing import source, stable_name
 from airflow_logio.dataflow.functions.decorators import Function, StatelessFunction, name_of
-from airflow_logio.dataflow.functions.own_partition import Dividing, divides_lazily, late_of
+from airflow_logio.dataflow.functions.own_partition import OTHER, Dividing, divides_lazily, late_counter
 from airflow_logio.dataflow.names import did_you_mean, quoted
 from airflow_logio.dataflow.operators import External, InputEvent, PortTable, SparkFrame, StatelessOperator
 from airflow_logio.dataflow.parameters import PARAMS
@@ -41,6 +41,7 @@ class FunctionOperator(StatelessOperator):
         self.state_version = function.state_version
         self.on_error = function.on_error
         self.needs_event_ids = EVENT_IDS in function.asks
+        self._late = late_counter(function.fn)
 
     def record_rules(self) -> RecordRules:
         return RecordRules(dict(self._function.depends), {"": WHOLE})
@@ -54,7 +55,7 @@ class FunctionOperator(StatelessOperator):
     def late(self, port: str, records: pa.Table, params: Mapping[str, Any]) -> Mapping[str, int]:
         """Of records that go to a port: partition → how many are of it, if the function knows them to be of others than the
         run's."""
-        return late_of(self._function.fn, port, records, params)
+        return {} if self._late is None or port != OTHER else self._late(records, params)
 
     def settings(self) -> dict[str, Any]:
         return {"function": stable_name(self._function.fn), "columns": list(self._function.columns)}

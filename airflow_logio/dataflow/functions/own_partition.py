@@ -191,9 +191,13 @@ class _OwnRecords(Dividing):
         return pa.array((seconds >= start) & (seconds < end))
 
 
-def late_of(function: object, port: str, records: pa.Table, params: Mapping[str, Any]) -> Mapping[str, int]:
-    """Partition → how many of the records are of it, of what an `OwnPartition` sends to port `OTHER`; else nothing."""
-    return function.late(records, params) if isinstance(function, _OwnRecords) and port == OTHER else {}
+LateCounter = Callable[["pa.Table", Mapping[str, Any]], Mapping[str, int]]
+"""(records that all are of other partitions than the run's, the run's parameters) → partition → how many are of it."""
+
+
+def late_counter(function: object) -> LateCounter | None:
+    """What counts the records of port `OTHER`, of an `OwnPartition` of mode ``driver``; None of anything else."""
+    return function.late if isinstance(function, _OwnRecords) else None
 
 
 def divides_lazily(function: object, port: str) -> Dividing | None:
