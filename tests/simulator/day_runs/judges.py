@@ -40,7 +40,9 @@ class Meeting:
     withdrawn: list[tuple[str, int, int]] = field(default_factory=list)
     """Run, when its claim was put, and when it was removed."""
     closed: dict[str, int] = field(default_factory=dict)
-    """Run → when it has closed the day, in that order."""
+    """Run → when it has closed the day, or begun to fill it, in that order."""
+    latest: dict[str, int] = field(default_factory=dict)
+    """Run → when it has put its last receipt: one that fills its day says anew with each what it was put in the place of."""
 
 
 class Judge:
@@ -138,6 +140,7 @@ class FolderJudge(Judge, Watch):
             raise Violation(WHOLE, f"run {run.uid} closes {run.day} with {named}, or not all of them are there")
         taken = self._perhaps_taken(run.day)
         meeting.closed.setdefault(run.uid, self._place.now)
+        meeting.latest[run.uid] = self._place.now
         if self._late:
             return
         for uid, at in meeting.claims.items():
@@ -173,7 +176,7 @@ class FolderJudge(Judge, Watch):
 
     def _perhaps_taken(self, day: str) -> set[str]:
         found = set[str]()
-        for by, at in self.days[day].closed.items():
+        for by, at in self.days[day].latest.items():
             found |= self._hidden(day, by, [uid for uid, put, _ in self._claims(day) if put < at])
         return found
 
