@@ -272,6 +272,9 @@ class FolderJudge(Judge, Watch):
         lines = self._line(claims)
         if len(lines) > 1 and not self._late and not any(self.runs[uid].takes_over for uid in claims):
             raise Violation(GETS, f"{sorted(meeting.claims)} of several logs all keep {day} from each other")
+        fills = any(self.runs[uid].fills for uid in meeting.closed)
+        if fills and lines != self._line(meeting.claims.keys() - self._taken(day)):
+            return None  # whether it was taken over is known to the receipts alone
         return lines.pop() if len(lines) == 1 else None
 
     def conclude(self, run: Run) -> None:
