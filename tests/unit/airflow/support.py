@@ -59,9 +59,12 @@ def write_transactions(path: Path) -> Path:
 
 
 def run_started(log: LogStore, pipeline: str, tmp_path: Path) -> Run:
-    """The run that task `start_run` of `context` begins, of a pipeline of sales."""
+    """The run that task `start_run` of `context` begins, of a pipeline of sales. Its drivers, for which a test speaks, may
+    be silent for as long as a slow machine takes."""
     params = {"transactions": str(write_transactions(tmp_path / "transactions.parquet"))}
-    start = LogioStartRunOperator(task_id="start_run", pipeline=pipeline, connections={"warehouse": "warehouse_db"})
+    start = LogioStartRunOperator(
+        task_id="start_run", pipeline=pipeline, connections={"warehouse": "warehouse_db"}, lease_seconds=600
+    )
     return log.find_run(start.execute(context(params=params)))
 
 
