@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
 
 import duckdb
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,12 +19,16 @@ from airflow_logio.dataflow import Days
 from airflow_logio.launch import bundle
 from airflow_logio.launch.driver_config import Launch
 from airflow_logio.launch.launcher import Launched
+from airflow_logio.protocol.liveness import Lease
+from airflow_logio.protocol.states import GroupState
 from airflow_logio.spark.table_staging import STAGED_BYTES
-from airflow_logio.store.records.driver_records import Claim
+from airflow_logio.store.records.driver_records import Claim, GroupRef
 from airflow_logio.store.records.run_records import Run
 from airflow_logio.systems.payloads import Payloads, sweep_run
+from tests.support.commands import Terminal
 from tests.support.crash_sites import IN_STAGINGS
-from tests.support.running import ArmedSparkLauncher, PlainLauncher, Running, running
+from tests.support.running import ArmedSparkLauncher, PlainLauncher, Running, has_ended, running
+from tests.support.waiting import eventually
 from tests.support.warehouse import change, rows_of
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.postgres, pytest.mark.timeout(900)]
@@ -179,6 +186,52 @@ def test_dying_around_the_staging_of_what_runs_of_a_day_own(
                 assert_nothing_is_left(run, postgres_warehouse_url, payloads, *begun)
             assert rows == expected
             begun.append(run.run)
+
+
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_STAGING, CrashPoint.IN_DAY_SWITCH])
+def test_a_stopped_driver_of_the_replaced_run_moves_nothing(
+    point: CrashPoint,
+    postgres_url: str,
+    postgres_warehouse_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All of its day is staged, and it stands still before the switch or in it; a person gives its run up. The younger run
+    has the day, also when the other one wakes up. What that had staged goes with `logio gc`."""
+    payloads, key = tmp_path / "payloads", Days("day", zone="UTC").key_of(DAY)
+
+    def begun(name: str, files: int, armed: Mapping[tuple[str, int], str]) -> AbstractContextManager[Running]:
+        orders = tmp_path / name
+        write_orders(orders / f"dt={DAY}", DAY, files)
+        settings = {"ref": DAYS, "params": {"orders": str(orders)}, "payloads": str(payloads), "name": name}
+        launcher = ArmedSparkLauncher(tmp_path / "drivers" / name, dict(armed))
+        given = {"partition": key, "lease": Lease(seconds=600, launch_seconds=600), **settings}
+        return running(postgres_url, postgres_warehouse_url, orders, launcher, end_old_drivers=False, **given)
+
+    with begun("old", FILES, {("back", 1): f"{point}:1:stop"}) as old:
+        old.until(lambda: old.is_running("back"), "its driver runs", timeout=300)
+        zombie = old.process("back")
+        old.until(lambda: zombie.status() == psutil.STATUS_STOPPED, "it stands still", timeout=300)
+        old.until(lambda: old.status("front").state is GroupState.FINISHED, "the other one has ended", timeout=300)
+        assert old.store.declare_dead(GroupRef(old.run.run_id, "back", 1), "test")
+        assert old.store.supersede(old.run.run_id)
+        with begun("new", 1, {}) as young:
+            young.finish(timeout=600)
+            with duckdb.connect() as database:
+                query = f"SELECT id, md5(picture) FROM '{tmp_path}/new/dt={DAY}/*.parquet' ORDER BY id"
+                expected = database.execute(query).fetchall()
+            found = "SELECT id, md5(picture) FROM orders ORDER BY id"
+            assert rows_of(postgres_warehouse_url, found) == expected
+            zombie.resume()
+            eventually(lambda: has_ended(zombie), what="it has ended", timeout=120)
+            assert rows_of(postgres_warehouse_url, found) == expected
+            live = "SELECT live_run, live_ordinal FROM logio_scope"
+            assert rows_of(postgres_warehouse_url, live) == [(young.run.uid, young.run.ordinal)]
+            monkeypatch.setenv("LOGIO_PAYLOADS", str(payloads))
+            code, _, said = Terminal(young, monkeypatch, capsys).logio("gc")
+            assert code == 0, said
+            assert_nothing_is_left(young, postgres_warehouse_url, payloads, old.run)
 
 
 def test_dying_around_the_staging_of_rows_that_are_updated(
