@@ -21,11 +21,10 @@ import pytest
 from airflow_logio.crash import CrashPoint
 from airflow_logio.dataflow import Days
 from airflow_logio.launch.bundle import parse_ref
-from airflow_logio.launch.driver_config import REPLACED
 from airflow_logio.store.records.day_records import PartitionBounds
 from airflow_logio.store.records.driver_records import GroupRef
 from tests.support.crash_sites import OPENING, QUESTION, SWITCH
-from tests.support.owned_day import LEASE, until_alone, until_stopped
+from tests.support.owned_day import LEASE, NOT_FIRST, until_alone, until_stopped
 from tests.support.running import PlainLauncher, Running, has_ended, running
 from tests.support.slow_driver import Slowness, sessions_wait_for_a_lock
 from tests.support.waiting import eventually
@@ -163,5 +162,5 @@ def test_a_slow_driver_of_the_replaced_run_was_first(late: LateRows, tmp_path: P
             young.until(lambda: sessions_wait_for_a_lock(late.warehouse_url), "the younger run waits")
             slow.end()
             young.finish()
-        assert launcher.drivers["replacing", 1].wait(timeout=120) in (0, REPLACED), old.last_words()
+        assert launcher.drivers["replacing", 1].wait(timeout=120) in NOT_FIRST, old.last_words()
     assert late.there() == sorted(wanted)

@@ -13,6 +13,7 @@ import psutil
 
 from airflow_logio.dataflow import Days
 from airflow_logio.launch.bundle import parse_ref
+from airflow_logio.launch.driver_config import FINISHED, REPLACED
 from airflow_logio.launch.launcher import Launcher
 from airflow_logio.protocol.liveness import Lease
 from airflow_logio.protocol.states import CONCLUDED, GroupState
@@ -32,6 +33,8 @@ TABLES: Mapping[str, str] = {
 
 
 LEASE = Lease(seconds=600, launch_seconds=600)
+NOT_FIRST = (FINISHED, REPLACED)
+"""What a slow driver of a replaced run ends with: it finds that it was replaced, or has read before that its run halts."""
 """Nothing is found dead by it: the test says what is taken for dead, and when."""
 
 
